@@ -1,0 +1,65 @@
+# `make help` lists what there is. Everything happens inside .venv; stamp files there
+# remember what was installed, so only the first run takes time.
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.installed-runtime
+DEV := $(VENV)/.installed-dev
+INPUTS := pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# The first interpreter that is new enough; `make PYTHON=/path/to/python install` chooses another.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	if command -v $$p >/dev/null && $$p -c '$(NEW_ENOUGH)' 2>/dev/null; then echo $$p; exit; fi; done)
+
+# Seconds of simulated histories in `make soak`.
+CURBSTONE_SIM_SECONDS ?= 600
+export CURBSTONE_SIM_SECONDS
+
+.PHONY: help install dev run test lint format soak bench clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(RUNTIME)  ## Make .venv and install Curbstone in it (editable)
+
+dev: $(DEV)  ## The same, with the tools for tests and checks
+
+run: $(RUNTIME)  ## Start the server with its defaults
+	@exec $(BIN)/curbstone serve
+
+test: $(DEV)  ## Run the tests (soak tests left out)
+	$(BIN)/python -m pytest
+
+lint: $(DEV)  ## Ruff, formatting, types, and the import rule
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+format: $(DEV)  ## Let ruff fix imports and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+soak: $(DEV)  ## The long tests (CURBSTONE_SIM_SECONDS=600)
+	$(BIN)/python -m pytest -m soak
+
+bench: $(DEV)  ## Measure; prints figures and never fails on them
+	$(BIN)/python -m bench
+
+clean:  ## Remove .venv, caches and build output; never a data directory
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Curbstone needs Python 3.11 or newer, and none is on the PATH." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME): $(INPUTS) | $(BIN)/python
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(DEV): $(INPUTS) | $(BIN)/python
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $(RUNTIME) $@

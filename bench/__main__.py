@@ -1,0 +1,219 @@
+"""`python -m bench`: starts the server, loads it, prints what it did beside what the machine could do.
+
+Figures never fail; a message that is lost, comes twice or differs does: then the exit code is 1.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from bench import backlog, disk, peers, report, syncs, workloads
+from bench.disk import Limit
+from bench.measure import Measurement, Target
+from bench.report import Results, Row
+from bench.server import Server, curbstone_command, sink_command
+from bench.stomp_load import Account
+from bench.wire import BenchError
+from bench.workloads import Plan
+
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = [100, 1024]
+DISK, PEERS, BACKLOG, SINK = "disk", "peers", "backlog", "ceiling"
+EXTRA = [DISK, SINK, PEERS, BACKLOG]
+BATCHES = [1, workloads.PRODUCERS, workloads.CONNECTIONS, 256, workloads.WINDOW]
+CAP = 1 << 30
+# Small enough for a traced server, which is several times slower; W=1 syncs are one each anyway.
+TRACE_PLAN = Plan(seconds=4, most=2_000)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one short run of each instead of the median of three")
+    parser.add_argument(
+        "--workload",
+        metavar="NAMES",
+        action="append",
+        help=f"comma-separated, from: {', '.join(workloads.NAMES + EXTRA)}",
+    )
+    parser.add_argument(
+        "--size", type=int, action="append", help="bytes of a message, 16 or more (repeatable; 100, 1024)"
+    )
+    parser.add_argument("--count", type=int, help="messages of each run, in place of each workload's own number")
+    parser.add_argument("--runs", type=int, help="runs of each workload (3; 1 with --quick)")
+    parser.add_argument("--cap", type=int, default=CAP, help="the server's --cap in bytes (1 GiB)")
+    parser.add_argument("--sync", default="always", help="the server's --sync (always)")
+    parser.add_argument("--dir", type=Path, help="where the data directories are made (the system's temporary folder)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything here")
+    parser.add_argument("--strace", action="store_true", help="count syncs with strace even if the server counts them")
+    known = parser.parse_args(arguments)
+    names = [name.strip() for names in known.workload or [] for name in names.split(",") if name.strip()]
+    if unknown := set(names) - {*workloads.NAMES, *EXTRA}:
+        parser.error(f"unknown workload: {', '.join(sorted(unknown))}")
+    known.names = set(names) or {*workloads.NAMES, DISK, SINK}
+    known.sizes = known.size or SIZES
+    if min(known.sizes) < 16 or max(known.sizes) > 60_000:
+        parser.error("--size: from 16 to 60000")
+    if known.count is not None and known.count < 1:
+        parser.error("--count: at least 1")
+    known.runs = known.runs or (1 if known.quick else 3)
+    return known
+
+
+class Session:
+    """What one invocation has measured so far."""
+
+    def __init__(self, known: argparse.Namespace, folder: Path, console: Console) -> None:
+        self.known = known
+        self.folder = folder
+        self.console = console
+        self.plan = Plan(0.2, 3, known.count) if known.quick else Plan(most=known.count)
+        self.wanted: set[str] = known.names & set(workloads.NAMES)
+        self.measured: list[Measurement] = []
+        self.ceilings: list[Measurement] = []
+        self.limits: list[Limit] = []
+        self.traced: dict[str, float] = {}
+        self.peers: dict[str, list[Row]] = {}
+        self.backlog: dict[str, object] = {}
+        self.failures: list[str] = []
+        self.environment = report.environment(folder)
+
+    def results(self) -> Results:
+        rows, ceilings = report.rows_of(self.measured), report.rows_of(self.ceilings)
+        return Results(
+            rows, ceilings, self.limits, self.peers, self.traced, self.backlog, self.failures, self.environment
+        )
+
+    def run(self) -> None:
+        if DISK in self.known.names:
+            self._attempt("bare limit", self._measure_disk)
+        if self.wanted:
+            self._attempt("curbstone", self._measure_server)
+        if SINK in self.known.names:
+            self._attempt("ceiling", self._measure_ceiling)
+        if PEERS in self.known.names:
+            self._attempt("peers", self._measure_peers)
+        if BACKLOG in self.known.names:
+            self._attempt("backlog", self._measure_backlog)
+
+    def _attempt(self, what: str, step: Callable[[], None]) -> None:
+        """A step that fails is reported at the end, beside what the others measured."""
+        try:
+            step()
+        except (BenchError, OSError) as error:
+            self.failures.append(f"{what}: {error}")
+            self._say(f"  failed: {what}: {str(error).splitlines()[0]}")
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, style="dim", highlight=False)
+
+    def _measure_disk(self) -> None:
+        """The middle of three rounds for each, so that one hiccup of the disk does not become the limit."""
+        seconds = 0.1 if self.known.quick else 0.4
+        kinds = [(size, batch, again) for size in self.known.sizes for batch in BATCHES for again in (False, True)]
+        self._say("the bare limit of the disk")
+        rounds = [
+            [disk.measure(self.folder, *kind[:2], preallocated=kind[2], seconds=seconds) for kind in kinds]
+            for _ in range(3)
+        ]
+        self.limits += [sorted(same, key=lambda one: one.messages_per_s)[1] for same in zip(*rounds, strict=True)]
+
+    def _measure_server(self) -> None:
+        for size in self.known.sizes:
+            data = self.folder / f"data-{size}"
+            command = curbstone_command(data, self.known.cap, ["--sync", self.known.sync])
+            server = Server(command, self.folder / "server.log")
+            target = Target("curbstone", server, Account(server.stomp), server.http)
+            try:
+                for number in range(self.known.runs):
+                    self._say(f"curbstone, {size} bytes, run {number + 1} of {self.known.runs}")
+                    self._run_groups(target, size, self.measured, self.plan)
+                if self.known.strace or any(one.syncs is None for one in self.measured):
+                    self._count_syncs(target, size)
+            finally:
+                server.stop()
+
+    def _run_groups(self, target: Target, size: int, into: list[Measurement], plan: Plan) -> None:
+        """One pass over the wanted workloads, or all; one that fails does not stop the others."""
+        for names in workloads.GROUPS:
+            wanted = (self.wanted or set(workloads.NAMES)).intersection(names)
+            if not wanted:
+                continue
+            try:
+                for measured in workloads.run_groups(target, wanted, size, plan):
+                    into.append(measured)
+                    self._say(f"  {measured.workload:<14}{measured.per_s:>12,.0f}/s")
+            except BenchError as error:
+                self.failures.append(f"{target.name}, {'/'.join(names)}, {size} bytes: {error}")
+                self._say(f"  failed: {'/'.join(names)}: {error}\n{target.process.log_end()}")
+                if target.process.popen.poll() is not None:
+                    raise BenchError(f"the server ended with {target.process.popen.returncode}") from error
+
+    def _count_syncs(self, target: Target, size: int) -> None:
+        """In a short pass of its own, whose rates count for nothing. Where tracing is forbidden there is no count."""
+        if not syncs.available():
+            return
+        self._say(f"counting syncs with strace, {size} bytes")
+        target.trace_in = self.folder
+        try:
+            for measured in workloads.run_groups(target, self.wanted, size, TRACE_PLAN):
+                if measured.syncs is not None:
+                    self.traced[f"{measured.workload}/{size}"] = measured.syncs
+        except (BenchError, subprocess.SubprocessError) as error:
+            self._say(f"  no count: {error}")
+
+    def _measure_ceiling(self) -> None:
+        server = Server(sink_command(), self.folder / "sink.log", ROOT)
+        target = Target("sink", server, Account(server.stomp), server.http)
+        try:
+            for size in self.known.sizes:
+                self._say(f"the generator's ceiling, {size} bytes")
+                self._run_groups(target, size, self.ceilings, Plan(seconds=4, most=self.known.count))
+        finally:
+            server.stop()
+
+    def _measure_peers(self) -> None:
+        for name, measured in peers.measure_all(self.folder, self.known.sizes, self.plan, self._say):
+            self.peers[name] = report.rows_of(measured)
+
+    def _measure_backlog(self) -> None:
+        figures, tally = backlog.run(self.console, self.folder, self.known.count or 10_000_000)
+        self.backlog = figures
+        if not tally.clean:
+            self.failures.append(f"backlog: {tally}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    known = parse(arguments)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 150  # a pipe or a file has no width of its own; the widest table needs this
+    # The folder and every started process go away in finally blocks, also on SIGTERM.
+    signal.signal(signal.SIGTERM, _exit_in_order)
+    with tempfile.TemporaryDirectory(prefix="curbstone-bench-", dir=known.dir) as folder:
+        session = Session(known, Path(folder), console)
+        try:
+            session.run()
+        except KeyboardInterrupt:
+            session.failures.append("interrupted")
+        results = session.results()
+    report.show(console, results)
+    if known.json:
+        report.write_json(known.json, results)
+    return 0 if results.clean else 1
+
+
+def _exit_in_order(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

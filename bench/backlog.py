@@ -1,0 +1,115 @@
+"""The big backlog: queue very many small messages, look at memory and disk, kill -9, restart, drain some."""
+
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import stomp_load
+from bench.check import Checker, Tally
+from bench.measure import Target
+from bench.roles import Gate, Outcome, run_roles
+from bench.server import Server, curbstone_command
+from bench.stomp_load import Account, DrainJob, SendJob
+from bench.wire import BenchError
+
+WINDOW = 10_000
+BLOCK = 200_000
+DRAIN = 100_000
+SIZE = 100
+QUEUE = "backlog"
+# Per message on disk: the body, and a generous allowance for headers and records.
+ALLOWANCE = 200
+
+
+def run(console: Console, folder: Path, count: int) -> tuple[dict[str, Any], Tally]:
+    data = folder / "backlog"
+    cap = count * (SIZE + ALLOWANCE) + (1 << 30)
+    if shutil.disk_usage(folder).free < cap + (1 << 30):
+        raise BenchError(f"not enough room in {folder} for {count:,} messages (at most {cap / 1e9:.1f} GB)")
+    command = curbstone_command(data, cap)
+    server = Server(command, folder / "backlog.log")
+    figures: dict[str, Any] = {"messages": count}
+    try:
+        figures["rss_before_mb"] = server.rss() / 1e6
+        _fill(console, server, count, figures)
+        figures["rss_after_mb"] = server.rss() / 1e6
+        figures["peak_rss_mb"] = server.peak_rss() / 1e6
+        figures["directory_mb"] = directory_bytes(data) / 1e6
+        figures["directory_bytes_per_message"] = directory_bytes(data) / count
+        console.print("killing it with SIGKILL, starting again")
+        server.kill()
+        server = Server(command, folder / "backlog.log")
+        figures["restart_s"] = server.start_s
+        figures["restart_cpu_s"] = server.cpu_s()
+        figures["rss_after_restart_mb"] = server.rss() / 1e6
+        figures["peak_rss_of_restart_mb"] = server.peak_rss() / 1e6
+        tally = _drain_some(server, count, figures)
+        figures["rss_after_drain_mb"] = server.rss() / 1e6
+        return figures, tally
+    finally:
+        server.stop()
+
+
+def directory_bytes(folder: Path) -> int:
+    """What the files occupy on the disk."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def _fill(console: Console, server: Server, count: int, figures: dict[str, Any]) -> None:
+    """In blocks, each by a fresh sender, so that the generator's memory stays small too."""
+    account = Account(server.stomp)
+    started, cpu = time.monotonic(), server.cpu_s()
+    sent = 0
+    while sent < count:
+        size = min(BLOCK, count - sent)
+        job = SendJob(account, f"/queue/{QUEUE}", size, SIZE, WINDOW, 1e6, first=sent)
+        run_roles([partial(stomp_load.send, job)], time_limit_s=300, on_start=lambda: None)
+        sent += size
+        if sent % (BLOCK * 5) == 0 or sent == count:
+            rate = sent / (time.monotonic() - started)
+            console.print(f"{sent:,} queued, {rate:,.0f}/s, RSS {server.rss() / 1e6:.0f} MB")
+    figures["queued_per_s"] = count / (time.monotonic() - started)
+    figures["server_cpu_us_per_message"] = (server.cpu_s() - cpu) / count * 1e6
+
+
+def _drain_some(server: Server, count: int, figures: dict[str, Any]) -> Tally:
+    """The first messages, as they were sent; then the number that is left must be right."""
+    target = Target("curbstone", server, Account(server.stomp), server.http)
+    found = target.left_in(QUEUE)
+    drained = min(DRAIN, count)
+    job = DrainJob(target.account, f"/queue/{QUEUE}", (drained,), SIZE, 1000)
+    timed = run_roles([partial(_drain_first, job)], time_limit_s=300, on_start=lambda: None)[0]
+    figures["drained"] = drained
+    figures["drained_per_s"] = drained / (timed.ended_ns - timed.started_ns) * 1e9
+    left = target.left_in(QUEUE)
+    tally = timed.outcome.tally or Tally()
+    wrong = max(abs(found - count), abs(left - (count - drained)))
+    figures["found_after_restart"] = found
+    figures["left_after_drain"] = left
+    return tally + Tally(left=wrong) if wrong else tally
+
+
+def _drain_first(job: DrainJob, gate: Gate) -> Outcome:
+    """Settles exactly the first messages; what is delivered beyond them goes back when the connection closes."""
+    total = sum(job.sent)
+    checker = Checker(job.size, prepare=total)
+    wire = job.account.connect()
+    incoming = stomp_load.Frames()
+    gate.open()
+    stomp_load.subscribe(wire, job)
+    while checker.received < total:
+        arrived = stomp_load.read_messages(incoming.complete(wire.receive()))[: total - checker.received]
+        if not arrived:
+            continue
+        acks, bodies = zip(*arrived, strict=True)
+        checker.take(bodies)
+        wire.send(stomp_load.ack_frames(acks, last=checker.received == total))
+    while stomp_load.LAST_ACK not in incoming.complete(wire.receive()):
+        pass
+    gate.close()
+    wire.close()
+    return Outcome(checker.received, tally=checker.tally(job.sent))

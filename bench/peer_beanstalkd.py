@@ -1,0 +1,78 @@
+"""beanstalkd with -f0, a sync for each write: pipelined put; then reserve and delete."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.check import Checker, bodies
+from bench.measure import Target
+from bench.peer import Measured, PeerJob, free_port, sends_and_drain, started
+from bench.roles import Gate, Outcome
+from bench.stomp_load import Account
+from bench.window import send_window
+from bench.wire import BenchError, Wire
+from bench.workloads import Plan
+
+
+def measure(program: str, folder: Path, sizes: Sequence[int], plan: Plan) -> Measured:
+    address = ("127.0.0.1", free_port())
+    command = [program, "-l", address[0], "-p", str(address[1]), "-b", str(folder), "-f0"]
+    with started(command, folder, address) as process:
+        target = Target("beanstalkd", process, Account(address))
+        yield (
+            "beanstalkd -f0",
+            list(sends_and_drain(target, address, sizes, plan, beanstalkd_put, beanstalkd_drain, 20_000)),
+        )
+
+
+RESERVED = re.compile(rb"RESERVED (\d+) \d+\r\n([^\r]*+)\r\n|DELETED\r\n")
+
+
+def _tube(job: PeerJob) -> Wire:
+    wire = Wire(job.address)
+    wire.send(b"use %s\r\nwatch %s\r\nignore default\r\n" % (job.queue.encode(), job.queue.encode()))
+    for _ in range(3):
+        wire.receive_until(b"\r\n")
+    return wire
+
+
+def beanstalkd_put(job: PeerJob, gate: Gate) -> Outcome:
+    head = b"put 0 0 600 %d\r\n" % job.size
+    requests = b"".join([b"%s%s\r\n" % (head, one) for one in bodies(0, 0, job.count, job.size)])
+    wire = _tube(job)
+    rest = b""
+
+    def confirmed_now() -> int:
+        nonlocal rest
+        *whole, rest = (rest + wire.receive()).split(b"\r\n")
+        if any(not line.startswith(b"INSERTED") for line in whole):
+            raise BenchError(f"beanstalkd refused: {whole[0]!r}")
+        return len(whole)
+
+    return send_window(wire, requests, job.count, job.window, job.seconds, confirmed_now, gate)
+
+
+def beanstalkd_drain(job: PeerJob, gate: Gate) -> Outcome:
+    """`window` reserves in flight; each job that comes is deleted and makes room for the next reserve."""
+    checker = Checker(job.size, prepare=job.count)
+    wire = _tube(job)
+    gate.open()
+    asked = min(job.window, job.count)
+    wire.send(b"reserve\r\n" * asked)
+    deleted = 0
+    rest = b""
+    while deleted < job.count:
+        data = rest + wire.receive()
+        found = list(RESERVED.finditer(data))
+        if not found:
+            rest = data
+            continue
+        rest = data[found[-1].end() :]
+        jobs = [one for one in found if one[1] is not None]
+        deleted += len(found) - len(jobs)
+        checker.take([one[2] for one in jobs])
+        more = min(len(jobs), job.count - asked)
+        asked += more
+        wire.send(b"".join([b"delete %s\r\n" % one[1] for one in jobs]) + b"reserve\r\n" * more)
+    gate.close()
+    return Outcome(checker.received, tally=checker.tally((job.count,)))

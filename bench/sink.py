@@ -1,0 +1,299 @@
+"""A server that does nothing: answers each send, hands it on from memory, keeps nothing. Run as `python -m bench.sink`.
+
+It has curbstone's ready line and just enough of STOMP, WebSocket and HTTP for this load, and reads that load by its
+known layout. What a run reaches against it is a floor of what the generator can do.
+"""
+
+import collections
+import json
+import re
+import selectors
+import socket
+import sys
+from collections.abc import Callable
+from itertools import islice
+
+SEND = re.compile(
+    rb"destination:([^\n]++)\ncontent-length:\d++\n(?:[^\n]++\n)*?receipt:(\d++)\n(?:[^\n]++\n)*+\n([^\0]*+)\0"
+)
+POST = re.compile(rb"/v2/([^/]++)/queues/([^/ ?]++)[^\r]*+\r\n")
+CHUNK = 262_144
+BODY_END = b"\r\n\r\n"
+
+
+class Queue:
+    def __init__(self) -> None:
+        self.bodies: collections.deque[bytes] = collections.deque()
+        self.consumers: list[Consumer] = []
+
+    def put(self, bodies: list[bytes]) -> None:
+        self.bodies.extend(bodies)
+        for consumer in self.consumers:
+            consumer.deliver()
+
+    def get(self, most: int) -> list[bytes]:
+        taken = list(islice(self.bodies, most))
+        if len(taken) == len(self.bodies):
+            self.bodies.clear()
+        else:
+            for _ in taken:
+                self.bodies.popleft()
+        return taken
+
+
+class Consumer:
+    def __init__(self, queue: Queue, credit: int, encode: Callable[[int, list[bytes]], bytes], peer: "Peer") -> None:
+        self.wip = 0
+        self._queue = queue
+        self._credit = credit
+        self._encode = encode
+        self._peer = peer
+        self._count = 0
+        queue.consumers.append(self)
+        self.deliver()
+
+    def settled(self, count: int) -> None:
+        self.wip -= count
+        self.deliver()
+
+    def deliver(self) -> None:
+        if bodies := self._queue.get(self._credit - self.wip):
+            self.wip += len(bodies)
+            self._peer.write(self._encode(self._count, bodies))
+            self._count += len(bodies)
+
+    def close(self) -> None:
+        self._queue.consumers.remove(self)
+
+
+class Sink:
+    """The queues, by name, and the loop."""
+
+    def __init__(self) -> None:
+        self.queues: collections.defaultdict[str, Queue] = collections.defaultdict(Queue)
+        self.selector = selectors.DefaultSelector()
+
+    def listen(self, kind: type["Peer"]) -> str:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.selector.register(listener, selectors.EVENT_READ, lambda _: kind(self, listener.accept()[0]))
+        host, port = listener.getsockname()
+        return f"{host}:{port}"
+
+    def run(self) -> None:
+        while True:
+            for key, events in self.selector.select():
+                key.data(events)
+
+
+class Peer:
+    """One connection; `feed` takes what arrived and returns what it could not use yet."""
+
+    def __init__(self, sink: Sink, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        self.sink = sink
+        self.consumer: Consumer | None = None
+        self._socket = connection
+        self._in = b""
+        self._out = memoryview(b"")
+        sink.selector.register(connection, selectors.EVENT_READ, self._on_event)
+
+    def feed(self, data: bytes) -> bytes:
+        raise NotImplementedError
+
+    def write(self, data: bytes) -> None:
+        if self._out:
+            self._out = memoryview(bytes(self._out) + data)
+        else:
+            self._out = memoryview(data)
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._out = self._out[self._socket.send(self._out) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out = memoryview(b"")
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
+        if self.sink.selector.get_key(self._socket).events != wanted:
+            self.sink.selector.modify(self._socket, wanted, self._on_event)
+
+    def _on_event(self, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._flush()
+        if not events & selectors.EVENT_READ:
+            return
+        try:
+            data = self._socket.recv(CHUNK)
+        except OSError:
+            data = b""
+        if data:
+            self._in = self.feed(self._in + data if self._in else data)
+            return
+        self.sink.selector.unregister(self._socket)
+        self._socket.close()
+        if self.consumer:
+            self.consumer.close()
+
+
+class StompPeer(Peer):
+    def feed(self, data: bytes) -> bytes:
+        cut = data.rfind(b"\0") + 1
+        whole = data[:cut]
+        if whole.startswith(b"SEND"):
+            self._send(whole)
+        elif whole.startswith(b"ACK"):
+            self._ack(whole)
+        elif whole:
+            for frame in whole.split(b"\0")[:-1]:
+                self._other(frame.lstrip(b"\n"))
+        return data[cut:]
+
+    def _send(self, whole: bytes) -> None:
+        found = SEND.findall(whole)
+        assert len(found) == whole.count(b"\0")
+        receipts = [receipt for _, receipt, _ in found]
+        self.write(b"RECEIPT\nreceipt-id:" + b"\n\n\0RECEIPT\nreceipt-id:".join(receipts) + b"\n\n\0")
+        self.sink.queues[_queue_name(found[0][0])].put([body for _, _, body in found])
+
+    def _ack(self, whole: bytes) -> None:
+        assert self.consumer
+        self.consumer.settled(whole.count(b"\0"))
+        self._receipt(whole)
+
+    def _receipt(self, whole: bytes) -> None:
+        if wanted := re.search(rb"\nreceipt:([^\n]++)", whole):
+            self.write(b"RECEIPT\nreceipt-id:%s\n\n\0" % wanted[1])
+
+    def _other(self, frame: bytes) -> None:
+        if frame.startswith(b"CONNECT"):
+            self.write(b"CONNECTED\nversion:1.2\nheart-beat:0,0\n\n\0")
+        elif frame.startswith(b"SUBSCRIBE"):
+            headers = dict(line.split(b":", 1) for line in frame.splitlines()[1:] if line)
+            queue = self.sink.queues[_queue_name(headers[b"destination"])]
+            self._receipt(frame)
+            self._destination = headers[b"destination"]
+            self.consumer = Consumer(queue, int(headers[b"prefetch-count"]), self._messages, self)
+        elif frame.startswith(b"DISCONNECT"):
+            self._receipt(frame)
+        elif frame.startswith((b"SEND", b"ACK")):
+            self.feed(frame + b"\0")
+
+    def _messages(self, first: int, bodies: list[bytes]) -> bytes:
+        head = b"MESSAGE\nsubscription:0\ndestination:%s\ncontent-length:%d\n" % (self._destination, len(bodies[0]))
+        return b"".join(
+            [b"%smessage-id:m-%d\nack:%d\n\n%s\0" % (head, seq, seq, body) for seq, body in enumerate(bodies, first)]
+        )
+
+
+def _queue_name(destination: bytes) -> str:
+    return "default/" + destination.decode().rpartition("/")[2]
+
+
+class HttpPeer(Peer):
+    """HTTP until an Upgrade, then WebSocket with unmasked or zero-masked frames."""
+
+    def __init__(self, sink: Sink, connection: socket.socket) -> None:
+        super().__init__(sink, connection)
+        self._queue = Queue()
+        self._upgraded = ""
+        self._publish: re.Pattern[bytes] | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        if self._upgraded == "publish":
+            return self._published(data)
+        if self._upgraded:
+            return self._settled(data)
+        while BODY_END in data:
+            head, _, rest = data.partition(BODY_END)
+            length = re.search(rb"(?i)content-length: *(\d+)", head)
+            size = int(length[1]) if length else 0
+            if len(rest) < size:
+                break
+            self._request(head + b"\r\n", rest[:size])
+            data = rest[size:]
+        return data
+
+    def _request(self, head: bytes, body: bytes) -> None:
+        path = POST.search(head)
+        name = f"{path[1].decode()}/{path[2].decode()}" if path else ""
+        queue = self.sink.queues[name]
+        if head.startswith(b"POST"):
+            queue.put([body])
+            self._answer("201 Created", b"", "x-msg-id: m-1\r\n")
+        elif b"upgrade: websocket" in head.lower():
+            self._upgrade(head, queue)
+        elif head.startswith(b"PUT"):
+            self._answer("201 Created", b"")
+        elif head.startswith(b"DELETE"):
+            queue.bodies.clear()
+            self._answer("204 No Content", b"")
+        elif path:
+            counts = {"rdy": len(queue.bodies), "wip": sum(one.wip for one in queue.consumers), "delayed": 0}
+            self._answer("200 OK", json.dumps(counts).encode())
+        else:
+            self._answer("404 Not Found", b"")
+
+    def _answer(self, status: str, body: bytes, more: str = "") -> None:
+        self.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{more}\r\n".encode() + body)
+
+    def _upgrade(self, head: bytes, queue: Queue) -> None:
+        self._queue = queue
+        self._upgraded = "publish" if b"Protocol: publish" in head else "consume"
+        self.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+        if self._upgraded == "consume":
+            limit = re.search(rb"limit=(\d+)", head)
+            self.consumer = Consumer(queue, int(limit[1]) if limit else 10, self._messages, self)
+
+    def _published(self, data: bytes) -> bytes:
+        if self._publish is None:
+            self._publish = _publish_pattern(data)
+        found = self._publish.findall(data) if self._publish else []
+        if not found:
+            return data
+        self.write(b"\x81\0" * len(found))
+        self._queue.put(found)
+        head = data.index(found[0])
+        return data[len(found) * (head + len(found[0])) :]
+
+    def _settled(self, data: bytes) -> bytes:
+        cut = data.rfind(b"}") + 1
+        if cut and self.consumer:
+            self.consumer.settled(data.count(b"}", 0, cut))
+        return data[cut:]
+
+    def _messages(self, first: int, bodies: list[bytes]) -> bytes:
+        size = len(bodies[0])
+        payload = b"\x82" + (bytes([size]) if size < 126 else b"\x7e" + size.to_bytes(2))
+        parts = []
+        for seq, body in enumerate(bodies, first + 1):
+            metadata = (
+                b'{"Content-Type":"","timestamp":1700000000000,"redelivered":false,"ackId":"%d","id":"m-%d","tries":0}'
+            )
+            metadata %= (seq, seq)
+            parts.append(b"\x81%c%s%s%s" % (len(metadata), metadata, payload, body))
+        return b"".join(parts)
+
+
+def _publish_pattern(data: bytes) -> re.Pattern[bytes] | None:
+    """An empty text frame and a binary one, of the length the first one has."""
+    if len(data) < 16:
+        return None
+    length = data[7] & 0x7F
+    if length == 126:
+        length = int.from_bytes(data[8:10])
+    return re.compile(rb"\x81\x80\0{4}\x82(?:[\x80-\xfd]|\xfe..)\0{4}(.{%d})" % length, re.DOTALL)
+
+
+def main() -> None:
+    sink = Sink()
+    print(f"curbstone ready stomp={sink.listen(StompPeer)} http={sink.listen(HttpPeer)}", flush=True)
+    try:
+        sink.run()
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""One connection that keeps a window of sends unconfirmed."""
+
+import time
+from collections.abc import Callable
+
+from bench.roles import Gate, Outcome
+from bench.stats import Stamps, confirm_times, percentiles
+from bench.wire import Wire
+
+
+def send_window(
+    wire: Wire, requests: bytes, count: int, window: int, seconds: float, confirmed_now: Callable[[], int], gate: Gate
+) -> Outcome:
+    """Sends the `count` requests laid out in a row, all of one length; ends with the last confirm.
+
+    `confirmed_now` blocks until something arrives and says how many more are confirmed by it. After `seconds` nothing
+    new is sent.
+    """
+    rest = memoryview(requests)
+    length = len(requests) // count
+    sent = confirmed = 0
+    total = count
+    sent_stamps: Stamps = []
+    confirm_stamps: Stamps = []
+    now = gate.open()
+    deadline = now + int(seconds * 1e9)
+    while confirmed < total:
+        room = min(window - (sent - confirmed), total - sent)
+        if room > 0 and now > deadline:
+            total = sent
+            continue
+        if room > 0:
+            sent_stamps.append((sent + room, now))
+            wire.send(rest[sent * length : (sent + room) * length])
+            sent += room
+        confirmed += confirmed_now()
+        now = time.perf_counter_ns()
+        confirm_stamps.append((confirmed, now))
+    gate.close()
+    wire.close()
+    return Outcome(sent, (sent,), percentiles(confirm_times(sent_stamps, confirm_stamps)))

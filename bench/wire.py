@@ -1,0 +1,86 @@
+"""One TCP connection of the load: blocking, but never stuck in a send while the server waits to be read."""
+
+import select
+import socket
+import struct
+from typing import Protocol
+
+Address = tuple[str, int]
+
+
+class BenchError(Exception):
+    """The run cannot go on: the server refused, answered nonsense, closed or went silent."""
+
+
+class Silence(BenchError):
+    """Nothing came for so long that nothing more is expected."""
+
+
+class Stream(Protocol):
+    """What a reader needs of a connection."""
+
+    def receive(self) -> bytes: ...
+
+    def send(self, data: bytes | memoryview) -> None: ...
+
+
+class Wire:
+    def __init__(self, address: Address, *, silence_s: int = 30, chunk: int = 262_144) -> None:
+        """`silence_s`: how long a receive waits. `chunk`: the most bytes of one receive."""
+        self._socket = socket.create_connection(address, timeout=silence_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Blocking with the kernel's own time limit: Python's limit would cost a poll before every receive.
+        self._socket.settimeout(None)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", silence_s, 0))
+        self._silence_s = silence_s
+        self._chunk = chunk
+        self._kept: list[bytes] = []
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Everything; what arrives while the socket is full is kept for receive()."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        readable, writable, _ = select.select([self._socket], [self._socket], [], self._silence_s)
+        if readable:
+            self._kept.append(self._receive_now())
+        elif not writable:
+            raise BenchError(f"the server took nothing for {self._silence_s} s")
+
+    def receive(self) -> bytes:
+        """At least one byte."""
+        if self._kept:
+            return self._kept.pop(0)
+        return self._receive_now()
+
+    def _receive_now(self) -> bytes:
+        try:
+            data = self._socket.recv(self._chunk)
+        except BlockingIOError:
+            raise Silence(f"the server sent nothing for {self._silence_s} s") from None
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise BenchError("the server closed the connection")
+        return data
+
+    def receive_until(self, end: bytes) -> bytes:
+        """Up to and including `end`. What follows it is kept."""
+        data = b""
+        while end not in data:
+            data += self.receive()
+        at = data.index(end) + len(end)
+        if len(data) > at:
+            self._kept.insert(0, data[at:])
+        return data[:at]
+
+    def close(self) -> None:
+        self._socket.close()

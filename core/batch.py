@@ -1,0 +1,299 @@
+"""One batch in the making: what of the waiting publishes, settles and releases goes into the next commit."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.consumer import Done
+from curbstone.core.errors import QueueFull
+from curbstone.core.format import (
+    BATCH_BYTES,
+    SEGMENT_BYTES,
+    BatchHeader,
+    Flag,
+    Reason,
+    Released,
+    encode_batch,
+    encode_delivered,
+    encode_entries,
+    encode_floor,
+    encode_released,
+    encode_settled,
+    entry_bytes,
+    runs_of,
+    settled_bytes,
+)
+from curbstone.core.log import Commit
+from curbstone.core.message import Message
+from curbstone.core.publish import Publish
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+    from curbstone.core.writer import Writer
+
+BATCH_BYTES_MAX = 512 * 1024
+
+
+class Taken(NamedTuple):
+    """A part of a Publish that is in the commit under way."""
+
+    publish: Publish
+    first: int
+    span: int
+
+
+class Batch:
+    """Composes one batch."""
+
+    def __init__(self, writer: Writer, queue: Queue) -> None:
+        self._writer = writer
+        self._queue = queue
+        self.taken: list[Taken] = []
+        self.messages: list[Message] = []
+        self.sizes: list[int] = []
+        self.copies: list[Message] = []
+        self.settled: dict[tuple[str, Reason], list[int]] = {}
+        self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
+        self.released: list[Released] = []
+        self.callbacks: list[Done] = []
+        self.start = 0
+        self.end = 0
+        self.marks: dict[str, int] = {}
+        self._settled_parts: list[bytes] = []
+        self._released_part = b""
+        self._records_bytes = 0
+        self._messages_bytes = 0
+        self.tx = 0
+
+    # --- settles and releases
+
+    def take_records(self) -> None:
+        """Take settles and releases, as many as the room kept for them allows in one commit."""
+        writer = self._writer
+        log = self._queue.log
+        limit = max(0, min(log.slack_bytes // 2, (log.publish_room + log.slack_bytes) // 2))
+        waiting = writer._settled
+        for key in list(waiting):
+            group, reason = key
+            seqs = waiting[key]
+            runs = runs_of(seqs)
+            most = (limit - self._records_bytes - settled_bytes(group, 0)) // 12
+            if most <= 0:
+                break
+            if len(runs) > most:
+                cut = sum(count for _, count in runs[:most])
+                waiting[key] = seqs[cut:]
+                seqs, runs = seqs[:cut], runs[:most]
+            else:
+                del waiting[key]
+            self.settled[key] = seqs
+            self._settled_parts.append(encode_settled(group, reason, runs))
+            self._records_bytes += len(self._settled_parts[-1])
+        for key in list(writer._ranges):
+            ranges = writer._ranges[key]
+            most = (limit - self._records_bytes - settled_bytes(key[0], 0)) // 12
+            if most <= 0:
+                break
+            taken, writer._ranges[key] = ranges[:most], ranges[most:]
+            if not writer._ranges[key]:
+                del writer._ranges[key]
+            self.ranges[key] = taken
+            self._settled_parts.append(encode_settled(*key, taken))
+            self._records_bytes += len(self._settled_parts[-1])
+        if writer._released:
+            most = max((limit - self._records_bytes - 80) // 96, 0)
+            self.released, writer._released = writer._released[:most], writer._released[most:]
+            self._released_part = encode_released(self.released)
+            self._records_bytes += len(self._released_part)
+        if not waiting and not writer._ranges and not writer._released:
+            self.callbacks, writer._callbacks = writer._callbacks, []
+
+    # --- messages
+
+    def take_copy(self, copy: list[Message]) -> None:
+        """Take messages that the cleaner copies forward, with what their groups know of them."""
+        self.copies = copy
+        self._messages_bytes = sum(map(entry_bytes, copy))
+        released, settled = self._queue.pending.state_of(copy)
+        if released:
+            self._released_part += encode_released(released)
+        for (group, reason), seqs in settled.items():
+            self._settled_parts.append(encode_settled(group, reason, runs_of(seqs)))
+        self._records_bytes = len(self._released_part) + sum(map(len, self._settled_parts))
+
+    def take_publishes(self) -> None:
+        """Take what fits: into the active segment, or into a new one; and under the cap."""
+        writer, queue = self._writer, self._queue
+        log = queue.log
+        inbox = writer._inbox
+        overhead = BATCH_BYTES + self._records_bytes + 64
+        room = log.room_in_active - overhead
+        if inbox and room < self._first_bytes(inbox[0]):
+            room = log.segment_bytes - SEGMENT_BYTES - overhead
+        room = min(room, BATCH_BYTES_MAX)
+        budget = log.publish_room - overhead - writer._reserved - queue.pending.settle_reserve
+        while inbox:
+            publish = inbox[0]
+            if publish.refusal is not None:
+                self.taken.append(Taken(inbox.popleft(), 0, 0))
+            elif publish.atomic_bytes or publish.settles or publish.tx:
+                if not self._take_whole(publish, room, budget):
+                    break
+            elif not self._take_some(publish, room, budget):
+                break
+        if not inbox:
+            queue.cleaner.unblocked()
+
+    def _first_bytes(self, publish: Publish) -> int:
+        return publish.atomic_bytes or entry_bytes(publish.messages[publish.next]) if publish.messages else 0
+
+    def _take_whole(self, publish: Publish, room: int, budget: int) -> bool:
+        """Take an atomic publish; False where it has to wait. Only one goes into a batch."""
+        writer = self._writer
+        size = publish.atomic_bytes
+        if self.messages or self.tx:
+            return False
+        if not publish.tx:
+            if not self._has_room(size, budget):
+                return self._blocked(publish, size)
+            most = settled_bytes("x" * 64, 1) * sum(len(settle.deliveries) for settle in publish.settles)
+            if most > self._queue.log.slack_bytes:
+                writer._inbox.popleft()
+                writer._refuse(publish, QueueFull("the transaction settles more than the queue's cap has room to log"))
+                return True
+        writer._inbox.popleft()
+        self.tx = publish.tx
+        records = [(s.group, s.reason, [d.message.seq for d in s.deliveries]) for s in publish.settles]
+        for group, reason, seqs in records + publish.records:
+            if seqs:
+                self._settled_parts.append(encode_settled(group, reason, runs_of(seqs)))
+                self._records_bytes += len(self._settled_parts[-1])
+        self._take_messages(publish, 0, publish.messages)
+        return False
+
+    def _take_some(self, publish: Publish, room: int, budget: int) -> bool:
+        """Take as many messages of a publish as fit; True when it is done with."""
+        first = publish.next
+        total = self._messages_bytes
+        messages = publish.messages
+        index = first
+        for index in range(first, len(messages)):
+            size = entry_bytes(messages[index]) + 8  # an expiry may come in
+            if not self._has_room(total + size, budget):
+                self._take_messages(publish, first, messages[first:index])
+                return self._blocked(publish, size) if not self.messages else False
+            if total + size > room and total:
+                self._take_messages(publish, first, messages[first:index])
+                return False
+            total += size
+        self._take_messages(publish, first, messages[first:])
+        self._writer._inbox.popleft()
+        return True
+
+    def _has_room(self, size: int, budget: int) -> bool:
+        """Return whether `size` bytes of messages leave the reserve free, their own copy forward included."""
+        log = self._queue.log
+        if size <= log.segment_bytes:
+            return size <= budget
+        overhead = BATCH_BYTES + SEGMENT_BYTES + self._records_bytes + self._writer._reserved
+        return log.fits(size + overhead + self._queue.pending.settle_reserve)
+
+    def _blocked(self, publish: Publish, size: int) -> bool:
+        """Let the cleaner make room, or refuse; True where the publish is done with."""
+        if not self._writer._disk_full and self._queue.cleaner.can_make_room(size + self._writer._reserved):
+            return False
+        cap = self._queue.options.cap
+        error = QueueFull(f"queue {self._queue.name} is at its cap of {cap} bytes")
+        self._writer._inbox.popleft()
+        self._writer._refuse(publish, error)
+        return True
+
+    def _take_messages(self, publish: Publish, first: int, messages: list[Message]) -> None:
+        """Put messages into the batch: from here on they have a seq and a timestamp."""
+        queue = self._queue
+        seq = queue.next_seq + len(self.messages)
+        timestamp_ms = queue.host.wall_ms()
+        total = 0
+        default_ttl_ms = int(queue.options.ttl * 1000)
+        for message in messages:
+            message.seq = seq
+            message.timestamp_ms = timestamp_ms
+            ttl_ms = message.ttl_ms or default_ttl_ms
+            if ttl_ms:
+                message.expires_ms = queue.host.now_ms() + ttl_ms
+            seq += 1
+            total += entry_bytes(message)
+        self._messages_bytes += total
+        self.messages += messages
+        publish.next = first + len(messages)
+        if messages or publish.settles or publish.tx:
+            self.taken.append(Taken(publish, first, len(messages)))
+
+    # --- the batch
+
+    def commit(self) -> Commit | None:
+        """Return the commit to run, or None where there is nothing to write."""
+        queue, log = self._queue, self._queue.log
+        drops = queue.cleaner.droppable()
+        has_records = bool(self._settled_parts or self._released_part)
+        roll = queue.cleaner.wants_roll()
+        asked = self.messages or self.copies or has_records or self.tx
+        if not (asked or drops or roll or queue.probe or queue.marks_due):
+            for callback in self.callbacks:  # there was nothing to write before them
+                queue.host.call_soon(partial(callback, None))
+            for part in self.taken:
+                queue.host.call_soon(partial(self._writer._answer, part))
+            return None
+        queue.probe = False
+        self._add_delays()
+        notes = self._notes(drops)
+        releases, settles = self._released_part, b"".join(self._settled_parts)
+        first_seq = self.copies[0].seq if self.copies else queue.next_seq
+        entries: list[bytes] = []
+        extras = encode_entries(self.copies or self.messages, first_seq, entries)
+        length = BATCH_BYTES + self._messages_bytes + len(releases) + len(settles) + len(notes)
+        if length > log.room_in_active and log.active.end > SEGMENT_BYTES and not self._writer._disk_full:
+            roll = True
+        commit = log.begin(sync=queue.syncs_always, roll=roll, next_seq=queue.next_seq)
+        flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
+        count = len(self.copies) or len(self.messages)
+        time_ms, delivered = queue.host.wall_ms(), self.marks.get("", queue.pending.unnamed.delivered_logged)
+        sections = (len(releases), len(settles), len(notes))
+        header = BatchHeader(
+            length, flags, log.next_batch, time_ms, first_seq, delivered, self.tx or log.tx, count, *sections
+        )
+        log.next_batch += 1
+        buffers = encode_batch(commit.segment.salt, header, [*entries, releases, settles, notes])
+        self.start, self.end = commit.add(buffers)
+        queue.next_seq += len(self.messages)
+        log.finish(commit, drops, recycle=queue.cleaner.recycles)
+        return commit
+
+    def _add_delays(self) -> None:
+        """A message that is published with a delay is released at once, with a due time."""
+        delayed = [message for message in self.messages if message.delay_ms]
+        if not delayed:
+            return
+        now_ms = self._queue.host.now_ms()
+        released = [
+            Released(group, message.seq, 1, 0, now_ms + message.delay_ms)
+            for message in delayed
+            for group in self._queue.pending.entitled(message)
+        ]
+        self._released_part += encode_released(sorted(released, key=lambda item: item.group))
+
+    def _notes(self, drops: int) -> bytes:
+        queue = self._queue
+        notes = encode_floor(queue.log.segments[drops].number) if drops else b""
+        for group in queue.pending.groups.values():
+            if group.delivered > group.delivered_logged:
+                self.marks[group.name] = group.delivered
+                if group.name:
+                    notes += encode_delivered(group.name, group.delivered)
+        return notes
+
+    @property
+    def messages_bytes(self) -> int:
+        """Bytes of the entries."""
+        return self._messages_bytes

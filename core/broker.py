@@ -1,0 +1,360 @@
+"""The broker: all queues of a data directory. This is what adapters see."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from curbstone.core.consumer import Done
+from curbstone.core.disk import Disk
+from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, DataDirectoryError, NoSuchQueue, Unavailable
+from curbstone.core.host import Host
+from curbstone.core.journal import Journal
+from curbstone.core.log import Log, Salt, random_salt
+from curbstone.core.message import Message
+from curbstone.core.meta import Meta, load_meta, meta_reserve, store_meta
+from curbstone.core.names import QueueName, event_name
+from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.publish import Publish, Published
+from curbstone.core.queue import Queue
+from curbstone.core.reader import Cache
+from curbstone.core.replay import Replay
+from curbstone.core.transaction import Transaction
+
+QUEUES = "queues"
+CLOSE_POLL_MS = 5
+
+logger = logging.getLogger("curbstone.core")
+
+
+class Health(NamedTuple):
+    """Whether all is well, and if not why."""
+
+    ok: bool
+    reasons: list[str]
+    sync: str
+
+
+class Broker:
+    """See the module's docstring. Everything is called on the host's thread."""
+
+    def __init__(
+        self, host: Host, disk: Disk, defaults: QueueOptions, sync: SyncMode, max_ttl_ms: int, salt: Salt
+    ) -> None:
+        self.host = host
+        self.disk = disk
+        self.defaults = defaults
+        self.sync = sync
+        self.max_ttl_ms = max_ttl_ms
+        self.cache = Cache()
+        self.journal = Journal(host, disk)
+        self.is_stopping = False
+        self._salt = salt
+        self._queues: dict[QueueName, Queue] = {}
+        self._bound: dict[str, set[QueueName]] = {}
+        self._dirty: dict[Queue, None] = {}  # in order, so that a simulated run can be repeated
+        self._turn_is_set = False
+        self._closing: set[Queue] = set()
+
+    @classmethod
+    def open(
+        cls,
+        host: Host,
+        disk: Disk,
+        *,
+        defaults: QueueOptions,
+        sync: SyncMode,
+        max_ttl_ms: int = 3_600_000,
+        salt: Salt = random_salt,
+    ) -> Broker:
+        """Recover all queues of a data directory; blocking. Raise DataDirectoryError."""
+        broker = cls(host, disk, defaults, sync, max_ttl_ms, salt)
+        with suppress(FileExistsError):
+            disk.make_dir(QUEUES)
+            disk.sync_dir("")
+        for entry in sorted(disk.list_dir(QUEUES)):
+            broker._recover(entry)
+        broker._replay_journal()
+        return broker
+
+    def _recover(self, entry: str) -> None:
+        directory = f"{QUEUES}/{entry}"
+        meta = None if entry.endswith(".gone") else load_meta(self.disk, directory, self.defaults)
+        if meta is None:  # a deletion or a creation that was not finished
+            self.disk.remove_tree(directory)
+            return
+        earlier = self._queues.get(meta.name)
+        queue = self._make(meta)
+        if not Replay(queue).run():
+            queue.log.create(1)
+        if earlier is not None:
+            queue = self._choose(earlier, queue)
+        self._opened(queue)
+
+    def _choose(self, one: Queue, other: Queue) -> Queue:
+        """Two directories of one name: a creation failed after all was written, and the next did not. Keep the used."""
+        unused = one if one.log.next_batch == 1 else other
+        if unused.log.next_batch != 1:
+            raise DataDirectoryError(f"{one.log.directory} and {other.log.directory} both hold queue {one.name}")
+        unused.is_closed = True
+        unused.log.close()
+        self.disk.remove_tree(unused.log.directory)
+        used = other if unused is one else one
+        self._queues[used.name] = used
+        return used
+
+    def _replay_journal(self) -> None:
+        """Write the parts of transactions that are in the journal and not yet in their queue's log."""
+        by_uid = {int(queue.uid, 16): queue for queue in self._queues.values()}
+        for part in self.journal.recover():
+            queue = by_uid.get(part.uid)
+            if queue is None or part.tx <= queue.log.tx:
+                continue
+            self.journal.replaying()
+            publish = Publish(part.messages, lambda _error, _first, _count: self.journal.part_done(), 1)
+            publish.tx = part.tx
+            publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
+            queue.writer.publish(publish)
+        highest = max((queue.log.tx for queue in self._queues.values()), default=0)
+        self.journal.next_tx = max(self.journal.next_tx, highest + 1)
+
+    def _make(self, meta: Meta) -> Queue:
+        directory = f"{QUEUES}/{meta.uid}"
+        uid = int(meta.uid, 16)
+        log = Log(
+            self.disk, directory, uid, cap=meta.options.cap, meta_bytes=meta_reserve(meta.options.cap), salt=self._salt
+        )
+        queue = Queue(self, meta, log)
+        self._queues[meta.name] = queue
+        for event in meta.bindings:
+            self._bound.setdefault(event, set()).add(meta.name)
+        return queue
+
+    def _opened(self, queue: Queue) -> None:
+        queue.opening.opened()
+        self.dirty(queue)
+
+    # --- queues
+
+    def queues(self) -> list[Queue]:
+        """Return all queues."""
+        return list(self._queues.values())
+
+    def get(self, name: QueueName) -> Queue:
+        """Return a queue; raise NoSuchQueue."""
+        queue = self._queues.get(name)
+        if queue is None:
+            raise NoSuchQueue(f"no such queue: {name}")
+        return queue
+
+    def ensure(self, name: QueueName) -> Queue:
+        """Return a queue, creating it if need be; publishes wait until it is on disk."""
+        return self._queues.get(name) or self._create(name, {})
+
+    def _create(self, name: QueueName, changes: Mapping[str, object]) -> Queue:
+        meta = Meta(secrets.token_hex(6) if self._salt is random_salt else f"{self._salt():012x}", name, self.defaults)
+        meta = meta.with_options(changes, 1)
+        queue = self._make(meta)
+        directory = queue.log.directory
+        data = meta.encode()
+
+        def job() -> None:
+            self.disk.make_dir(directory)
+            queue.log.create(1)
+            store_meta(self.disk, directory, data)
+            self.disk.sync_dir(QUEUES)
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is None:
+                self._opened(queue)
+                return
+            failed = Unavailable(f"queue {name} can't be created: {error}")
+            logger.error("%s", failed)
+            self._forget(queue)
+            self.host.submit(lambda: self.disk.remove_tree(directory), lambda _result, _error: None)
+            queue.fail_to_open(failed)
+
+        self.host.submit(job, done)
+        return queue
+
+    def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
+        """Create a queue, or merge options into one; raise BadRequest or Conflict. `on_done` when on disk."""
+        if self.is_stopping:
+            raise Unavailable("the server is shutting down")
+        queue = self._queues.get(name)
+        if queue is None:
+            self._check_cap(self.defaults.merged(changes, name.project), None)
+            self._create(name, changes).opening.when_open(on_done)
+            return
+        meta = queue.meta.with_options(changes, queue.next_seq)
+        self._check_cap(meta.options, queue)
+        if meta == queue.meta:
+            queue.opening.when_open(on_done)
+        else:
+            self._store(queue, meta, on_done)
+
+    @staticmethod
+    def _check_cap(options: QueueOptions, queue: Queue | None) -> None:
+        if options.dead_letter and queue is not None and options.dead_letter == str(queue.name):
+            raise BadRequest("bad option dead_letter: a queue can't be its own")
+        if queue is not None and queue.opening.is_open and options.cap < min(queue.options.cap, queue.log.bytes):
+            raise Conflict(f"the queue holds {queue.log.bytes} bytes, more than a cap of {options.cap}")
+
+    def _store(self, queue: Queue, meta: Meta, on_done: Done) -> None:
+        """Change what a queue is: in memory now, so that changes add up, and on disk in order."""
+        data = meta.encode()
+        most = meta_reserve(min(meta.options.cap, queue.options.cap)) // 2
+        if len(data) > most:
+            raise BadRequest(f"the queue's options and bindings take {len(data)} bytes, its cap leaves room for {most}")
+        queue.change(meta)
+        queue.log.resize(meta.options.cap, meta_reserve(meta.options.cap))
+        queue.opening.when_open(lambda error: on_done(error) if error else queue.opening.store(data, on_done))
+
+    def delete(self, name: QueueName, on_done: Callable[[bool], None]) -> None:
+        """Delete a queue with all its messages; tells whether there was one."""
+        queue = self._queues.get(name)
+        if queue is None:
+            self.host.call_soon(partial(on_done, False))
+            return
+        self._forget(queue)
+        was_open = queue.opening.is_open
+        queue.close(NoSuchQueue(f"no such queue: {name}"))
+        self._closing.add(queue)
+        self._remove_when_idle(queue, was_open, on_done)
+
+    def _remove_when_idle(self, queue: Queue, was_open: bool, on_done: Callable[[bool], None]) -> None:
+        """Remove the directory once no job works in it; renamed first, so that a crash leaves all or nothing."""
+        if queue.is_working:
+            self.host.call_later(CLOSE_POLL_MS, lambda: self._remove_when_idle(queue, was_open, on_done))
+            return
+        directory = queue.log.directory
+
+        def job() -> None:
+            queue.log.close()
+            self.disk.rename(directory, f"{directory}.gone")
+            self.disk.sync_dir(QUEUES)
+            self.disk.remove_tree(f"{directory}.gone")
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._closing.discard(queue)
+            if error is not None:
+                logger.error("queue %s could not be removed from the disk: %s", queue.name, error)
+            on_done(error is None)
+
+        self.host.submit(job, done)
+
+    def _forget(self, queue: Queue) -> None:
+        del self._queues[queue.name]
+        for event in queue.meta.bindings:
+            self._bound[event].discard(queue.name)
+
+    # --- events
+
+    def bind(self, event: str, name: QueueName, on_done: Done) -> None:
+        """Have messages published to `event` copied to a queue; `on_done` when on disk."""
+        queue = self.ensure(name)
+        self._bind(queue, queue.meta.bindings | {event_name(event)}, on_done)
+
+    def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
+        """Undo `bind`."""
+        queue = self.get(name)
+        self._bind(queue, queue.meta.bindings - {event}, on_done)
+
+    def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
+        """Replace all bindings of a queue at once."""
+        self._bind(self.ensure(name), frozenset(map(event_name, events)), on_done)
+
+    def _bind(self, queue: Queue, bindings: frozenset[str], on_done: Done) -> None:
+        before = queue.meta.bindings
+        if bindings == before:
+            queue.opening.when_open(on_done)
+            return
+        self._store(queue, replace(queue.meta, bindings=bindings), on_done)
+        for event in before - bindings:
+            self._bound[event].discard(queue.name)
+        for event in bindings - before:
+            self._bound.setdefault(event, set()).add(queue.name)
+
+    def bindings(self, name: QueueName) -> frozenset[str]:
+        """Return the events bound to a queue; raise NoSuchQueue."""
+        return self.get(name).meta.bindings
+
+    def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
+        """Publish a copy to every queue bound to `event`; `on_done` once, when all are on disk or refused."""
+        names = sorted(self._bound.get(event, ()))
+        if not names or not messages:
+            self.host.call_soon(partial(on_done, None, 0, len(messages)))
+            return
+        left = len(names) * len(messages)
+        failed: CurbstoneError | None = None
+
+        def done(error: CurbstoneError | None, _first: int, count: int) -> None:
+            nonlocal left, failed
+            left -= count
+            failed = failed or error
+            if not left:
+                on_done(failed, 0, len(messages))
+
+        for name in names:
+            self._queues[name].publish([_copy(message) for message in messages], done)
+
+    # --- the whole
+
+    def transaction(self) -> Transaction:
+        """Return a new transaction."""
+        return Transaction(self)
+
+    def health(self) -> Health:
+        """Return whether all is well."""
+        reasons = ["shutting down"] if self.is_stopping else []
+        for queue in self._queues.values():
+            if queue.writer.failure:
+                reasons.append(f"queue {queue.name}: {queue.writer.failure}")
+            reasons += [f"queue {queue.name} is damaged: {text}" for text in queue.damaged]
+        return Health(
+            not any(q.writer.failure for q in self.queues()) and not self.is_stopping, reasons, str(self.sync)
+        )
+
+    def dirty(self, queue: Queue) -> None:
+        """Have a queue's turn called at the end of this turn of the loop."""
+        self._dirty[queue] = None
+        if not self._turn_is_set:
+            self._turn_is_set = True
+            self.host.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_set = False
+        dirty, self._dirty = self._dirty, {}
+        for queue in dirty:
+            queue.turn()
+
+    def shutdown(self, on_done: Callable[[], None]) -> None:
+        """Refuse new publishes, finish what is under way, then end consumers and close the files."""
+        self.is_stopping = True
+        self._shutdown(on_done)
+
+    def _shutdown(self, on_done: Callable[[], None]) -> None:
+        working = [q for q in self._queues.values() if q.is_working or not (q.writer.is_idle or q.writer.failure)]
+        if working or self._closing or self._dirty:
+            self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
+            return
+        for queue in list(self._queues.values()):
+            queue.close(Unavailable("the server is shutting down"))
+            queue.log.close()
+        self.journal.close()
+        self.disk.close()
+        on_done()
+
+
+def _copy(message: Message) -> Message:
+    return Message(
+        message.body, message.headers, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, groups=message.groups
+    )
+
+
+__all__ = ["Broker", "Health", "Published", "Transaction"]

@@ -1,0 +1,175 @@
+"""The disk the engine writes to, as a port, and the real one.
+
+All paths are relative to the data directory and use ``/``. The calls block; the engine makes them
+inside jobs. What they promise is what POSIX promises: a write may be torn or lost until `File.sync`
+returned, a created, renamed or removed name may be undone until `Disk.sync_dir` returned.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from curbstone.core.errors import DataDirectoryError
+
+
+class File(Protocol):
+    """An open file."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
+
+    def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Write all the buffers, one after the other, from `offset`."""
+
+    def sync(self) -> None:
+        """Make everything written durable (fdatasync)."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+
+    def close(self) -> None:
+        """Close it; nothing is synced."""
+
+
+class Disk(Protocol):
+    """The data directory."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file to read and write; FileNotFoundError, or FileExistsError with `create`."""
+
+    def list_dir(self, path: str) -> list[str]:
+        """Return the names in a directory, in no order."""
+
+    def make_dir(self, path: str) -> None:
+        """Make a directory; FileExistsError."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename, replacing `new` if it is a file."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all in it."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make created, renamed and removed names of a directory durable."""
+
+    def close(self) -> None:
+        """Give the directory back to other processes."""
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `File.read`."""
+        data = os.pread(self._fd, size, offset)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """See `File.write`."""
+        total = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, offset)
+        if written == total:
+            return
+        rest = memoryview(b"".join(buffers))
+        while written < total:  # a short write: the next one writes on or says what is wrong
+            written += os.pwrite(self._fd, rest[written:], offset + written)
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """See `File.close`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsDisk:
+    """A directory of the operating system, locked for this process while it is open."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise DataDirectoryError(f"can't use the data directory {root}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._lock)
+            who = f"process {owner}" if owner else "another process"
+            raise DataDirectoryError(f"the data directory {root} is in use by {who}") from error
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        """See `Disk.open`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        return OsFile(os.open(self._path(path), flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o600))
+
+    def list_dir(self, path: str) -> list[str]:
+        """See `Disk.list_dir`."""
+        return os.listdir(self._path(path))
+
+    def make_dir(self, path: str) -> None:
+        """See `Disk.make_dir`."""
+        os.mkdir(self._path(path), 0o700)
+
+    def rename(self, old: str, new: str) -> None:
+        """See `Disk.rename`."""
+        os.rename(self._path(old), self._path(new))
+
+    def remove(self, path: str) -> None:
+        """See `Disk.remove`."""
+        os.unlink(self._path(path))
+
+    def remove_tree(self, path: str) -> None:
+        """See `Disk.remove_tree`."""
+        shutil.rmtree(self._path(path))
+
+    def sync_dir(self, path: str) -> None:
+        """See `Disk.sync_dir`."""
+        fd = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """See `Disk.close`."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

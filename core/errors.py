@@ -1,0 +1,71 @@
+"""What can go wrong, as seen by those who use the engine.
+
+Every error carries `status`, the HTTP status an adapter answers with where its
+protocol has such a thing, and a text for people that names the rule broken::
+
+    CurbstoneError
+    ├── BadRequest          400  a name, option or value breaks a rule
+    ├── NoSuchQueue         404  the queue does not exist (or was deleted meanwhile)
+    ├── Conflict            409  an option contradicts what the queue holds
+    ├── StaleDelivery       410  the delivery ended before it was settled
+    ├── MessageTooLarge     413  larger than the queue's or the server's limit
+    ├── QueueFull           507  does not fit under the queue's cap
+    └── Unavailable         503  the disk failed, or the server is stopping
+        └── DataDirectoryError    the data directory can't be used at all
+
+Any other exception out of `core` is a bug.
+"""
+
+from __future__ import annotations
+
+
+class CurbstoneError(Exception):
+    """Base of all errors the engine reports; `status` is the HTTP status that fits."""
+
+    status = 500
+
+
+class BadRequest(CurbstoneError):
+    """A name, option or value breaks a rule; the text names the rule."""
+
+    status = 400
+
+
+class NoSuchQueue(CurbstoneError):
+    """The queue does not exist, or was deleted while the call was under way."""
+
+    status = 404
+
+
+class Conflict(CurbstoneError):
+    """The request contradicts the state of the queue, such as a cap below what it holds."""
+
+    status = 409
+
+
+class StaleDelivery(CurbstoneError):
+    """The delivery was settled, released or ran out before this call."""
+
+    status = 410
+
+
+class MessageTooLarge(CurbstoneError):
+    """The message exceeds the queue's `max_message_size`, or can never fit its cap."""
+
+    status = 413
+
+
+class QueueFull(CurbstoneError):
+    """The message does not fit under the cap, even after cleaning; nothing was changed."""
+
+    status = 507
+
+
+class Unavailable(CurbstoneError):
+    """The disk failed or the server is stopping; nothing of the call was confirmed."""
+
+    status = 503
+
+
+class DataDirectoryError(Unavailable):
+    """The data directory can't be used: locked by another process, unreadable, or of a newer format."""

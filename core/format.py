@@ -1,0 +1,350 @@
+"""The bytes of a segment file. Pure: no file, no clock.
+
+A segment is a header of `SEGMENT_BYTES` and then batches, end to end; what follows the last is
+zeros, or bytes of an earlier life of the file. Numbers are little-endian. ::
+
+    segment header   magic "CURBSEG1", format, salt, queue uid, number, number and end of the segment
+                     before it, floor (oldest segment there must be), next seq, next batch number,
+                     last transaction applied, crc
+                     (all of it twice: without the salt no batch can be checked)
+    batch            crc, magic, length, flags, number, time, first seq, delivered, transaction,
+                     count, bytes of releases, settles and notes;
+                     then message entries, releases, settles, notes
+    message entry    length, seq - first seq, timestamp, length of headers, flags, length of extras;
+                     then extras (expiry, groups), header block, body
+
+The batch's CRC covers all of it after the CRC itself and starts from the segment's salt, which is
+random: bytes of an earlier life of a recycled file never pass for a batch, nor does a message body
+that looks like one. A release says that seqs are ready again, after how many tries and from when; a
+settle that they are done, and why. Both name a group and hold runs of seqs. Notes are facts about
+the log itself.
+
+A reader of format 1 refuses a higher number and touches nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+from zlib import crc32
+
+from curbstone.core.message import Message
+
+FORMAT = 1
+SEGMENT_MAGIC = b"CURBSEG1"
+BATCH_MAGIC = 0x48544342  # "BCTH" on disk
+BATCH_MAGIC_BYTES = BATCH_MAGIC.to_bytes(4, "little")
+
+_SEGMENT = struct.Struct("<8sII8QI")
+SEGMENT_BYTES = 2 * _SEGMENT.size
+_BATCH = struct.Struct("<IIIHH5Q4I")
+BATCH_BYTES = _BATCH.size
+ENTRY = struct.Struct("<IIQIHH")
+ENTRY_BYTES = ENTRY.size
+_EXTRAS = struct.Struct("<Q")
+_LIST = struct.Struct("<BBHI")  # reason or 0, length of the group's name, 0, number of runs
+_SETTLED = struct.Struct("<QI")  # first seq, count
+_RELEASED = struct.Struct("<QIIQ")  # first seq, count, tries, due (engine time in ms, 0 for now)
+_NOTE = struct.Struct("<BI")
+
+SEQ_SPAN_MAX = (1 << 32) - 1
+
+
+class Flag(IntEnum):
+    """Bits of a batch's flags."""
+
+    EXTRAS = 1  # some message has an expiry or names groups
+    COPY = 2  # messages copied forward by the cleaner: their seqs have gaps
+
+
+class Reason(IntEnum):
+    """Why a message was settled."""
+
+    ACK = 1
+    REJECT = 2
+    MAX_TRIES = 3
+    EXPIRE = 4
+    PURGE = 5
+
+
+class Note(IntEnum):
+    """Kinds of notes."""
+
+    FLOOR = 1  # the oldest segment there must be
+    DELIVERED = 2  # a named group's delivered mark
+
+
+class SegmentHeader(NamedTuple):
+    """See the module's docstring."""
+
+    salt: int
+    uid: int
+    number: int
+    previous: int
+    previous_end: int
+    floor: int
+    next_seq: int
+    next_batch: int
+    tx: int
+
+
+class BatchHeader(NamedTuple):
+    """See the module's docstring; `delivered` is the unnamed group's mark."""
+
+    length: int
+    flags: int
+    number: int
+    time_ms: int
+    first_seq: int
+    delivered: int
+    tx: int
+    messages: int
+    releases_bytes: int
+    settles_bytes: int
+    notes_bytes: int
+
+    @property
+    def messages_bytes(self) -> int:
+        """Bytes of the message entries."""
+        return self.length - BATCH_BYTES - self.releases_bytes - self.settles_bytes - self.notes_bytes
+
+
+class Settled(NamedTuple):
+    """Seqs `first` to `first + span - 1` were settled in `group`."""
+
+    group: str
+    reason: int
+    first: int
+    span: int
+
+
+class Released(NamedTuple):
+    """Seqs `first` to `first + span - 1` are ready again in `group` from `due_ms` on."""
+
+    group: str
+    first: int
+    span: int
+    tries: int
+    due_ms: int
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """Return the first `SEGMENT_BYTES` of a segment file."""
+    packed = _SEGMENT.pack(SEGMENT_MAGIC, FORMAT, *header, 0)[:-4]
+    return (packed + crc32(packed).to_bytes(4, "little")) * 2
+
+
+def decode_segment_header(data: bytes) -> SegmentHeader | None:
+    """Return the header, or None where neither copy is valid; raise UnknownFormat for a newer one."""
+    if len(data) < SEGMENT_BYTES:
+        return None
+    for offset in (0, _SEGMENT.size):
+        magic, version, *numbers, crc = _SEGMENT.unpack_from(data, offset)
+        if magic == SEGMENT_MAGIC and crc32(data[offset : offset + _SEGMENT.size - 4]) == crc:
+            if version != FORMAT:
+                raise UnknownFormat(version)
+            return SegmentHeader(*numbers)
+    return None
+
+
+class UnknownFormat(Exception):
+    """The file was written by a newer version of this program."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"log format {version} is newer than {FORMAT}, the newest this version reads")
+
+
+def entry_bytes(message: Message) -> int:
+    """Return the bytes of a message's entry."""
+    size = ENTRY_BYTES + len(message.headers) + len(message.body)
+    return size + len(encode_extras(message)) if message.expires_ms or message.groups else size
+
+
+def encode_extras(message: Message) -> bytes:
+    """Return the extras of an entry: the expiry, and the groups entitled."""
+    if not message.expires_ms and not message.groups:
+        return b""
+    return _EXTRAS.pack(message.expires_ms) + ",".join(message.groups).encode()
+
+
+def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[bytes]) -> bool:
+    """Append the entries of `messages` to `parts`; return whether one has extras."""
+    any_extras = False
+    pack = ENTRY.pack
+    for message in messages:
+        headers = message.headers
+        body = message.body
+        if message.expires_ms or message.groups:
+            any_extras = True
+            extras = encode_extras(message)
+            size = ENTRY_BYTES + len(extras) + len(headers) + len(body)
+            delta = message.seq - first_seq
+            parts.append(pack(size, delta, message.timestamp_ms, len(headers), 0, len(extras)))
+            parts.append(extras)
+        else:
+            size = ENTRY_BYTES + len(headers) + len(body)
+            parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), 0, 0))
+        parts.append(headers)
+        parts.append(body)
+    return any_extras
+
+
+def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list[Message]:
+    """Return the `count` messages whose entries start at `offset`."""
+    unpack = ENTRY.unpack_from
+    messages = []
+    for _ in range(count):
+        size, delta, timestamp_ms, headers_bytes, _flags, extras_bytes = unpack(data, offset)
+        start = offset + ENTRY_BYTES + extras_bytes
+        body = start + headers_bytes
+        offset += size
+        message = Message(data[body:offset], data[start:body])
+        message.seq = first_seq + delta
+        message.timestamp_ms = timestamp_ms
+        if extras_bytes:
+            (message.expires_ms,) = _EXTRAS.unpack_from(data, start - extras_bytes)
+            names = data[start - extras_bytes + _EXTRAS.size : start].decode()
+            message.groups = tuple(names.split(",")) if names else ()
+        messages.append(message)
+    return messages
+
+
+def decode_seqs(data: bytes, offset: int, count: int, first_seq: int) -> Iterator[tuple[int, int]]:
+    """Yield (seq, bytes of the entry) of the entries at `offset`, without decoding the rest."""
+    for _ in range(count):
+        size, delta, *_ = ENTRY.unpack_from(data, offset)
+        yield first_seq + delta, size
+        offset += size
+
+
+def encode_batch(
+    salt: int,
+    header: BatchHeader,
+    parts: Sequence[bytes],
+) -> list[bytes]:
+    """Return the batch as buffers to be written one after the other; `parts` is all that follows the header."""
+    payload = b"".join(parts)
+    head = _BATCH.pack(0, BATCH_MAGIC, header[0], header[1], 0, *header[2:])[4:]
+    crc = crc32(payload, crc32(head, salt))
+    return [crc.to_bytes(4, "little") + head, payload]
+
+
+def decode_batch_header(data: bytes, offset: int) -> BatchHeader | None:
+    """Return the header at `offset` if it looks like one; its CRC is not checked."""
+    if len(data) - offset < BATCH_BYTES:
+        return None
+    _, magic, length, flags, _, *rest = _BATCH.unpack_from(data, offset)
+    if magic != BATCH_MAGIC:
+        return None
+    header = BatchHeader(length, flags, *rest)
+    if header.messages_bytes < 0 or header.messages * ENTRY_BYTES > header.messages_bytes:
+        return None
+    return header
+
+
+def batch_is_whole(data: bytes, offset: int, length: int, salt: int) -> bool:
+    """Return whether the `length` bytes at `offset` match the CRC they begin with."""
+    if offset + length > len(data):
+        return False
+    view = memoryview(data)
+    return crc32(view[offset + 4 : offset + length], salt) == int.from_bytes(view[offset : offset + 4], "little")
+
+
+def runs_of(seqs: list[int]) -> list[tuple[int, int]]:
+    """Return the (first, count) runs of consecutive numbers in `seqs`, which is sorted in place."""
+    seqs.sort()
+    if seqs[-1] - seqs[0] + 1 == len(seqs):
+        return [(seqs[0], len(seqs))]
+    runs = []
+    first = previous = seqs[0]
+    for seq in seqs:
+        if seq > previous + 1:
+            runs.append((first, previous - first + 1))
+            first = seq
+        previous = seq
+    runs.append((first, previous - first + 1))
+    return runs
+
+
+def encode_settled(group: str, reason: int, runs: Sequence[tuple[int, int]]) -> bytes:
+    """Return one settle list."""
+    name = group.encode()
+    head = _LIST.pack(reason, len(name), 0, len(runs)) + name
+    return head + b"".join([_SETTLED.pack(first, count) for first, count in runs])
+
+
+def decode_settled(data: bytes, offset: int, end: int) -> Iterator[Settled]:
+    """Yield what the settle lists between `offset` and `end` say."""
+    while offset < end:
+        reason, name_bytes, _, count = _LIST.unpack_from(data, offset)
+        offset += _LIST.size
+        group = data[offset : offset + name_bytes].decode()
+        offset += name_bytes
+        for first, length in _SETTLED.iter_unpack(data[offset : offset + count * _SETTLED.size]):
+            yield Settled(group, reason, first, length)
+        offset += count * _SETTLED.size
+
+
+def encode_released(released: Sequence[Released]) -> bytes:
+    """Return the release lists of these, a list for each stretch of one group."""
+    parts = []
+    start = 0
+    while start < len(released):
+        group = released[start].group
+        end = start
+        while end < len(released) and released[end].group == group:
+            end += 1
+        name = group.encode()
+        parts.append(_LIST.pack(0, len(name), 0, end - start) + name)
+        parts.extend([_RELEASED.pack(*item[1:]) for item in released[start:end]])
+        start = end
+    return b"".join(parts)
+
+
+def decode_released(data: bytes, offset: int, end: int) -> Iterator[Released]:
+    """Yield what the release lists between `offset` and `end` say."""
+    while offset < end:
+        _, name_bytes, _, count = _LIST.unpack_from(data, offset)
+        offset += _LIST.size
+        group = data[offset : offset + name_bytes].decode()
+        offset += name_bytes
+        for values in _RELEASED.iter_unpack(data[offset : offset + count * _RELEASED.size]):
+            yield Released(group, *values)
+        offset += count * _RELEASED.size
+
+
+def released_bytes(group: str, count: int) -> int:
+    """Return the most bytes that `count` releases in `group` take."""
+    return _LIST.size + len(group.encode()) + count * _RELEASED.size
+
+
+def settled_bytes(group: str, runs: int) -> int:
+    """Return the bytes that a settle list of `runs` runs in `group` takes."""
+    return _LIST.size + len(group.encode()) + runs * _SETTLED.size
+
+
+def encode_note(kind: Note, payload: bytes) -> bytes:
+    """Return one note."""
+    return _NOTE.pack(kind, len(payload)) + payload
+
+
+def encode_floor(number: int) -> bytes:
+    """Return the note that segments below `number` are gone for good."""
+    return encode_note(Note.FLOOR, number.to_bytes(8, "little"))
+
+
+def encode_delivered(group: str, seq: int) -> bytes:
+    """Return the note that all of `group` up to `seq` may have been delivered."""
+    return encode_note(Note.DELIVERED, seq.to_bytes(8, "little") + group.encode())
+
+
+def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, int, str]]:
+    """Yield (kind, number, name) of the notes; a kind this version does not know is yielded all the same."""
+    while offset < end:
+        kind, size = _NOTE.unpack_from(data, offset)
+        offset += _NOTE.size
+        payload = data[offset : offset + size]
+        yield kind, int.from_bytes(payload[:8], "little"), payload[8:].decode("utf-8", "replace")
+        offset += size

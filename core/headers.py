@@ -1,0 +1,59 @@
+"""The header block: how a message's content type and application headers are kept.
+
+A block is the concatenation of ``name:value\\n`` lines in UTF-8, in the order they
+were given, where ``\\`` is written ``\\\\``, LF ``\\n``, CR ``\\r`` and a colon ``\\c``.
+That is the header encoding of STOMP 1.2 (§ Value Encoding), so a message that came in
+and goes out over STOMP 1.2 is passed through untouched; all others decode it here.
+The content type is the line named ``content-type``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+CONTENT_TYPE = "content-type"
+
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", ":": "\\c"}
+_ESCAPE_TABLE = str.maketrans(_ESCAPES)
+_UNESCAPES = {escaped: plain for plain, escaped in _ESCAPES.items()}
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+
+
+class HeaderError(ValueError):
+    """An escape sequence that the encoding does not define; the text shows it."""
+
+
+def escape(text: str) -> str:
+    """Return `text` with backslash, LF, CR and colon escaped."""
+    return text.translate(_ESCAPE_TABLE)
+
+
+def unescape(text: str) -> str:
+    """Return `text` with the four escapes undone in one pass; raise HeaderError on any other."""
+    if "\\" not in text:
+        return text
+    return _ESCAPED.sub(_unescape_one, text)
+
+
+def _unescape_one(match: re.Match[str]) -> str:
+    plain = _UNESCAPES.get(match.group())
+    if plain is None:
+        raise HeaderError(f"undefined escape sequence {match.group()!r}")
+    return plain
+
+
+def encode(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Return the block of these (name, value) pairs."""
+    return "".join([f"{escape(name)}:{escape(value)}\n" for name, value in headers]).encode()
+
+
+def decode(block: bytes) -> list[tuple[str, str]]:
+    """Return the (name, value) pairs of a block, in order."""
+    if not block:
+        return []
+    text = block.decode("utf-8", "replace")
+    pairs = [line.partition(":") for line in text.split("\n")[:-1]]
+    if "\\" not in text:
+        return [(name, value) for name, _, value in pairs]
+    return [(unescape(name), unescape(value)) for name, _, value in pairs]

@@ -1,0 +1,113 @@
+"""The world the engine runs in: clocks, the turn of the event loop, and threads for blocking work.
+
+The engine knows only the `Host` port. `AsyncioHost` is the real one; the simulator has its own.
+Everything of the engine runs on one thread, the host's; only jobs run elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+Job = Callable[[], Any]
+JobDone = Callable[[Any, BaseException | None], None]
+
+
+class Timer(Protocol):
+    """A pending `call_later`."""
+
+    def cancel(self) -> object:
+        """Make the call not happen; harmless when it already has."""
+
+
+class Host(Protocol):
+    """Time, turns and threads, as the engine sees them."""
+
+    def now_ms(self) -> int:
+        """Engine time: the wall clock at start plus what has passed since by a clock that never jumps."""
+
+    def wall_ms(self) -> int:
+        """Wall-clock milliseconds since the epoch."""
+
+    def call_soon(self, fn: Callable[[], object]) -> object:
+        """Call `fn` in the next turn."""
+
+    def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
+        """Call `fn` after `delay_ms`."""
+
+    def submit(self, job: Job, done: JobDone) -> None:
+        """Run `job` on a worker thread, then `done(result, error)` on the host's thread."""
+
+
+class AsyncioHost:
+    """The host of a real server: an asyncio loop and a few threads for the disk."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 4) -> None:
+        self._loop = loop
+        self._started_wall_ms = time.time_ns() // 1_000_000
+        self._started_ns = time.monotonic_ns()
+        self._jobs: queue.SimpleQueue[tuple[Job, JobDone] | None] = queue.SimpleQueue()
+        self._finished: deque[tuple[JobDone, Any, BaseException | None]] = deque()
+        self._wake_pending = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"curbstone-disk-{n}", daemon=True) for n in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def now_ms(self) -> int:
+        """See `Host.now_ms`."""
+        return self._started_wall_ms + (time.monotonic_ns() - self._started_ns) // 1_000_000
+
+    def wall_ms(self) -> int:
+        """See `Host.wall_ms`."""
+        return time.time_ns() // 1_000_000
+
+    def call_soon(self, fn: Callable[[], object]) -> object:
+        """See `Host.call_soon`."""
+        return self._loop.call_soon(fn)
+
+    def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
+        """See `Host.call_later`."""
+        return self._loop.call_later(max(delay_ms, 0) / 1000, fn)
+
+    def submit(self, job: Job, done: JobDone) -> None:
+        """See `Host.submit`."""
+        self._jobs.put((job, done))
+
+    def close(self) -> None:
+        """Let the threads finish what was submitted, then end them."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = job()
+            except BaseException as caught:  # whatever it was, the engine must hear of it
+                error = caught
+            self._finished.append((done, result, error))
+            # One wake-up serves all jobs that finish before the loop looks. The flag is cleared
+            # before the deque is drained, so a job that misses the wake-up sends its own.
+            if not self._wake_pending:
+                self._wake_pending = True
+                try:
+                    self._loop.call_soon_threadsafe(self._drain)
+                except RuntimeError:
+                    return  # the loop is closed: nobody is left to tell
+
+    def _drain(self) -> None:
+        self._wake_pending = False
+        while self._finished:
+            done, result, error = self._finished.popleft()
+            done(result, error)

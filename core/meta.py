@@ -1,0 +1,111 @@
+"""What a queue is, beside its messages: name, options, groups and bindings, in one small file.
+
+The file `meta` holds one line of JSON and one with its CRC. It is replaced whole: written under
+another name, synced, renamed, and the directory synced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from zlib import crc32
+
+from curbstone.core.disk import Disk
+from curbstone.core.errors import CurbstoneError, DataDirectoryError
+from curbstone.core.names import QueueName, queue_name
+from curbstone.core.options import QueueOptions
+
+META_FORMAT = 1
+META_BYTES_MAX = 16 * 1024
+
+
+def meta_reserve(cap: int) -> int:
+    """Return what is kept of a cap for `meta`: room for it, and for the new one while it is replaced."""
+    return min(max(cap // 64, 1024), 2 * META_BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The contents of a queue's `meta`; immutable, a change makes a new one."""
+
+    uid: str
+    name: QueueName
+    defaults: QueueOptions
+    changes: Mapping[str, object] = field(default_factory=dict)
+    """The options that were set, as JSON values; the rest are the server's defaults."""
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """The declared groups, and the seq from which on each sees messages that name none."""
+    bindings: frozenset[str] = frozenset()
+    """The events bound to the queue."""
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force."""
+        return self.defaults.merged(self.changes, self.name.project)
+
+    def with_options(self, changes: Mapping[str, object], next_seq: int) -> Meta:
+        """Return this with options merged in; raise BadRequest. A new group starts at `next_seq`."""
+        merged = {**self.changes, **changes}
+        options = self.defaults.merged(merged, self.name.project)
+        groups = {name: self.groups.get(name, next_seq) for name in options.groups}
+        return replace(self, changes=merged, groups=groups)
+
+    def encode(self) -> bytes:
+        """Return the file's contents."""
+        facts = {
+            "format": META_FORMAT,
+            "uid": self.uid,
+            "project": self.name.project,
+            "queue": self.name.queue,
+            "options": dict(self.changes),
+            "groups": dict(self.groups),
+            "bindings": sorted(self.bindings),
+        }
+        line = json.dumps(facts, separators=(",", ":")).encode()
+        return line + b"\n%08x\n" % crc32(line)
+
+    @classmethod
+    def decode(cls, data: bytes, path: str, defaults: QueueOptions) -> Meta:
+        """Return what `encode` wrote; raise DataDirectoryError naming the file."""
+        line, _, crc = data.partition(b"\n")
+        if crc.strip() != b"%08x" % crc32(line):
+            raise DataDirectoryError(f"{path} is damaged: its checksum does not match")
+        facts = json.loads(line)
+        if facts["format"] > META_FORMAT:
+            raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
+        try:
+            name = queue_name(facts["queue"], facts["project"])
+            return cls(facts["uid"], name, defaults, facts["options"], facts["groups"], frozenset(facts["bindings"]))
+        except (KeyError, CurbstoneError) as error:
+            raise DataDirectoryError(f"{path} is not understood: {error}") from error
+
+
+def store_meta(disk: Disk, directory: str, data: bytes) -> None:
+    """Replace a queue's `meta`; blocking, durable when it returns."""
+    fresh = f"{directory}/meta.new"
+    with suppress(FileNotFoundError):
+        disk.remove(fresh)
+    file = disk.open(fresh, create=True)
+    try:
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(fresh, f"{directory}/meta")
+    disk.sync_dir(directory)
+
+
+def load_meta(disk: Disk, directory: str, defaults: QueueOptions) -> Meta | None:
+    """Return a queue's `meta`, or None where it was never finished; blocking."""
+    path = f"{directory}/meta"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read(0, META_BYTES_MAX + 64)
+    finally:
+        file.close()
+    return Meta.decode(data, path, defaults)

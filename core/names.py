@@ -1,0 +1,56 @@
+"""The names of queues, events and groups, and the rules they keep."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from curbstone.core.errors import BadRequest
+
+DEFAULT_PROJECT = "default"
+
+_PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_GROUP = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_EVENT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
+
+
+class QueueName(NamedTuple):
+    """A project and a queue in it. Make one with `queue_name`, which checks the rules."""
+
+    project: str
+    queue: str
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.queue}"
+
+
+def queue_name(queue: str, project: str = DEFAULT_PROJECT) -> QueueName:
+    """Return the checked name; raise BadRequest naming the rule it breaks."""
+    if not _PROJECT.fullmatch(project):
+        raise BadRequest(f"bad project name {project[:80]!r}: 1 to 64 of A-Z a-z 0-9 _ -")
+    if not _QUEUE.fullmatch(queue):
+        raise BadRequest(f"bad queue name {queue[:80]!r}: 1 to 200 of A-Z a-z 0-9 . _ : -")
+    if queue in (".", ".."):
+        raise BadRequest(f"bad queue name {queue!r}: '.' and '..' are not names")
+    return QueueName(project, queue)
+
+
+def parse_queue_name(text: str, project: str = DEFAULT_PROJECT) -> QueueName:
+    """Return the name in `queue` or `project/queue` form; raise BadRequest."""
+    head, slash, tail = text.partition("/")
+    return queue_name(tail, head) if slash else queue_name(head, project)
+
+
+def group_name(text: str) -> str:
+    """Return `text` if it is a good group name (1 to 64 of A-Z a-z 0-9 _ . -); raise BadRequest."""
+    if not _GROUP.fullmatch(text):
+        raise BadRequest(f"bad group name {text[:80]!r}: 1 to 64 of A-Z a-z 0-9 _ . -")
+    return text
+
+
+def event_name(text: str) -> str:
+    """Return `text` if it is a good event name (1 to 200, no spaces or controls); raise BadRequest."""
+    if not _EVENT.fullmatch(text):
+        raise BadRequest(f"bad event name {text[:80]!r}: 1 to 200 characters, no spaces or control characters")
+    return text

@@ -1,0 +1,135 @@
+"""What can be set: the options of a queue, and the sync mode of a server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import group_name, parse_queue_name
+
+KIB = 1024
+MIB = 1024 * KIB
+
+CAP_BYTES_MIN = 64 * KIB
+CAP_BYTES_MAX = 1 << 44
+GROUPS_MAX = 32
+SECONDS_MAX = 10 * 365 * 86400
+
+_SIZE = re.compile(r"(\d{1,15})\s*([kmgt]i?)?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS |= {"ki": KIB, "mi": MIB, "gi": 1024 * MIB, "ti": 1024 * 1024 * MIB}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that "10MiB", "64k", "10 MB" or "1048576" stands for; raise BadRequest."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise BadRequest(f"bad size {text!r}: a whole number with an optional unit, as in 10MiB, 64KiB, 500MB")
+    return int(match[1]) * _UNITS[(match[2] or "").lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """The options of one queue; durations in seconds, sizes in bytes, 0 for none."""
+
+    cap: int = 10 * MIB
+    max_message_size: int = MIB
+    ttl: float = 0
+    max_tries: int = 0
+    dead_letter: str = ""
+    nack_delay: float = 0
+    lease: float = 30
+    groups: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """Return the options as they are written in JSON."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    def merged(self, changes: Mapping[str, object], project: str) -> QueueOptions:
+        """Return these options with the JSON values of `changes` put in; raise BadRequest naming the option."""
+        checked = {}
+        for name, value in changes.items():
+            check = _CHECKS.get(name)
+            if check is None:
+                raise BadRequest(f"unknown option {name!r}; there are {', '.join(_CHECKS)}")
+            checked[name] = check(name, value, project)
+        return replace(self, **checked)
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _size(least: int, most: int) -> Callable[[str, object, str], int]:
+    def check(name: str, value: object, _project: str) -> int:
+        number = parse_size(value) if isinstance(value, str) else value
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+            raise BadRequest(f"bad option {name}: {value!r} is not a size from {least} to {most} bytes")
+        return number
+
+    return check
+
+
+def _count(name: str, value: object, _project: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1_000_000:
+        raise BadRequest(f"bad option {name}: {value!r} is not a whole number from 0 to 1000000")
+    return value
+
+
+def _seconds(least: float) -> Callable[[str, object, str], float]:
+    def check(name: str, value: object, _project: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= SECONDS_MAX:
+            raise BadRequest(f"bad option {name}: {value!r} is not a number of seconds from {least} to {SECONDS_MAX}")
+        return value
+
+    return check
+
+
+def _dead_letter(name: str, value: object, project: str) -> str:
+    if not isinstance(value, str):
+        raise BadRequest(f"bad option {name}: {value!r} is not a queue name")
+    return str(parse_queue_name(value, project)) if value else ""
+
+
+def _groups(name: str, value: object, _project: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise BadRequest(f"bad option {name}: {value!r} is not a list of group names")
+    if len(value) > GROUPS_MAX:
+        raise BadRequest(f"bad option {name}: more than {GROUPS_MAX} groups")
+    return tuple(dict.fromkeys(group_name(item) for item in value))
+
+
+_CHECKS: dict[str, Callable[[str, object, str], Any]] = {
+    "cap": _size(CAP_BYTES_MIN, CAP_BYTES_MAX),
+    "max_message_size": _size(1, 1 << 30),
+    "ttl": _seconds(0),
+    "max_tries": _count,
+    "dead_letter": _dead_letter,
+    "nack_delay": _seconds(0),
+    "lease": _seconds(0.001),
+    "groups": _groups,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SyncMode:
+    """When a commit is made durable: before its confirm, at an interval, or when the system likes."""
+
+    kind: str = "always"
+    interval_ms: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> SyncMode:
+        """Return the mode of "always", "interval:100" (milliseconds) or "never"; raise BadRequest."""
+        kind, colon, number = text.partition(":")
+        if kind in ("always", "never") and not colon:
+            return cls(kind)
+        if kind == "interval" and number.isascii() and number.isdigit() and 1 <= int(number) <= 60_000:
+            return cls(kind, int(number))
+        raise BadRequest(f"bad sync mode {text!r}: always, interval:MS (1 to 60000) or never")
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.interval_ms}" if self.kind == "interval" else self.kind

@@ -1,0 +1,176 @@
+"""What is pending, in which group, and where it lies: the memory of a queue beside its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from curbstone.core.format import ENTRY_BYTES, Reason, Released, Settled
+from curbstone.core.group import Group
+from curbstone.core.log import Commit
+from curbstone.core.message import Message
+from curbstone.core.reader import Reader
+from curbstone.core.runs import UNNAMED, Run, Runs, ranges_of
+
+if TYPE_CHECKING:
+    from curbstone.core.batch import Batch
+    from curbstone.core.queue import Queue
+
+RELEASE_BYTES = 24
+
+
+class Pending:
+    """The runs, the groups and the reader of one queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.runs = Runs()
+        self.unnamed = Group(queue, UNNAMED)
+        self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
+        for name in queue.meta.groups:
+            self.group(name)
+        self.reader = Reader(queue.host, queue.log.disk, self.runs, queue.broker.cache, self._damaged)
+
+    def group(self, name: str) -> Group:
+        """Return a group; it begins to exist when it is first named."""
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group(self._queue, name)
+        return group
+
+    def entitled(self, message: Message) -> Iterable[str]:
+        """Return the names of the groups that see a message."""
+        if message.groups:
+            return message.groups
+        return [UNNAMED, *(name for name, start in self._queue.meta.groups.items() if message.seq >= start)]
+
+    def clear(self, name: str, messages: list[Message]) -> None:
+        """Forget that messages are pending in a group."""
+        group = self.groups[name]
+        group.wip.difference_update([message.seq for message in messages])
+        if group.retries:
+            for message in messages:
+                group.forget(message.seq)
+        run: Run | None = None
+        mask = size = 0
+        for message in messages:
+            seq = message.seq
+            if run is None or seq > run.last or seq < run.first:
+                if run is not None:
+                    self.clear_run(group, run, mask, size)
+                run = self.runs.find(seq)
+                mask = size = 0
+                if run is None:
+                    continue
+            mask |= 1 << (seq - run.first)
+            size += ENTRY_BYTES + len(message.headers) + len(message.body)
+        if run is not None:
+            self.clear_run(group, run, mask, size)
+        self._queue.changed()
+
+    def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
+        """Forget the seqs of `mask`, of `size` bytes, in one run."""
+        before = run.pending(group.name)
+        group.pending -= (before & mask).bit_count()
+        run.set_pending(group.name, before & ~mask)
+        self.runs.shrink(run, size)
+        self.drop_if_dead(run)
+
+    def drop_if_dead(self, run: Run) -> None:
+        """Forget a run that nothing is pending in."""
+        if not run.live() and run.is_indexed:
+            self.reader.forget(run)
+            self.runs.drop(run)
+
+    def add(self, batch: Batch, commit: Commit) -> None:
+        """Take the messages of a batch that is on disk now."""
+        messages = batch.messages
+        self._queue.stats.published += len(messages)
+        first = messages[0].seq
+        bits = (1 << len(messages)) - 1
+        size = batch.messages_bytes
+        run, is_new = self.runs.append(first, bits, commit.segment, batch.start, batch.end, size)
+        shift = first - run.first
+        if any([message.groups for message in messages]):
+            for message in messages:
+                self._entitle(run, self.entitled(message), 1 << (message.seq - run.first))
+        else:
+            self._entitle(run, self.entitled(messages[0]), bits << shift)
+        self.reader.keep(run, is_new, messages, size)
+        expiries = [message.expires_ms for message in messages if message.expires_ms]
+        if expiries:
+            self._queue.expiry.note(run, min(expiries))
+        now_ms, wall_ms = self._queue.host.now_ms(), self._queue.host.wall_ms()
+        for message in messages:
+            if message.delay_ms:
+                for name in self.entitled(message):
+                    due_ms = now_ms + message.delay_ms
+                    self.groups[name].delay(message.seq, 0, due_ms, wall_ms + message.delay_ms)
+
+    def _entitle(self, run: Run, names: Iterable[str], bits: int) -> None:
+        for name in names:
+            group = self.group(name)
+            run.set_pending(name, run.pending(name) | bits)
+            group.pending += bits.bit_count()
+
+    def state_of(self, copies: list[Message]) -> tuple[list[Released], dict[tuple[str, Reason], list[int]]]:
+        """Return what the groups know of messages that are copied forward: tries, due times, settles."""
+        released: list[Released] = []
+        settled: dict[tuple[str, Reason], list[int]] = {}
+        for name, group in self.groups.items():
+            if not name and len(self.groups) == 1 and not group.retries and not group.recovered:
+                continue
+            for message in copies:
+                seq = message.seq
+                if name not in self.entitled(message):
+                    continue
+                run = self.runs.find(seq)
+                if run is None or not run.pending(name) >> (seq - run.first) & 1:
+                    settled.setdefault((name, Reason.ACK), []).append(seq)
+                elif (retry := group.retries.get(seq)) is not None:
+                    released.append(Released(name, seq, 1, retry.tries, retry.due_ms))
+                elif seq <= group.recovered:
+                    released.append(Released(name, seq, 1, 1, 0))
+        return released, settled
+
+    @property
+    def settle_reserve(self) -> int:
+        """Bytes kept free so that releasing every message once always fits."""
+        return RELEASE_BYTES * sum([group.pending for group in self.groups.values()])
+
+    def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
+        """Settle in memory what the broker's journal says and the log does not; return what to write of it."""
+        seqs = []
+        group = self.group(settled.group)
+        for seq in range(settled.first, settled.first + settled.span):
+            run = self.runs.find(seq)
+            if run is not None and run.pending(settled.group) >> (seq - run.first) & 1:
+                group.forget(seq)
+                self.clear_run(group, run, 1 << (seq - run.first), 0)
+                seqs.append(seq)
+        return settled.group, Reason(settled.reason), seqs
+
+    def drop_group(self, name: str) -> None:
+        """A group is no longer declared: nothing is kept for it."""
+        group = self.groups[name]
+        for run in list(self.runs):
+            bits = run.pending(name)
+            if bits:
+                self._queue.writer.settled_ranges(name, Reason.PURGE, ranges_of(run.first, bits))
+                run.set_pending(name, 0)
+                self.drop_if_dead(run)
+        group.retries.clear()
+        group.pending = group.delayed = 0
+        self._queue.dirty()
+
+    def _damaged(self, run: Run, text: str) -> None:
+        run.segment.damaged = True
+        self._queue.damaged.append(text)
+        self._queue.report(text)
+        for group in self.groups.values():
+            group.pending = sum(other.pending(group.name).bit_count() for other in self.runs)
+
+    @property
+    def has_unlogged_marks(self) -> bool:
+        """Whether something was handed out that the log does not know of yet."""
+        return any([group.delivered > group.delivered_logged for group in self.groups.values()])

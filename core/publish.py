@@ -1,0 +1,43 @@
+"""Messages on their way into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.format import Reason
+from curbstone.core.message import Delivery, Message
+
+Published = Callable[[CurbstoneError | None, int, int], None]
+"""(error, first seq, count); see `Queue.publish`."""
+
+
+class Settle(NamedTuple):
+    """Deliveries that a transaction settles, or gives back to `undo`."""
+
+    group: str
+    deliveries: list[Delivery]
+    reason: Reason
+    undo: Callable[[list[Delivery]], None]
+
+
+class Publish:
+    """Messages that wait to be written; those before `next` are done."""
+
+    __slots__ = ("atomic_bytes", "messages", "next", "on_done", "records", "refusal", "reserved", "settles", "tx")
+
+    def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int = 0) -> None:
+        self.messages = messages
+        self.on_done = on_done
+        self.next = 0
+        self.atomic_bytes = atomic_bytes
+        """Bytes if all must go into one batch, else 0."""
+        self.settles: list[Settle] = []
+        self.records: list[tuple[str, Reason, list[int]]] = []
+        """Settles that have taken effect in memory, by group: they must get into the same batch."""
+        self.tx = 0
+        """Number in the broker's journal: it has been promised, and is never refused."""
+        self.reserved = 0
+        self.refusal: CurbstoneError | None = None
+        """Said in its turn, instead of writing anything."""

@@ -1,0 +1,455 @@
+"""One queue: its log, its groups, and what its consumers and producers ask of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.browse import Peek, Peeked, Redrive, purge
+from curbstone.core.cleaner import Cleaner
+from curbstone.core.consumer import Consumer, Taker
+from curbstone.core.dead import Deaths
+from curbstone.core.dispatch import Ring
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
+from curbstone.core.expiry import Expiry
+from curbstone.core.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.group import Group
+from curbstone.core.leasing import Leasing, Outcome
+from curbstone.core.log import Commit, Log
+from curbstone.core.message import Delivery, Message
+from curbstone.core.meta import Meta
+from curbstone.core.names import QueueName
+from curbstone.core.opening import Opening
+from curbstone.core.pending import Pending
+from curbstone.core.publish import Publish, Published
+from curbstone.core.runs import UNNAMED, Run
+from curbstone.core.settling import Settling
+from curbstone.core.stats import Stats
+from curbstone.core.timers import Timers
+from curbstone.core.waiters import Answer, Lease, Waiter
+from curbstone.core.writer import Writer
+
+if TYPE_CHECKING:
+    from curbstone.core.batch import Batch
+    from curbstone.core.broker import Broker
+    from curbstone.core.options import QueueOptions
+
+ATOMIC_SHARE = 2
+
+logger = logging.getLogger("curbstone.core")
+
+
+class Counts(NamedTuple):
+    """The state of a queue in numbers; `bytes` is what its directory holds."""
+
+    rdy: int
+    wip: int
+    delayed: int
+    bytes: int
+    consumers: int
+
+
+class Queue:
+    """See `core.broker` for where it comes from."""
+
+    def __init__(self, broker: Broker, meta: Meta, log: Log) -> None:
+        self.broker = broker
+        self.host = broker.host
+        self.sync = broker.sync
+        self.syncs_always = broker.sync.kind == "always"
+        self.meta = meta
+        self.options: QueueOptions = meta.options
+        """The options in force: those of `meta`, with the server's defaults put in."""
+        self._meta_bytes = len(meta.encode())
+        self.name = meta.name
+        self.uid = meta.uid
+        self.log = log
+        self.next_seq = 1
+        self.stats = Stats()
+        self.damaged: list[str] = []
+        self.is_closed = False
+        self.probe = False
+        self.marks_due = False
+        self.pending = Pending(self)
+        self.expiry = Expiry(self)
+        self.deaths = Deaths(self)
+        self.settling = Settling(self)
+        self.leasing = Leasing(self)
+        self.timers = Timers(self)
+        self.opening = Opening(self)
+        self.cleaner = Cleaner(self)
+        self.writer = Writer(self)
+        self._rings: dict[str, Ring] = {}
+        self._woken: dict[str, None] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._changed = False
+
+    # --- names
+
+    def message_id(self, seq: int) -> str:
+        """Return the id of a message: the same on every delivery and every protocol."""
+        return f"{self.uid}-{seq}"
+
+    def parse_id(self, text: str) -> int | None:
+        """Return the seq of a message id of this queue, or None."""
+        uid, dash, seq = text.rpartition("-")
+        return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
+
+    # --- producers
+
+    def publish(self, messages: list[Message], on_done: Published, *, atomic: bool = False) -> None:
+        """Publish messages in order.
+
+        `on_done(None, first_seq, count)`: the next `count` of the list are on disk, with consecutive seqs.
+        `on_done(error, 0, count)`: the next `count` were refused. It is called until all are covered; once
+        for all if `atomic`.
+        """
+        refusal = self.refusal()
+        if refusal is not None or not messages:
+            self.host.call_soon(lambda: on_done(refusal, 0, len(messages)))
+            return
+        most = self.options.max_message_size
+        sizes_ok = all([len(message.body) <= most for message in messages])
+        if atomic or not sizes_ok:
+            self._publish_checked(messages, on_done, atomic)
+        else:
+            self.writer.publish(Publish(messages, on_done))
+
+    def _publish_checked(self, messages: list[Message], on_done: Published, atomic: bool) -> None:
+        most = self.options.max_message_size
+        first_bad = next((n for n, message in enumerate(messages) if len(message.body) > most), None)
+        if atomic:
+            error: CurbstoneError | None = None
+            size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES
+            if first_bad is not None:
+                error = self.too_large(messages[first_bad])
+            elif size > self.options.cap // ATOMIC_SHARE:
+                error = MessageTooLarge(
+                    f"{size} bytes at once can never fit the queue's cap of {self.options.cap} bytes"
+                )
+            if error is None:
+                self.writer.publish(Publish(messages, on_done, size))
+            else:
+                self.host.call_soon(lambda: on_done(error, 0, len(messages)))
+            return
+        rest = messages
+        while first_bad is not None:  # a rare case: one refusal must not change what is said of the others
+            if first_bad:
+                self.writer.publish(Publish(rest[:first_bad], on_done))
+            refused = Publish([rest[first_bad]], on_done)
+            refused.refusal = self.too_large(rest[first_bad])
+            self.writer.publish(refused)
+            rest = rest[first_bad + 1 :]
+            first_bad = next((n for n, message in enumerate(rest) if len(message.body) > most), None)
+        if rest:
+            self.writer.publish(Publish(rest, on_done))
+
+    def too_large(self, message: Message) -> MessageTooLarge:
+        """Return what to say of a message that is."""
+        most = self.options.max_message_size
+        return MessageTooLarge(f"the message has {len(message.body)} bytes, the queue's max_message_size is {most}")
+
+    def refusal(self) -> CurbstoneError | None:
+        """Return why nothing can be published now, or None."""
+        if self.broker.is_stopping:
+            return Unavailable("the server is shutting down")
+        if self.is_closed:
+            return NoSuchQueue(f"no such queue: {self.name}")
+        return Unavailable(self.writer.failure) if self.writer.failure else None
+
+    # --- consumers
+
+    def subscribe(
+        self,
+        deliver: Callable[[list[Delivery]], None],
+        *,
+        window: int,
+        weight: int = 1,
+        group: str = UNNAMED,
+        auto: bool = False,
+        on_closed: Callable[[CurbstoneError], None],
+    ) -> Consumer:
+        """Return a consumer that `deliver` is called for; see `Consumer`."""
+        consumer = Consumer(self, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed)
+        self.join(group, consumer)
+        return consumer
+
+    def pop(
+        self,
+        on_done: Callable[[Delivery | None | CurbstoneError], None],
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
+    ) -> Waiter:
+        """Take one message and settle it; the answer comes when that is on disk."""
+
+        def give(deliveries: list[Delivery]) -> None:
+            if not deliveries:
+                self.host.call_soon(lambda: on_done(None))
+                return
+            self.settling.settle_now(group, deliveries)
+            self.writer.when_committed(lambda error: on_done(error or deliveries[0]))
+
+        return Waiter.start(self, group, 1, wait_ms, give)
+
+    def join(self, name: str, taker: Taker) -> None:
+        """Let a consumer or waiter take part in the round robin of a group."""
+        ring = self._rings.get(name)
+        if ring is None:
+            ring = self._rings[name] = Ring(self, self.pending.group(name))
+        ring.join(taker)
+        self.wake(name)
+        self.changed()
+
+    def leave(self, taker: Consumer | Waiter) -> None:
+        """Take a consumer or waiter out of the round robin."""
+        ring = self._rings.get(taker.group)
+        if ring is not None:
+            ring.leave(taker)
+            self.changed()
+
+    # --- leases, and settling without a consumer
+
+    def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
+        """Take up to `count` messages, each for `duration_ms`; an empty list where there are none."""
+        return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms)
+
+    def settle_leases(
+        self,
+        tokens: list[str],
+        outcome: Outcome,
+        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        *,
+        delay_ms: int | None = None,
+        error: str = "",
+    ) -> None:
+        """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
+        self.leasing.settle(tokens, outcome, on_done, delay_ms=delay_ms, error=error)
+
+    def extend(self, tokens: list[str], duration_ms: int) -> list[str]:
+        """Let leases end `duration_ms` from now; return the stale ones."""
+        return self.leasing.extend(tokens, duration_ms)
+
+    def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
+        """Settle a message of the unnamed group in whatever state it is; tells whether it was there."""
+        refusal = self.refusal()
+        run = self.pending.runs.find(seq)
+        there = run is not None and bool(run.bits >> (seq - run.first) & 1)
+        if refusal is not None or run is None or not there:
+            self.host.call_soon(lambda: on_done(refusal, False))
+            return
+        group = self.pending.unnamed
+        self.leasing.end(UNNAMED, seq)
+        for consumer in self.consumers(UNNAMED):
+            consumer.unsettled.pop(seq, None)
+        group.wip.discard(seq)
+        group.forget(seq)
+        self.pending.clear_run(group, run, 1 << (seq - run.first), 0)
+        self.stats.acked += 1
+        self.writer.settled(UNNAMED, Reason.ACK, [seq])
+        self.wake(UNNAMED)
+        self.changed()
+        self.writer.when_committed(lambda error: on_done(error, error is None))
+
+    # --- looking
+
+    def consumers(self, group: str | None = None) -> list[Consumer]:
+        """Return the consumers of a group, or of all."""
+        rings = self._rings.values() if group is None else [r for n, r in self._rings.items() if n == group]
+        return [consumer for ring in rings for consumer in ring.consumers]
+
+    def counts(self, group: str = UNNAMED) -> Counts:
+        """Return the numbers of a group; `consumers` are those of all groups."""
+        counted = self.pending.groups.get(group) or Group(self, group)
+        bytes_held = self.log.bytes + self._meta_bytes if self.opening.is_open else 0
+        return Counts(counted.rdy, len(counted.wip), counted.delayed, bytes_held, len(self.consumers()))
+
+    def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
+        """Call `fn` after turns in which the counts changed; returns what ends it."""
+        self._watchers.append(fn)
+
+        def unwatch() -> None:
+            if fn in self._watchers:
+                self._watchers.remove(fn)
+
+        return unwatch
+
+    def changed(self) -> None:
+        """The counts may have changed."""
+        if self._watchers and not self._changed:
+            self._changed = True
+            self.dirty()
+
+    # --- turns
+
+    def dirty(self) -> None:
+        """Have `turn` called at the end of this turn."""
+        self.broker.dirty(self)
+
+    def wake(self, group: str) -> None:
+        """Have a group dispatched at the end of this turn."""
+        self._woken[group] = None
+        self.broker.dirty(self)
+
+    def load(self, run: Run) -> None:
+        """Read a run in the background, then go on."""
+        self.pending.reader.load(run, self._loaded)
+
+    def _loaded(self) -> None:
+        for name in self._rings:
+            self._woken[name] = None
+        self.dirty()
+
+    def turn(self) -> None:
+        """Hand out, write, tell: everything a turn has gathered."""
+        if self.is_closed or not self.opening.is_open:
+            return
+        woken, self._woken = self._woken, {}
+        for name in woken:
+            self._dispatch(name)
+        self.writer.flush()
+        if self._changed:
+            self._changed = False
+            for fn in list(self._watchers):
+                fn()
+        self.timers.arm()
+        self.timers.housekeeping()
+
+    def _dispatch(self, name: str) -> None:
+        ring = self._rings.get(name)
+        if ring is not None and ring.dispatch():
+            self.wake(name)
+
+    def dispatch_all(self) -> None:
+        """Hand out in all groups: something was committed."""
+        for name in list(self._rings):
+            self._dispatch(name)
+
+    @property
+    def has_housekeeping(self) -> bool:
+        """Whether there is something to write that nobody asked for."""
+        return self.probe or self.marks_due or self.cleaner.is_active or self.cleaner.droppable() > 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is empty and has nothing to write."""
+        return not len(self.pending.runs) and self.writer.is_idle
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a job is under way in its directory."""
+        return self.writer.is_busy or self.opening.is_working
+
+    # --- what a commit brings (the writer calls)
+
+    def committed(self, batch: Batch, commit: Commit) -> None:
+        """Take what is on disk now into the index."""
+        if batch.messages:
+            self.pending.add(batch, commit)
+        for taken in batch.taken:
+            for settle in taken.publish.settles:
+                self.stats.acked += len(settle.deliveries) * (settle.reason is Reason.ACK)
+                self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
+        if batch.tx:
+            self.log.tx = batch.tx
+        if batch.copies:
+            self.cleaner.copied(commit.segment, batch.start, batch.end)
+        for name, mark in batch.marks.items():
+            self.pending.groups[name].delivered_logged = mark
+        self.marks_due = False
+        self.cleaner.committed()
+        self.timers.arm()
+        self.changed()
+
+    # --- looking, emptying
+
+    def peek(
+        self,
+        limit: int,
+        on_done: Callable[[list[Peeked] | CurbstoneError], None],
+        *,
+        after: int = 0,
+        state: str = "",
+    ) -> None:
+        """Return up to `limit` messages behind seq `after`, in the order of seq, without changing anything."""
+        Peek(self, limit, after, state, on_done).go_on()
+
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
+        """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
+        refusal = self.refusal()
+        if refusal is not None:
+            self.host.call_soon(lambda: on_done(refusal, 0))
+            return
+        purged = purge(self)
+        self.changed()
+
+        def settled(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error, 0)
+                return
+            self.cleaner.erase(lambda failed: on_done(failed, 0 if failed else purged))
+            self.dirty()
+
+        self.writer.when_committed(settled)
+
+    def redrive(self, to: QueueName | None, limit: int, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
+        """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, moved)`."""
+        Redrive(self, to, limit, on_done).go_on()
+
+    def put_back(self, group: str, deliveries: list[Delivery]) -> None:
+        """Return deliveries that nobody has seen: no try is counted."""
+        for delivery in deliveries:
+            self.pending.groups[group].release(delivery.message, delivery.tries, 0, delivery.mature_ms)
+        self.wake(group)
+
+    # --- what it is
+
+    def change(self, meta: Meta) -> None:
+        """Take over changed options, groups and bindings."""
+        gone = set(self.meta.groups) - set(meta.groups)
+        self.meta = meta
+        self.options = meta.options
+        self._meta_bytes = len(meta.encode())
+        for name in meta.groups:
+            self.pending.group(name)
+        for name in gone:
+            self.pending.drop_group(name)
+
+    # --- trouble, and the end
+
+    def report(self, text: str) -> None:
+        """Log what went wrong."""
+        logger.error("queue %s: %s", self.name, text)
+
+    def fail_to_open(self, error: CurbstoneError) -> None:
+        """The queue could not be created: refuse what waited for it."""
+        self.is_closed = True
+        self.opening.failed(error)
+        self._end(error)
+
+    def close(self, error: CurbstoneError) -> None:
+        """End it: consumers are told, waiting publishes refused; called with no commit under way or to come."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._end(error)
+
+    def _end(self, error: CurbstoneError) -> None:
+        self.writer.refuse_all(error)
+        consumers = self.consumers()
+        for ring in list(self._rings.values()):
+            ring.end()
+        for consumer in consumers:
+            consumer.closed = True
+            consumer.unsettled.clear()
+            consumer.on_closed(error)
+        self._rings.clear()
+        self.leasing.end_all()
+        self.cleaner.end(error)
+        self.pending.reader.close()
+        for fn in list(self._watchers):
+            fn()
+
+
+__all__ = ["Counts", "Lease", "Outcome", "Peeked", "Published", "Queue"]

@@ -1,0 +1,154 @@
+"""Reads runs of messages back from the log, off the event loop, and keeps a bounded tail in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from curbstone.core.disk import Disk
+from curbstone.core.format import BATCH_BYTES, ENTRY_BYTES, batch_is_whole, decode_batch_header, decode_entries
+from curbstone.core.host import Host
+from curbstone.core.message import Message
+from curbstone.core.runs import Run, Runs, seqs_of
+
+TAIL_BYTES_MAX = 4 * 1024 * 1024
+CACHE_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Cache:
+    """The memory that the tails of all queues of a server may take together."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `size` more bytes fit."""
+        return self.bytes + size <= self._bytes_max
+
+
+class Read(NamedTuple):
+    """What a job found: the messages by seq, and what could not be read."""
+
+    messages: dict[int, Message]
+    damage: str
+
+
+class Reader:
+    """Loads runs of one queue."""
+
+    def __init__(self, host: Host, disk: Disk, runs: Runs, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
+        self._host = host
+        self._disk = disk
+        self._runs = runs
+        self._cache = cache
+        self._damaged = damaged
+        self._cached: dict[Run, int] = {}
+        self._tail: set[Run] = set()
+        self._tail_bytes = 0
+        self._loading: dict[Run, list[Callable[[], None]]] = {}
+
+    def keep(self, run: Run, is_new: bool, messages: list[Message], size: int) -> None:
+        """Keep messages that were just appended to `run`, if memory allows."""
+        if is_new:
+            run.messages = []
+            self._tail.add(run)
+        elif run.messages is None:
+            return
+        if self._tail_bytes + size > TAIL_BYTES_MAX or not self._cache.has_room(size):
+            self.forget(run)
+            return
+        kept = run.messages
+        gap = messages[0].seq - run.first - len(kept)
+        if gap:
+            kept.extend([None] * gap)
+        kept.extend(messages)
+        self._account(run, size)
+
+    def is_tail(self, run: Run) -> bool:
+        """Return whether a run's messages were kept when they were written, not read back."""
+        return run in self._tail
+
+    def forget(self, run: Run) -> None:
+        """Let go of a run's messages."""
+        run.messages = None
+        self._tail.discard(run)
+        size = self._cached.pop(run, 0)
+        self._tail_bytes -= size
+        self._cache.bytes -= size
+
+    def close(self) -> None:
+        """Let go of all."""
+        for run in list(self._cached):
+            self.forget(run)
+
+    def _account(self, run: Run, size: int) -> None:
+        self._cached[run] = self._cached.get(run, 0) + size
+        self._tail_bytes += size
+        self._cache.bytes += size
+
+    def load(self, run: Run, then: Callable[[], None]) -> None:
+        """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time."""
+        waiting = self._loading.get(run)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._loading[run] = [then]
+        place = (run.segment.path, run.segment.salt, run.offset, run.end)
+        first, last = run.first, run.last
+
+        def job() -> Read:
+            return read_place(self._disk, *place, first, last)
+
+        def done(result: Read | None, error: BaseException | None) -> None:
+            callbacks = self._loading.pop(run)
+            moved = (run.segment.path, run.segment.salt, run.offset, run.end) != place or run.last != last
+            if not moved and run.live() and run.messages is None:
+                self._loaded(run, result or Read({}, f"{place[0]}: {error}"))
+            for callback in callbacks:
+                callback()
+
+        self._host.submit(job, done)
+
+    def _loaded(self, run: Run, read: Read) -> None:
+        missing = [seq for seq in seqs_of(run.first, run.live()) if seq not in read.messages]
+        if missing:
+            what = read.damage or f"{run.segment.path}: not found where they should be"
+            self._damaged(run, f"{what}; messages {missing[0]} to {missing[-1]} ({len(missing)}) can't be read")
+            for seq in missing:
+                self._give_up(run, seq)
+        run.messages = [read.messages.get(seq) for seq in range(run.first, run.last + 1)]
+        self._account(run, run.end - run.offset)
+
+    def _give_up(self, run: Run, seq: int) -> None:
+        mask = ~(1 << (seq - run.first))
+        for group in [*run.named] if run.named else []:
+            run.set_pending(group, run.pending(group) & mask)
+        run.bits &= mask
+
+
+def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: int, last: int) -> Read:
+    """Return the messages `first` to `last` found in the batches from `start` to `end` of a file; blocking."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return Read({}, f"{path}: no such file")
+    try:
+        data = file.read(start, end - start)
+    finally:
+        file.close()
+    found: dict[int, Message] = {}
+    damage = ""
+    index = 0
+    while index < len(data):
+        header = decode_batch_header(data, index)
+        if header is None or not batch_is_whole(data, index, header.length, salt):
+            # The headers' lengths can't be trusted any more: what follows is found by the next run's own place.
+            damage = f"{path}: bytes from {start + index} on do not check"
+            break
+        if header.messages and header.first_seq <= last and header.messages_bytes >= ENTRY_BYTES:
+            for message in decode_entries(data, index + BATCH_BYTES, header.messages, header.first_seq):
+                if first <= message.seq <= last:
+                    found[message.seq] = message
+        index += header.length
+    return Read(found, damage)

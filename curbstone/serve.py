@@ -1,0 +1,197 @@
+"""The composition root of the server: the only file that knows the engine and all the protocols.
+
+Order of the start: data directory locked, queues recovered, listeners bound, the ready line on stdout.
+Order of the stop: listeners (no new clients, commits under way confirmed, clients told), engine, disk threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from curbstone import __version__
+from curbstone.core.broker import Broker
+from curbstone.core.disk import OsDisk
+from curbstone.core.errors import Unavailable
+from curbstone.core.host import AsyncioHost
+from curbstone.core.options import QueueOptions
+from curbstone.gateway.app import create_app
+from curbstone.gateway.frames import binary_frame, text_frame
+from curbstone.gateway.server import GatewayServer
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.settings import Address, Settings
+from curbstone.stomp.limits import Limits
+from curbstone.stomp.server import StompServer
+
+log = logging.getLogger("curbstone")
+
+# Together less than the 10 s within which a stopped server has to be gone.
+LISTENERS_STOP_S = 6
+ENGINE_STOP_S = 3
+
+# A disk thread that returns from a sync needs the interpreter lock to report it, and a busy event loop keeps
+# the lock for a whole interval. The default of 5 ms is many times as long as a sync.
+SWITCH_INTERVAL_S = 0.0005
+
+
+class Server(Protocol):
+    """A protocol's listener."""
+
+    async def start(self, address: tuple[str, int]) -> tuple[str, int]:
+        """Bind and listen; return the address bound. OSError when that is impossible."""
+
+    async def stop(self) -> None:
+        """Take no new clients, let commits under way confirm, take leave of the clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A server with its name in the ready line and where it is to listen."""
+
+    name: str
+    address: Address
+    server: Server
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit code; raise CurbstoneError if it can't start."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: Settings) -> int:
+    loop = asyncio.get_running_loop()
+    stop_asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_asked.set)
+    host = AsyncioHost(loop)
+    try:
+        broker = _open(host, settings)
+    except BaseException:
+        host.close()
+        raise
+    started: list[Listener] = []
+    try:
+        bound = []
+        for listener in _listeners(broker, host, settings):
+            bound.append(f"{listener.name}={await _start(listener)}")
+            started.append(listener)
+        # What lives from the start lives to the end: full collections need not look at it. (Higher thresholds
+        # made no difference that could be measured.)
+        gc.collect()
+        gc.freeze()
+        print("curbstone ready", *bound, flush=True)
+        await stop_asked.wait()
+        log.info("stopping")
+    finally:
+        clean = await _stop(started, broker)
+        if clean:
+            host.close()  # else a disk thread hangs; it must not keep the process
+    return 0 if clean else 1
+
+
+def _open(host: AsyncioHost, settings: Settings) -> Broker:
+    """Lock the data directory and recover every queue in it. Blocks: nobody is connected yet."""
+    started_s = time.monotonic()
+    broker = Broker.open(
+        host,
+        OsDisk(settings.data),
+        defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
+        sync=settings.sync,
+        max_ttl_ms=int(settings.max_ttl * 1000),
+    )
+    log.info(
+        "curbstone %s, data in %s: %d queues recovered in %.2f s",
+        __version__,
+        settings.data.absolute(),
+        len(broker.queues()),
+        time.monotonic() - started_s,
+    )
+    for reason in broker.health().reasons:
+        log.warning("%s", reason)
+    if settings.sync.kind != "always":
+        log.warning("sync is %s: a power failure can take back what was confirmed", settings.sync)
+    return broker
+
+
+def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Listener]:
+    listeners = []
+    limits = Limits(body_bytes_max=settings.max_message_size)
+    single_queue = settings.single_queue or None
+    if settings.stomp_addr is not None:
+        stomp = StompServer(broker, host, limits=limits, single_queue=single_queue)
+        listeners.append(Listener("stomp", settings.stomp_addr, stomp))
+    if settings.http_addr is not None:
+        sockets = StompSockets(
+            broker, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue
+        )
+        app = create_app(
+            broker,
+            host,
+            GatewaySettings(
+                max_message_size=settings.max_message_size,
+                max_ttl_s=settings.max_ttl,
+                default_limit=settings.default_limit,
+                cors_origins=settings.cors_origin,
+                hosts=settings.http_host,
+            ),
+            more_sockets={"/stomp": sockets.open},
+        )
+        listeners.append(Listener("http", settings.http_addr, GatewayServer(app)))
+    for listener in listeners:
+        if not listener.address.is_loopback:
+            log.warning("%s: other machines can reach %s and nobody has to log in", listener.name, listener.address)
+    return listeners
+
+
+async def _start(listener: Listener) -> Address:
+    try:
+        return Address(*await listener.server.start((listener.address.host, listener.address.port)))
+    except OSError as error:
+        # The loop's own text names neither the option nor, for a bad host, the address.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise Unavailable(f"can't listen for {listener.name} on {listener.address}: {reason}") from error
+
+
+async def _stop(started: list[Listener], broker: Broker) -> bool:
+    """Stop everything in order, each step within its time; return whether the engine finished its commits."""
+    goodbyes = [asyncio.ensure_future(listener.server.stop()) for listener in started]
+    if goodbyes:
+        _, late = await asyncio.wait(goodbyes, timeout=LISTENERS_STOP_S)
+        for listener, goodbye in zip(started, goodbyes, strict=True):
+            if goodbye in late:
+                log.error("%s: clients did not go in %d s", listener.name, LISTENERS_STOP_S)
+            elif error := goodbye.exception():
+                log.error("%s: stopping it failed", listener.name, exc_info=error)
+    closed = asyncio.Event()
+    broker.shutdown(closed.set)
+    try:
+        async with asyncio.timeout(ENGINE_STOP_S):
+            await closed.wait()
+    except TimeoutError:
+        log.error("commits under way did not finish in %d s; they were not confirmed", ENGINE_STOP_S)
+        return False
+    log.info("stopped")
+    return True

@@ -1,0 +1,121 @@
+"""`curbstone serve`: its options. What they mean and allow is in `settings`; the work is done in `serve`.
+
+Every option is None until it is given, so that `settings` can tell it from a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from curbstone import settings
+
+
+def _option(*names: str, metavar: str, help: str) -> typer.models.OptionInfo:
+    option = typer.Option(*names, metavar=metavar, help=help, show_default=False)
+    assert isinstance(option, typer.models.OptionInfo)
+    return option
+
+
+Data = Annotated[str | None, _option("--data", metavar="DIR", help="Data directory. Default: ./curbstone-data")]
+Cap = Annotated[
+    str | None,
+    _option("--cap", "-cap", metavar="SIZE", help="Most bytes the directory of a queue may hold. Default: 10MiB"),
+]
+Sync = Annotated[
+    str | None,
+    _option(
+        "--sync",
+        metavar="MODE",
+        help="When a commit is made durable: always (before its confirm), interval:MS or never. Default: always",
+    ),
+]
+StompAddr = Annotated[
+    str | None,
+    _option(
+        "--stomp-addr",
+        "-addr",
+        metavar="ADDRESS",
+        help="host:port, :port for this machine only, or an IPv6 address in brackets; port 0 picks a free one;"
+        ' "" turns the listener off. Default: 127.0.0.1:61613',
+    ),
+]
+HttpAddr = Annotated[
+    str | None, _option("--http-addr", metavar="ADDRESS", help="HTTP and WebSocket, likewise. Default: 127.0.0.1:8080")
+]
+MqksAddr = Annotated[
+    str | None, _option("--mqks-addr", metavar="ADDRESS", help='MQKS is not in this version: only "" (off) is accepted')
+]
+MaxMessageSize = Annotated[
+    str | None, _option("--max-message-size", metavar="SIZE", help="Largest body of a message. Default: 1MiB")
+]
+MaxTtl = Annotated[
+    str | None, _option("--max-ttl", metavar="SECONDS", help="Longest time to live of a message. Default: 3600")
+]
+DefaultLimit = Annotated[
+    str | None,
+    _option("--default-limit", metavar="N", help="Window of a WebSocket consumer that names none. Default: 10"),
+]
+SingleQueue = Annotated[
+    str | None, _option("--single-queue", metavar="NAME", help="Make every STOMP destination this queue")
+]
+CorsOrigin = Annotated[
+    list[str] | None,
+    _option("--cors-origin", metavar="ORIGIN", help="Origin whose pages may call over HTTP; repeatable. Default: none"),
+]
+HttpHost = Annotated[
+    list[str] | None,
+    _option(
+        "--http-host",
+        metavar="NAME",
+        help="Name under which a proxy makes a listener of this machine public; repeatable. Default: none",
+    ),
+]
+Insecure = Annotated[
+    bool | None,
+    typer.Option(
+        "--insecure",
+        help="Allow addresses that other machines can reach. There is no authentication yet: whoever connects may do"
+        " everything",
+        show_default=False,
+    ),
+]
+LogLevel = Annotated[
+    str | None, _option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default: info")
+]
+Config = Annotated[
+    str | None, _option("--config", metavar="FILE", help='TOML file with any of these, as in stomp-addr = ":61613"')
+]
+
+
+def serve(
+    ctx: typer.Context,
+    data: Data = None,
+    cap: Cap = None,
+    sync: Sync = None,
+    stomp_addr: StompAddr = None,
+    http_addr: HttpAddr = None,
+    mqks_addr: MqksAddr = None,
+    max_message_size: MaxMessageSize = None,
+    max_ttl: MaxTtl = None,
+    default_limit: DefaultLimit = None,
+    single_queue: SingleQueue = None,
+    cors_origin: CorsOrigin = None,
+    http_host: HttpHost = None,
+    insecure: Insecure = None,
+    log_level: LogLevel = None,
+    config: Config = None,
+) -> int:
+    """Serve queues until SIGTERM or SIGINT.
+
+    Each option is also an environment variable (CURBSTONE_CAP for --cap) and a key of the TOML file; the command
+    line wins over the environment, the environment over the file. PORT, NARCONI_MAX_MESSAGE_SIZE,
+    NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are honoured too. Logs go to stderr; one line on stdout
+    says when everything listens.
+    """
+    chosen = settings.load({name: value for name, value in ctx.params.items() if value not in (None, [], ())})
+    # Only now: what the server consists of takes a while to import.
+    from curbstone.serve import run
+
+    return run(chosen)

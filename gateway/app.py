@@ -1,0 +1,132 @@
+"""The gateway as one ASGI application, and where each path leads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.host import Host
+from curbstone.gateway.batch import Batch
+from curbstone.gateway.guard import Guard, answer_preflight, is_preflight
+from curbstone.gateway.health import Health
+from curbstone.gateway.leases import Leases
+from curbstone.gateway.messages import Messages
+from curbstone.gateway.problem import ClientGone, Problem
+from curbstone.gateway.queue_sockets import QueueSockets
+from curbstone.gateway.queues import Queues
+from curbstone.gateway.reply import reply_problem
+from curbstone.gateway.resource import Resource
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.sockets import Opener, Session, SocketRequest
+from curbstone.gateway.upkeep import Upkeep
+from curbstone.gateway.waiting import Polls
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+
+QUEUES = "/v2/{project}/queues"
+QUEUE = "/v2/{project}/queues/{queue}"
+
+logger = logging.getLogger("curbstone.gateway")
+
+
+def routes(broker: Broker, settings: GatewaySettings, polls: Polls) -> list[BaseRoute]:
+    """Return all routes, the busiest first. One resource a path, so that a wrong verb learns the right ones."""
+    queues = Queues(broker, settings)
+    messages = Messages(broker, settings, polls)
+    batch = Batch(broker, settings)
+    leases = Leases(broker, settings, polls)
+    upkeep = Upkeep(broker, settings)
+    health = Health(broker)
+    return [
+        Route(QUEUE + "/messages", Resource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
+        Route(QUEUE + "/messages/batch", Resource(POST=batch.post)),
+        Route(QUEUE + "/messages/lease", Resource(POST=leases.lease)),
+        Route(QUEUE + "/messages/ack", Resource(POST=leases.ack)),
+        Route(QUEUE + "/messages/nack", Resource(POST=leases.nack)),
+        Route(QUEUE + "/messages/extend", Resource(POST=leases.extend)),
+        Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
+        Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
+        Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
+        Route(QUEUES, Resource(GET=queues.list)),
+        Route("/healthz", Resource(GET=health.alive)),
+        Route("/readyz", Resource(GET=health.ready)),
+    ]
+
+
+class Gateway:
+    """The ASGI application for HTTP, and the opener of WebSockets.
+
+    WebSockets do not go through ASGI: an await per message each way is most of what they cost. The server
+    asks `open_socket` for a session and drives that itself (see `socket_wire`).
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[BaseRoute],
+        guard: Guard,
+        sockets: QueueSockets,
+        polls: Polls,
+        message_bytes_max: int,
+    ) -> None:
+        self._router = Router(routes, redirect_slashes=False, default=_not_found)
+        self._guard = guard
+        self._sockets = sockets
+        self._polls = polls
+        self.message_bytes_max = message_bytes_max
+        """The largest WebSocket message that is read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; every error becomes a problem reply."""
+        assert scope["type"] == "http", f"{scope['type']} does not go through ASGI here"
+        try:
+            send = self._guard.admit(scope, send)
+            if scope["method"] == "OPTIONS" and is_preflight(scope):
+                await answer_preflight(scope, send)
+                return
+            raw_path: bytes = scope["raw_path"]
+            if b"%2" in raw_path and b"%2f" in raw_path.lower():
+                raise Problem(400, "a name can't hold a slash, also not as %2F")
+            await self._router(scope, receive, send)
+        except (Problem, CurbstoneError) as error:
+            await reply_problem(send, error)
+        except ClientGone:
+            pass
+        except Exception:
+            logger.exception("%s %r failed", scope["method"], scope["path"])
+            await reply_problem(send, Problem(500, "an error in the server; its log has more"))
+
+    def open_socket(self, request: SocketRequest) -> Session:
+        """Return the session for a WebSocket; raise Problem or CurbstoneError to refuse it."""
+        return self._sockets.open(request)
+
+    def release(self) -> None:
+        """Answer all requests that wait for a message: the server stops."""
+        self._polls.release()
+
+
+async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise Problem(404, f"there is nothing at {scope['path'][:200]!r}")
+
+
+def create_app(
+    broker: Broker,
+    host: Host,
+    settings: GatewaySettings,
+    *,
+    more_routes: Sequence[BaseRoute] = (),
+    more_sockets: Mapping[str, Opener] | None = None,
+) -> Gateway:
+    """Return the gateway in front of a broker.
+
+    `more_routes` come after its own; `more_sockets` are the WebSockets of other protocols by path.
+    """
+    guard = Guard(settings)
+    polls = Polls()
+    sockets = QueueSockets(broker, settings, guard, more_sockets)
+    return Gateway([*routes(broker, settings, polls), *more_routes], guard, sockets, polls, settings.frame_bytes_max)

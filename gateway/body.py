@@ -1,0 +1,73 @@
+"""Reading a request's body, never more of it than its limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope
+
+from curbstone.core.errors import BadRequest
+from curbstone.gateway.problem import ClientGone, Problem
+
+
+async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
+    """Return the whole body; raise Problem 413 for a larger one, before reading where its length was announced.
+
+    What is left of a refused body is read and dropped by the HTTP server, so that the client sees
+    the refusal in place of a reset connection.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > bytes_max:
+            raise _too_large(bytes_max)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        if len(body) > bytes_max:
+            raise _too_large(bytes_max)
+        return body
+    return await _read_rest(body, receive, bytes_max)
+
+
+async def _read_rest(first: bytes, receive: Receive, bytes_max: int) -> bytes:
+    pieces = [first]
+    size = len(first)
+    more = True
+    while more:
+        if size > bytes_max:
+            raise _too_large(bytes_max)
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece = message.get("body", b"")
+        pieces.append(piece)
+        size += len(piece)
+        more = message.get("more_body", False)
+    if size > bytes_max:
+        raise _too_large(bytes_max)
+    return b"".join(pieces)
+
+
+def _too_large(bytes_max: int) -> Problem:
+    return Problem(413, f"the body is larger than {bytes_max} bytes")
+
+
+def parse_json(text: bytes) -> Any:
+    """Return the value of a JSON text; raise BadRequest. The parser bounds the nesting itself."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"bad JSON: {error}") from None
+
+
+async def read_object(scope: Scope, receive: Receive, bytes_max: int) -> dict[str, Any]:
+    """Return the JSON object in the body, {} for an empty body; raise BadRequest for anything else."""
+    text = await read_body(scope, receive, bytes_max)
+    if not text:
+        return {}
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise BadRequest("the body must be a JSON object")
+    return value

@@ -1,0 +1,36 @@
+"""A message as a producer writes it in JSON: in a batch, and on a WebSocket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from curbstone.core.errors import MessageTooLarge
+from curbstone.core.message import Message
+from curbstone.gateway.message_json import body_of_json
+from curbstone.gateway.metadata import block_of_json
+from curbstone.gateway.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
+
+
+def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, ...] = ()) -> Message:
+    """Return the message these metadata ask for, its body still empty; raise BadRequest."""
+    message = Message(b"", block_of_json(fields), groups=groups)
+    if "ttl" in fields:
+        message.ttl_ms = ttl_ms(fields["ttl"], max_ttl_s)
+    if "delay" in fields:
+        message.delay_ms = seconds_ms("delay", fields["delay"])
+    if "groups" in fields:
+        message.groups = groups_of(fields["groups"])
+    return message
+
+
+def put_body(message: Message, fields: Mapping[str, Any], bytes_max: int) -> None:
+    """Fill in the body from the member `message`; raise BadRequest or MessageTooLarge."""
+    message.body = body_of_json(fields.get("message"), encoding_named(fields.get("encoding", "utf8")))
+    check_size(message.body, bytes_max)
+
+
+def check_size(body: bytes, bytes_max: int) -> None:
+    """Raise MessageTooLarge for a body above the limit."""
+    if len(body) > bytes_max:
+        raise MessageTooLarge(f"the message is larger than {bytes_max} bytes")

@@ -1,0 +1,44 @@
+"""What can be set for the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+METADATA_BYTES_MAX = 32 * KIB
+"""The most a message's metadata may take, as a header block."""
+
+HEAD_BYTES_MAX = 64 * KIB
+"""The most a request line and its headers may take."""
+
+HEAD_FIELDS_MAX = 128
+"""The most header fields a request may have."""
+
+JSON_GROWTH_MAX = 6
+"""One byte of a body is at most this many in JSON: a control character is written as six."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """The gateway's settings; durations in seconds, sizes in bytes."""
+
+    max_message_size: int = MIB
+    max_ttl_s: float = 3600
+    """The largest `ttl` a producer may ask for; 0 for any."""
+    default_limit: int = 10
+    cors_origins: tuple[str, ...] = ()
+    """The origins of pages that may call, as in `https://app.example`; `*` for all."""
+    hosts: tuple[str, ...] = ()
+    """Names a request may carry in Host; needed only to reach a loopback listener under a public name."""
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The largest WebSocket message: one JSON object that holds the largest body and its metadata."""
+        return JSON_GROWTH_MAX * self.max_message_size + 2 * METADATA_BYTES_MAX
+
+    @property
+    def json_bytes_max(self) -> int:
+        """The largest body of a call that takes JSON, a batch included."""
+        return max(8 * MIB, self.frame_bytes_max)

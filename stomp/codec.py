@@ -1,0 +1,386 @@
+"""Bytes to frames. Pure: no session, no socket, no clock.
+
+`FrameParser.feed(data)` returns the frames completed by `data`; any cut of the same bytes
+gives the same frames. A byte is searched once: what an unfinished frame was searched for
+is remembered, and every search for the end of a head is bounded.
+
+Speed rests on one observation: the heads of a client's frames are equal but for `receipt`
+(and the id of an ACK). So a head is looked up, receipt taken out, in a table of heads
+already read; only a new one is parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from curbstone.core import headers as blocks
+from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.limits import COMMAND_BYTES_MAX, Limits
+
+V10, V11, V12 = "1.0", "1.1", "1.2"
+VERSIONS = (V10, V11, V12)
+
+CLIENT_COMMANDS = frozenset(
+    ["CONNECT", "STOMP", "DISCONNECT", "SEND", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "BEGIN", "COMMIT", "ABORT"]
+)
+SERVER_COMMANDS = frozenset(["CONNECTED", "MESSAGE", "RECEIPT", "ERROR"])
+
+# The head ends with a blank line, or without one at the NUL of a frame that has no body.
+_END = re.compile(rb"\n\n|\0")
+_END_CRLF = re.compile(rb"\n\r?\n|\0")
+_EOLS = re.compile(rb"(?:\r?\n)*")
+_DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
+
+PLAIN = bytes(c for c in range(0x20, 0x7F) if c != 0x5C)
+"""Bytes that mean themselves in every version: printable ASCII without the backslash."""
+
+_HEADS_MAX = 512
+_HEAD_CACHED_BYTES_MAX = 1024
+_LINES_MAX = 1024
+_LINE_CACHED_BYTES_MAX = 128
+
+
+class Head:
+    """Command and headers of a frame, shared by all frames that have the same.
+
+    `headers` holds the first of each name, decoded (§ Repeated Header Entries);
+    `lines` the line of each as it came, without CR. `receipt` is in neither.
+    """
+
+    __slots__ = ("command", "content_length", "headers", "lines", "plan")
+
+    def __init__(self, command: str, headers: dict[str, str], lines: dict[str, bytes], length: int | None) -> None:
+        self.command = command
+        self.headers = headers
+        self.lines = lines
+        self.content_length = length
+        self.plan: Any = None
+        """What the reader of the frames worked out for this head; None at first."""
+
+    def __repr__(self) -> str:
+        return f"Head({self.command}, {self.headers})"
+
+
+Frame = tuple[Head, bytes | None, bytes]
+"""(head, receipt as it came or None, body). A plain tuple, for it is made once per frame."""
+
+ACK_BY_ID = Head("ACK", {}, {}, None)
+"""Head of every 1.2 ACK that has only `id` and perhaps `receipt`: its id stands in the place of the body."""
+
+
+class FrameParser:
+    """Cuts a connection's bytes into frames.
+
+    `feed` never raises: after the first broken rule `error` is set, the frames before it
+    are still returned, and everything later is ignored. It also stops behind a CONNECT,
+    because the rest is read by the version that CONNECT negotiates: set `version`, then
+    `feed(b"")` goes on.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.error: ProtocolError | None = None
+        self._version = ""
+        self._limits = limits
+        self._body_bytes_max = min(limits.connect_body_bytes_max, limits.body_bytes_max)
+        self._heads: dict[bytes, Head] = {}
+        self._lines: dict[bytes, tuple[str, str]] = {}
+        self._end = _END_CRLF
+        self._blank_is_lf = True
+        # The unfinished frame: its bytes, how many it needs at least, how far it was searched.
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._needed = 0
+        self._wants_nul = False
+        self._searched = 0
+
+    @property
+    def version(self) -> str:
+        """The negotiated version; empty before CONNECT, when nothing is unescaped."""
+        return self._version
+
+    @version.setter
+    def version(self, version: str) -> None:
+        self._version = version
+        self._body_bytes_max = self._limits.body_bytes_max
+        self._heads.clear()
+        self._lines.clear()
+        # Only 1.2 knows CRLF; in 1.0 and 1.1 a CR belongs to the value (C2 of their grammar).
+        self._end = _END_CRLF if version == V12 else _END
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes held of a frame that is not complete."""
+        return self._held_bytes
+
+    def close(self) -> None:
+        """Forget everything and ignore what comes."""
+        self.error = self.error or ProtocolError("closed")
+        self._release()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Return the frames that `data` completes, in order."""
+        if self.error is not None:
+            return []
+        if self._held:
+            if not self._ready(data):
+                return []
+            data = b"".join(self._held) + data
+        frames: list[Frame] = []
+        searched = self._searched, self._wants_nul
+        self._release()
+        try:
+            rest = self._read_all(data, *searched, frames)
+        except ProtocolError as error:
+            self.error = error
+            return frames
+        if rest < len(data):
+            self._held = [data[rest:] if rest else data]
+            self._held_bytes = len(data) - rest
+        return frames
+
+    def _release(self) -> None:
+        self._held = []
+        self._held_bytes = self._needed = self._searched = 0
+        self._wants_nul = False
+
+    def _ready(self, data: bytes) -> bool:
+        """Whether `data` may complete the held frame; keeps it if not."""
+        size = self._held_bytes + len(data)
+        if size >= self._needed and not (self._wants_nul and b"\0" not in data and size <= self._body_bytes_max):
+            return True
+        self._held.append(data)
+        self._held_bytes = size
+        if self._wants_nul:
+            self._searched = size
+        return False
+
+    def _read_all(self, data: bytes, searched: int, in_body: bool, frames: list[Frame]) -> int:
+        """Append the complete frames of `data`; return where the unfinished one starts."""
+        size = len(data)
+        head_max = self._limits.header_bytes_max
+        body_max = self._body_bytes_max
+        heads = self._heads
+        fast = self._blank_is_lf and self._version != V10
+        pos = 0
+        while pos < size:
+            if data[pos] <= 13:
+                pos = self._skip_beats(data, pos)
+                searched = 0
+                if pos == size:
+                    break
+            # The usual frame, in as few steps as possible; every other goes the long way below.
+            if fast and not searched:
+                end = data.find(b"\n\n", pos, pos + head_max)
+                if end > 0:
+                    key, mark, receipt = data[pos:end].partition(b"\nreceipt:")
+                    if mark:
+                        receipt, mark, more = receipt.partition(b"\n")
+                        if mark:
+                            key += b"\n" + more
+                        plain = not receipt.translate(None, PLAIN)
+                        found: bytes | None = receipt
+                    else:
+                        plain = True
+                        found = None
+                    if plain:
+                        head = heads.get(key)
+                        start = end + 2
+                        if head is not None:
+                            length = head.content_length
+                            stop = data.find(b"\0", start) if length is None else start + length
+                            if start <= stop < size and not data[stop] and stop - start <= body_max:
+                                frames.append((head, found, data[start:stop]))
+                                pos = stop + 1
+                                continue
+                        elif key.startswith(b"ACK\nid:") and self._version == V12 and start < size:
+                            ack_id = key[7:]
+                            if not data[start] and not ack_id.translate(None, PLAIN):
+                                frames.append((ACK_BY_ID, found, ack_id))
+                                pos = start + 1
+                                continue
+                        elif key.startswith(b"SEND\n") and self._learn(key, found):
+                            continue
+            after = self._read_one(data, pos, searched, in_body, frames)
+            if after < 0:
+                return pos
+            searched = 0
+            pos = after
+            fast = self._blank_is_lf and self._version != V10
+            if frames[-1][0].command in ("CONNECT", "STOMP"):
+                return pos
+        return pos
+
+    def _learn(self, key: bytes, receipt: bytes | None) -> bool:
+        """Parse and remember a head without its receipt; False if it is not for this short way."""
+        # A CR or NUL may mean that the head ends earlier than at the LF LF that was found.
+        if len(key) > _HEAD_CACHED_BYTES_MAX or b"\r" in key or b"\0" in key:
+            return False
+        try:
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            head, _ = self._head("SEND", key)
+        except ProtocolError as error:
+            error.receipt = receipt
+            raise
+        self._heads[key] = head
+        return True
+
+    def _skip_beats(self, data: bytes, pos: int) -> int:
+        """Return the position after the line ends at `pos`: heart-beats, or the EOLs behind a NUL."""
+        match = _EOLS.match(data, pos)
+        assert match is not None
+        return match.end()
+
+    def _read_one(self, data: bytes, pos: int, searched: int, in_body: bool, frames: list[Frame]) -> int:
+        """Read the frame at `pos` by the rules; return the position after it, or -1 if it is unfinished."""
+        limits = self._limits
+        size = len(data)
+        bound = pos + limits.header_bytes_max
+        command = self._command(data, pos)
+        if command is None:
+            return -1
+        # After a wait for the rest of a body the head is read again, once: it is short.
+        match = self._end.search(data, pos if in_body else pos + max(0, searched - 2), bound)
+        if match is None:
+            if size >= bound:
+                raise ProtocolError(f"headers larger than {limits.header_bytes_max} bytes", data[pos : pos + 80])
+            self._searched = size - pos
+            return -1
+        end, start = match.span()
+        if data[end] == 0:
+            if data[end - 1] != 10:
+                raise ProtocolError("a NUL inside a header", data[data.rfind(b"\n", pos, end) + 1 : end + 1])
+            end, start = end - 1, end
+            self._blank_is_lf = True
+        else:
+            self._blank_is_lf = start - end == 2 and data[end - 1] != 13
+        try:
+            head, receipt = self._head(command, data[pos:end])
+            return self._body(data, pos, start, searched if in_body else 0, head, receipt, frames)
+        except ProtocolError as error:
+            error.receipt = _plain_receipt(data[pos:end])
+            raise
+
+    def _command(self, data: bytes, pos: int) -> str | None:
+        """Return the command at `pos`, None if its line is unfinished; raise on one that is not a client's."""
+        stop = data.find(b"\n", pos, pos + COMMAND_BYTES_MAX + 2)
+        line = data[pos : stop if stop >= 0 else pos + COMMAND_BYTES_MAX + 2]
+        if stop < 0:
+            if len(line) > COMMAND_BYTES_MAX or b"\0" in line:
+                raise ProtocolError("unknown command", line)
+            return None
+        if self._end is _END_CRLF and line.endswith(b"\r"):
+            line = line[:-1]
+        command = line.decode("latin-1")
+        if command in CLIENT_COMMANDS:
+            return command
+        if command in SERVER_COMMANDS:
+            raise ProtocolError("this command is for servers only", line)
+        if command.upper() in CLIENT_COMMANDS:
+            raise ProtocolError("unknown command; commands are written in capitals", line)
+        raise ProtocolError("unknown command", line)
+
+    def _head(self, command: str, raw: bytes) -> tuple[Head, bytes | None]:
+        """Parse a head (no final line end); return it with its receipt."""
+        lines = raw.split(b"\n")
+        strip_cr = self._end is _END_CRLF and b"\r" in raw
+        known = self._lines
+        headers: dict[str, str] = {}
+        kept: dict[str, bytes] = {}
+        receipt: bytes | None = None
+        for line in lines[1:]:
+            if strip_cr and line.endswith(b"\r"):
+                line = line[:-1]
+            pair = known.get(line)
+            if pair is None:
+                pair = self._header(command, line)
+            name = pair[0]
+            if name == "receipt":
+                if receipt is None:
+                    receipt = line.partition(b":")[2] if self._version != V10 else pair[1].encode()
+            elif name not in headers:
+                headers[name] = pair[1]
+                kept[name] = line
+        if len(headers) > self._limits.headers_max:
+            raise ProtocolError(f"more than {self._limits.headers_max} headers")
+        head = Head(command, headers, kept, None)
+        length = headers.get("content-length")
+        if length is not None:
+            if not _DIGITS.fullmatch(length):
+                raise ProtocolError("content-length is not a number", kept["content-length"])
+            head.content_length = int(length)
+        return head, receipt
+
+    def _header(self, command: str, line: bytes) -> tuple[str, str]:
+        """Return name and value of a header line, decoded by the version."""
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            raise ProtocolError("a header is not UTF-8", line) from None
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise ProtocolError("a header line without a colon", line)
+        if self._end is _END_CRLF and "\r" in text:
+            raise ProtocolError("a bare CR in a header", line)
+        if self._version == V10:
+            name, value = name.strip(), value.strip()
+        elif "\\" in text and command not in ("CONNECT", "STOMP"):
+            name, value = self._unescape(name, line), self._unescape(value, line)
+        if not name:
+            raise ProtocolError("a header without a name", line)
+        if len(line) <= _LINE_CACHED_BYTES_MAX and command not in ("CONNECT", "STOMP"):
+            if len(self._lines) >= _LINES_MAX:
+                self._lines.clear()
+            self._lines[line] = (name, value)
+        return name, value
+
+    def _unescape(self, text: str, line: bytes) -> str:
+        # 1.0 has no escapes, 1.1 knows \n \c \\ and 1.2 also \r; any other is fatal (§ Value Encoding).
+        if self._version == "":
+            return text
+        if self._version == V11 and "r" in _ESCAPE.findall(text):
+            raise ProtocolError("the escape \\r is not known in STOMP 1.1", line)
+        try:
+            return blocks.unescape(text)
+        except blocks.HeaderError as error:
+            raise ProtocolError(str(error), line) from None
+
+    def _body(
+        self, data: bytes, pos: int, start: int, searched: int, head: Head, receipt: bytes | None, frames: list[Frame]
+    ) -> int:
+        """Read the body from `start`; return the position after its NUL, or -1 if it is unfinished."""
+        size = len(data)
+        body_max = self._body_bytes_max
+        length = head.content_length
+        if length is not None:
+            if length > body_max:
+                raise ProtocolError(f"a body of {length} bytes is larger than {body_max}", head.lines["content-length"])
+            stop = start + length
+            if stop >= size:
+                self._needed = stop + 1 - pos
+                return -1
+            if data[stop]:
+                raise ProtocolError("no NUL after the content-length bytes of the body", data[stop : stop + 20])
+        else:
+            stop = data.find(b"\0", max(start, pos + searched))
+            if (stop if stop >= 0 else size) - start > body_max:
+                raise ProtocolError(f"a body larger than {body_max} bytes")
+            if stop < 0:
+                self._wants_nul = True
+                self._searched = size - pos
+                return -1
+        if stop > start and head.command != "SEND" and self._version not in ("", V10):
+            raise ProtocolError(f"a body on a {head.command} frame", data[start : min(stop, start + 80)])
+        frames.append((head, receipt, data[start:stop]))
+        return stop + 1
+
+
+def _plain_receipt(raw: bytes) -> bytes | None:
+    """Return the receipt of a head that breaks a rule, if it is simple enough to be sure of."""
+    for line in raw.split(b"\n"):
+        if line.startswith(b"receipt:"):
+            receipt = line[8:].rstrip(b"\r")
+            return None if receipt.translate(None, PLAIN) else receipt
+    return None

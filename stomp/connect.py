@@ -1,0 +1,75 @@
+"""CONNECT: which version is spoken and how often both sides beat. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from curbstone.stomp.codec import V10, VERSIONS, Head
+from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.limits import Limits
+
+SERVER = "curbstone/0.1.0"
+
+_HEART_BEAT = re.compile(r"([0-9]{1,10}),([0-9]{1,10})", re.ASCII)
+_HTTP = re.compile(rb"(GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH) ")
+
+HTTP_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 45\r\nConnection: close\r\n\r\n"
+    b"This is a STOMP port, HTTP is on another one\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What CONNECT settled."""
+
+    version: str
+    server_beats_ms: int
+    """The server sends something at least this often; 0 for never."""
+    client_beats_ms: int
+    """The client promised to send something at least this often; 0 for never."""
+
+
+def agree(head: Head, limits: Limits) -> Agreement:
+    """Return what a CONNECT or STOMP frame asks for, as far as the server goes along; raise ProtocolError.
+
+    `host`, `login` and `passcode` are accepted and not looked at.
+    """
+    version = _version(head)
+    client_sends, client_wants = _heart_beat(head)
+    server_sends = max(client_wants, limits.heart_beat_ms_min) if client_wants else 0
+    return Agreement(version, server_sends, client_sends)
+
+
+def _version(head: Head) -> str:
+    # No accept-version is a 1.0 client (§ Protocol Negotiation); the order of the list means nothing.
+    accepted = head.headers.get("accept-version")
+    if accepted is None:
+        return V10
+    offered = {part.strip() for part in accepted.split(",")}
+    for version in reversed(VERSIONS):
+        if version in offered:
+            return version
+    raise ProtocolError(
+        f"supported protocol versions are {', '.join(VERSIONS)}",
+        head.lines["accept-version"],
+        headers=(f"version:{','.join(VERSIONS)}",),
+    )
+
+
+def _heart_beat(head: Head) -> tuple[int, int]:
+    text = head.headers.get("heart-beat", "0,0")
+    match = _HEART_BEAT.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise ProtocolError(
+            "heart-beat must be two whole numbers of milliseconds with a comma", head.lines["heart-beat"]
+        )
+    return int(match[1]), int(match[2])
+
+
+def greeting_of_another_protocol(line: bytes) -> str:
+    """Return "http" or "tls" when the first line of a connection is theirs, else an empty string."""
+    if _HTTP.match(line):
+        return "http"
+    return "tls" if line.startswith(b"\x16\x03") else ""

@@ -1,0 +1,47 @@
+"""`…/count`: a subscription to the length of a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curbstone.core.names import QueueName
+from curbstone.stomp.connection import Connection
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+
+
+class CountSubscription:
+    """Sends how many messages a queue holds (rdy, wip and delayed): at once, and whenever that changed.
+
+    Nothing of it is stored or wants an ACK. While the socket is full nothing is sent; then only the latest.
+    """
+
+    def __init__(self, connection: Connection, index: int, lines: str, name: QueueName) -> None:
+        self._connection = connection
+        self._start = f"MESSAGE\n{lines}message-id:count-{index}-"
+        self._sent = 0
+        self._last = -1
+        self._queue: Queue = connection.broker.ensure(name)
+        self._unwatch = self._queue.watch(self.changed)
+        self.changed()
+
+    def changed(self) -> None:
+        """Send the count if it is another than last time."""
+        connection = self._connection
+        if connection.held or connection.ending:
+            return
+        counts = self._queue.counts()
+        count = counts.rdy + counts.wip + counts.delayed
+        if count == self._last:
+            return
+        self._last = count
+        self._sent += 1
+        body = str(count)
+        connection.write(
+            f"{self._start}{self._sent}\ncontent-type:text/plain\ncontent-length:{len(body)}\n\n{body}\0\n".encode()
+        )
+
+    def close(self) -> None:
+        """Send no more."""
+        self._unwatch()

@@ -1,0 +1,105 @@
+"""What a `destination` header means.
+
+| destination                                    | kind  | queue             |
+|------------------------------------------------|-------|-------------------|
+| `/queue/{queue}`, `{queue}`, `./{queue}`       | QUEUE | default/{queue}   |
+| `/queue/{project}/{queue}`                     | QUEUE | {project}/{queue} |
+| `/q/{project}/{queue}` (keuss)                 | QUEUE | {project}/{queue} |
+| `.`                                            | QUEUE | default/default   |
+| any of these + `/count`                        | COUNT | the queue before it |
+| `/topic/{event}`                               | TOPIC | one of its own for each subscription |
+| `/temp-queue/{name}`                           | QUEUE | one of the connection's own |
+
+With a single queue (Curb) every destination is that queue, or its count.
+Private queues live in the project `_temp`; it is emptied when the server starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import QueueName, event_name, queue_name
+from curbstone.stomp.errors import ProtocolError
+
+PRIVATE_PROJECT = "_temp"
+COUNT_SUFFIX = "/count"
+TEMP_PREFIX = "/temp-queue/"
+
+
+class Kind(Enum):
+    """What stands behind a destination."""
+
+    QUEUE = "queue"
+    COUNT = "count"
+    TOPIC = "topic"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A destination that was understood."""
+
+    kind: Kind
+    queue: QueueName
+    """The queue; of a TOPIC the name its private queue begins with."""
+    event: str = ""
+    keuss: bool = False
+    """Whether it was named the keuss way, /q/{project}/{queue}."""
+    private: bool = False
+    """Whether the queue goes when the connection does."""
+
+
+def parse_destination(text: str, connection: str, single_queue: QueueName | None = None) -> Destination:
+    """Return what `text` means on the connection of that name; raise ProtocolError naming the rule it breaks."""
+    if not text.strip():
+        raise ProtocolError("the destination is empty", f"destination:{text}")
+    try:
+        return _parse(text, connection, single_queue)
+    except BadRequest as error:
+        raise ProtocolError(str(error), f"destination:{text}") from None
+
+
+def is_private_of_another(queue: QueueName, connection: str) -> bool:
+    """Whether a queue belongs to a connection of another name, such as the one that waits for a reply."""
+    return queue.project == PRIVATE_PROJECT and not queue.queue.startswith(connection + ".")
+
+
+def _parse(text: str, connection: str, single_queue: QueueName | None) -> Destination:
+    counted = text.endswith(COUNT_SUFFIX) and len(text) > len(COUNT_SUFFIX)
+    kind = Kind.COUNT if counted else Kind.QUEUE
+    if single_queue is not None:
+        return Destination(kind, single_queue)
+    if text.startswith("/topic/"):
+        return Destination(
+            Kind.TOPIC, QueueName(PRIVATE_PROJECT, f"{connection}.topic"), event_name(text[7:]), private=True
+        )
+    # "/queue/count" is a queue's name, not the count of nothing.
+    path = text[: -len(COUNT_SUFFIX)] if counted else text
+    if path in ("/queue", "/q", TEMP_PREFIX[:-1]):
+        path, kind = text, Kind.QUEUE
+    if path.startswith(TEMP_PREFIX):
+        name = queue_name(f"{connection}.{path[len(TEMP_PREFIX) :]}", PRIVATE_PROJECT)
+        return Destination(kind, name, private=True)
+    return Destination(kind, _queue(text, path), keuss=path.startswith("/q/"))
+
+
+def _queue(text: str, path: str) -> QueueName:
+    if path == ".":
+        return queue_name("default")
+    if path.startswith("./"):
+        return queue_name(path[2:])
+    parts = path.split("/")
+    if len(parts) == 1:
+        return queue_name(path)
+    if parts[0] == "" and parts[1] == "queue" and len(parts) in (3, 4):
+        return queue_name(parts[-1], parts[2]) if len(parts) == 4 else queue_name(parts[2])
+    if parts[0] == "" and parts[1] == "q":
+        if len(parts) == 4:
+            return queue_name(parts[3], parts[2])
+        raise ProtocolError("the destination must match /q/<namespace>/<queue>", f"destination:{text}")
+    raise ProtocolError(
+        "unknown destination; there are /queue/{queue}, /queue/{project}/{queue}, /q/{project}/{queue}, "
+        "{queue}, ./{queue}, . and /topic/{event}",
+        f"destination:{text}",
+    )

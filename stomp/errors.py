@@ -1,0 +1,40 @@
+"""What a client can do wrong in STOMP, and what it is told.
+
+A `ProtocolError` is fatal to its connection: the specification wants an ERROR frame and
+then the end (STOMP 1.2 § ERROR). The text names the rule, `shown` the bytes that broke it.
+Errors of the engine (`curbstone.core.errors`) reach the client in the same frame.
+"""
+
+from __future__ import annotations
+
+SHOWN_MAX = 200
+"""How much of an offending line is shown; the rest is cut."""
+
+
+class ProtocolError(Exception):
+    """The client broke a rule of the protocol; `str()` is the rule in one line."""
+
+    def __init__(
+        self, rule: str, shown: bytes | str = "", *, receipt: bytes | None = None, headers: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(rule)
+        self.shown = shown
+        """The offending header or line, as it came."""
+        self.receipt = receipt
+        """The `receipt` of the offending frame as it came, where it is known."""
+        self.headers = headers
+        """Further header lines of the ERROR frame."""
+
+
+def one_line(text: str) -> str:
+    """Return text of a client fit for a log."""
+    return text[:SHOWN_MAX].encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")
+
+
+def body_text(rule: str, shown: bytes | str) -> str:
+    """Return the text body of an ERROR frame: the rule, and what broke it in printable form."""
+    if not shown:
+        return rule + "\n"
+    text = shown.decode("utf-8", "backslashreplace") if isinstance(shown, bytes) else shown
+    cut = text[:SHOWN_MAX] + ("..." if len(text) > SHOWN_MAX else "")
+    return f"{rule}\n\nIt was: {cut!r}\n"

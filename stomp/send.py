@@ -1,0 +1,213 @@
+"""SEND: from frames to messages, collected so that one read makes one publish per queue."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakValueDictionary
+
+from curbstone.core import headers as blocks
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.stomp import fields, frames, private
+from curbstone.stomp.codec import V10, Head
+from curbstone.stomp.connection import Connection
+from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, is_private_of_another, parse_destination
+from curbstone.stomp.errors import ProtocolError
+
+SERVER_HEADERS = frozenset(
+    ["subscription", "message-id", "destination", "ack", "content-length"]
+    + ["timestamp", "redelivered", "x-tries", "x-mature"]
+)
+"""Headers of a MESSAGE that only the server sets."""
+
+NOT_STORED = SERVER_HEADERS | {"receipt", "transaction", "x-delta-t", "x-next-t", "x-ks-groups", "x-http-charset"}
+"""Headers of a SEND that do not travel with the message: the server's, orders to it, and the gateway's own mark."""
+
+_ORDERS = frozenset(["x-delta-t", "x-next-t", "x-ks-groups", "expiration"])
+"""Headers of a SEND that the engine acts on."""
+
+_DEAD_PREFIX = "x-dead-"
+_DESTINATIONS_MAX = 256
+
+
+class Target:
+    """A queue or topic that is sent to, and the messages for it of the current read."""
+
+    __slots__ = ("__weakref__", "destination", "messages", "name", "receipts")
+
+    def __init__(self, destination: Destination) -> None:
+        self.destination = destination
+        self.name: QueueName = destination.queue
+        self.messages: list[Message] = []
+        self.receipts: list[bytes | None] = []
+
+
+class SendPlan:
+    """Everything the head of a SEND says, worked out once for all frames that share it."""
+
+    __slots__ = ("block", "options", "target", "transaction")
+
+    def __init__(self, target: Target, block: bytes, options: dict[str, Any] | None, transaction: str | None) -> None:
+        self.target = target
+        self.block = block
+        self.options = options
+        """Arguments of `Message` beyond body and block; None for none."""
+        self.transaction = transaction
+
+    def message(self, body: bytes) -> Message:
+        """Return the message of a frame with this body."""
+        return Message(body, self.block) if self.options is None else Message(body, self.block, **self.options)
+
+
+class Publisher:
+    """Publishes what a session sends. `flush` hands the engine what was collected, in order per queue."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        # One target per queue, by whatever name it was sent to, or the order of its messages would be lost.
+        # The plans keep the targets alive, and the parser keeps so many heads with plans.
+        self._targets: WeakValueDictionary[tuple[QueueName, str], Target] = WeakValueDictionary()
+        self._destinations: dict[str, Target] = {}
+        self.opened: list[Target] = []
+        """Targets that hold messages."""
+
+    def plan(self, head: Head) -> tuple[SendPlan, bool]:
+        """Return what a head of a SEND means, and whether that holds for later frames too; raise ProtocolError."""
+        headers = head.headers
+        destination = fields.required(head, "destination")
+        target = self._destinations.get(destination)
+        if target is None:
+            target = self._target(destination)
+        if headers.keys().isdisjoint(_ORDERS):
+            return SendPlan(target, self._block(head), None, headers.get("transaction")), True
+        options: dict[str, Any] = {}
+        if delay := fields.delay_ms(head, self._connection.wall_ms):
+            options["delay_ms"] = delay
+        if ttl := fields.number(head, "expiration", 0, fields.DURATION_MS_MAX):
+            options["ttl_ms"] = ttl
+        if groups := fields.groups(head, "x-ks-groups"):
+            options["groups"] = groups
+        plan = SendPlan(target, self._block(head), options or None, headers.get("transaction"))
+        return plan, "x-next-t" not in headers
+
+    def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
+        """Collect one message. `Session` does the same in its loop."""
+        target = plan.target
+        if not target.messages:
+            self.opened.append(target)
+        target.messages.append(plan.message(body))
+        target.receipts.append(receipt)
+
+    def holds(self, name: QueueName) -> bool:
+        """Whether messages for this queue are collected."""
+        return any(target.name == name for target in self.opened)
+
+    def flush(self) -> None:
+        """Publish what was collected; once the connection is ending, drop it."""
+        opened, self.opened = self.opened, []
+        for target in opened:
+            messages, target.messages = target.messages, []
+            receipts, target.receipts = target.receipts, []
+            if self._connection.ending:
+                continue
+            try:
+                _Run(self._connection, target, messages, receipts)
+            except CurbstoneError as error:
+                self._connection.fail(error, receipts[0])
+
+    def _target(self, destination: str) -> Target:
+        connection = self._connection
+        parsed = parse_destination(destination, connection.name, connection.single_queue)
+        if parsed.kind is Kind.COUNT:
+            raise ProtocolError("a count can be subscribed to, not sent to", f"destination:{destination}")
+        if parsed.private and parsed.kind is Kind.QUEUE:
+            connection.private.add(parsed.queue)
+        key = parsed.queue, parsed.event
+        target = self._targets.get(key)
+        if target is None:
+            target = self._targets[key] = Target(parsed)
+        if len(self._destinations) >= _DESTINATIONS_MAX:
+            self._destinations.clear()
+        self._destinations[destination] = target
+        return target
+
+    def _block(self, head: Head) -> bytes:
+        """Return the header lines to store. The encoding of 1.2 is that of the store, so they go in as they came."""
+        lines = [line for name, line in head.lines.items() if name not in NOT_STORED]
+        lines.append(b"")
+        block = b"\n".join(lines)
+        reply_to = head.headers.get("reply-to", "")
+        temporary = reply_to.startswith(TEMP_PREFIX)
+        if not temporary and self._connection.version != V10 and b"\r" not in block and b"-dead-" not in block.lower():
+            return block
+        pairs = {
+            name: value
+            for name, value in head.headers.items()
+            if name not in NOT_STORED and not name.lower().startswith(_DEAD_PREFIX)
+        }
+        if temporary:
+            # The answer comes from another connection, which needs the queue's full name.
+            name = parse_destination(reply_to, self._connection.name, self._connection.single_queue).queue
+            pairs["reply-to"] = f"/queue/{name}"
+        return blocks.encode(pairs.items())
+
+
+class _Run:
+    """The messages of one read for one queue, on their way to the disk."""
+
+    __slots__ = ("_bytes", "_connection", "_done", "_receipts", "_target")
+
+    def __init__(
+        self, connection: Connection, target: Target, messages: list[Message], receipts: list[bytes | None]
+    ) -> None:
+        self._connection = connection
+        self._target = target
+        self._receipts = receipts
+        self._done = 0
+        self._bytes = sum([len(message.body) for message in messages])
+        if self._publish(target, messages):
+            connection.started(len(messages), self._bytes)
+        elif asked := [receipt for receipt in receipts if receipt is not None]:
+            connection.write(frames.receipts(asked))
+
+    def _publish(self, target: Target, messages: list[Message]) -> bool:
+        """Hand the messages over; False if nobody is left to want them."""
+        broker = self._connection.broker
+        if target.destination.kind is Kind.TOPIC:
+            broker.publish_event(target.destination.event, messages, self._published)
+        elif is_private_of_another(target.name, self._connection.name):
+            # A reply to a client that is gone. It must not end the connection of the one who serves them all.
+            try:
+                broker.get(target.name).publish(messages, self._published)
+            except NoSuchQueue:
+                return False
+        else:
+            # Looked up anew each time: the queue may have been deleted meanwhile, and STOMP creates on use.
+            broker.ensure(target.name).publish(messages, self._published)
+        return True
+
+    def _published(self, error: CurbstoneError | None, first_seq: int, count: int) -> None:
+        """The next `count` are on disk, or were refused."""
+        connection = self._connection
+        first = self._done
+        self._done += count
+        mine = self._receipts if count == len(self._receipts) else self._receipts[first : first + count]
+        asked = [receipt for receipt in mine if receipt is not None]
+        if error is not None and not self._is_harmless(error):
+            connection.fail(error, mine[0] if mine else None)
+        elif asked and not connection.lost:
+            connection.write(frames.receipts(asked))
+        size = 0
+        if self._done >= len(self._receipts):
+            size, self._bytes = self._bytes, 0
+        connection.confirmed(count, size)
+
+    def _is_harmless(self, error: CurbstoneError) -> bool:
+        """Whether only queues of other clients missed it, who do not take what is sent to them or are gone."""
+        destination = self._target.destination
+        if destination.kind is Kind.TOPIC:
+            return private.is_harmless(self._connection.broker, destination.event, error)
+        return isinstance(error, NoSuchQueue | QueueFull) and is_private_of_another(
+            self._target.name, self._connection.name
+        )

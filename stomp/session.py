@@ -1,0 +1,321 @@
+"""One STOMP connection, without its socket: bytes in, bytes out.
+
+The owner of the socket calls `receive` with what it read and the time, sends what
+`take_output` returns whenever `changed` was called, calls `tick` when that said, and closes
+the socket once `closing` is true and everything is sent. TCP and WebSocket do the same.
+
+Effects have the order of the frames. What one read holds is collected, so that the engine
+gets one publish per queue and one ack per subscription; a frame of any other kind first
+hands over what was collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.stomp import connect, frames
+from curbstone.stomp.codec import ACK_BY_ID, V10, Frame, FrameParser, Head
+from curbstone.stomp.connection import Connection
+from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.limits import Limits
+from curbstone.stomp.send import Publisher
+from curbstone.stomp.settle import Settler
+from curbstone.stomp.subscribe import Subscriptions
+from curbstone.stomp.transactions import Transactions
+from curbstone.stomp.vital import Vital
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+
+_Handler = Callable[[Head, bytes | None, bytes], None]
+
+
+class Session:
+    """The state machine of one connection.
+
+    new ──CONNECT──▶ connected ──DISCONNECT, ERROR, shut_down──▶ ending ──▶ closing
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        limits: Limits,
+        changed: Callable[[], None],
+        *,
+        name: str,
+        now_ms: int,
+        sync: str = "always",
+        single_queue: QueueName | None = None,
+        sniffs: bool = True,
+    ) -> None:
+        """`sniffs`: whether the first bytes may be those of HTTP or TLS on the wrong port, to be answered as such."""
+        connection = self._connection = Connection(broker, limits, name, single_queue, changed)
+        connection.on_ending = self._on_ending
+        self._parser = FrameParser(limits)
+        self._publisher = Publisher(connection)
+        self._subscriptions = Subscriptions(connection)
+        connection.on_closing = self._subscriptions.delete_private
+        self._settler = Settler(connection, self._subscriptions, self._publisher)
+        self._transactions = Transactions(connection, self._settler)
+        self._vital = Vital(limits, now_ms)
+        self._sync = sync
+        self._sniffs = sniffs
+        self._handlers: dict[str, _Handler] = {
+            "SEND": self._on_send,
+            "ACK": self._on_ack,
+            "NACK": self._on_nack,
+            "SUBSCRIBE": self._on_subscribe,
+            "UNSUBSCRIBE": self._on_unsubscribe,
+            "BEGIN": self._on_begin,
+            "COMMIT": self._on_commit,
+            "ABORT": self._on_abort,
+            "DISCONNECT": self._on_disconnect,
+            "CONNECT": self._on_connect,
+            "STOMP": self._on_connect,
+        }
+
+    @property
+    def connected(self) -> bool:
+        """Whether CONNECT was answered."""
+        return bool(self._connection.version)
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more is read; the last frames may still wait for the disk."""
+        return self._connection.ending
+
+    @property
+    def closing(self) -> bool:
+        """Whether the output is complete: send it, then close."""
+        return self._connection.closing
+
+    @property
+    def congested(self) -> bool:
+        """Whether reading should stop until `changed` is called and this is false again."""
+        return self._connection.congested
+
+    @property
+    def failure(self) -> str:
+        """The rule the client broke, for the log; empty if none."""
+        return self._connection.failure
+
+    @property
+    def failed_by_rule(self) -> bool:
+        """Whether `failure` is a rule of the protocol; else it is what the engine refused."""
+        return self._connection.failed_by_rule
+
+    def take_output(self) -> list[bytes]:
+        """Return the bytes to send, in order, and forget them."""
+        output, self._connection.output = self._connection.output, []
+        if output:
+            self._vital.sent = True
+        return output
+
+    def receive(self, data: bytes, now_ms: int, wall_ms: int) -> None:
+        """Carry out the frames that `data` completes. `now_ms` never jumps; `wall_ms` is the wall clock."""
+        connection = self._connection
+        if connection.ending:
+            return
+        connection.wall_ms = wall_ms
+        parser = self._parser
+        self._vital.heard(now_ms)
+        while True:
+            received = parser.feed(data)
+            if received:
+                self._carry_out(received)
+            if connection.ending:
+                return
+            if parser.error is not None:
+                self._refuse(parser.error)
+                return
+            # Behind a CONNECT the parser waits to be told the version.
+            if not received or received[-1][0].command not in ("CONNECT", "STOMP"):
+                break
+            data = b""
+        self._vital.unfinished(parser.unfinished_bytes, bool(received), now_ms)
+
+    def tick(self, now_ms: int) -> int:
+        """Do what is due: heart-beats and deadlines. Return when to call again."""
+        connection = self._connection
+        if connection.ending:
+            if self._vital.overdue(now_ms):
+                connection.close()
+        elif rule := self._vital.broken(now_ms):
+            connection.fail(ProtocolError(rule))
+        elif self._vital.beat():
+            connection.write(frames.HEART_BEAT)
+        return self._vital.next_ms(now_ms)
+
+    def reading(self, on: bool, now_ms: int) -> None:
+        """Say that reading stopped or went on; a client that is not read can't be late."""
+        self._vital.reading(on, now_ms)
+
+    def hold(self) -> None:
+        """Deliver nothing more: the socket is full."""
+        self._connection.held = True
+        self._subscriptions.hold()
+
+    def resume(self) -> None:
+        """Go on after `hold`."""
+        self._connection.held = False
+        self._subscriptions.resume()
+
+    def shut_down(self, reason: str) -> None:
+        """End with an ERROR that says why; commits under way are waited for."""
+        self._connection.fail(Unavailable(reason))
+
+    def refuse(self, error: ProtocolError) -> None:
+        """End with an ERROR for what the transport can't take."""
+        self._connection.fail(error)
+
+    def end_input(self) -> None:
+        """The client sends no more, without a DISCONNECT: end once its receipts are sent."""
+        self._connection.finish(b"")
+
+    def lose(self) -> None:
+        """The socket is gone: deliveries return, open transactions are dropped, what was sent is kept."""
+        connection = self._connection
+        connection.lost = True
+        if not connection.ending:
+            connection.ending = True
+            self._on_ending()
+        connection.closing = True
+        connection.output = []
+        self._subscriptions.delete_private()
+
+    def _on_ending(self) -> None:
+        self._parser.close()
+        self._transactions.close()
+        self._subscriptions.close()
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """Answer bytes that are not frames; friendly to those that took the wrong port."""
+        connection = self._connection
+        may_be_another = self._sniffs and not connection.version
+        line = error.shown if may_be_another and isinstance(error.shown, bytes) else b""
+        if protocol := connect.greeting_of_another_protocol(line):
+            connection.failure = f"{protocol} on the STOMP port"
+            connection.finish(connect.HTTP_ANSWER if protocol == "http" else b"")
+            connection.close()
+        else:
+            connection.fail(error)
+
+    def _carry_out(self, received: list[Frame]) -> None:
+        """Carry out frames in order. SEND and ACK, which are nearly all, are dealt with here."""
+        connection = self._connection
+        publisher = self._publisher
+        settler = self._settler
+        receipt: bytes | None = None
+        failure: ProtocolError | CurbstoneError | None = None
+        try:
+            for head, receipt, body in received:
+                plan = head.plan
+                if plan is not None:
+                    target = plan.target
+                    if not target.messages:
+                        self._make_way(target.name)
+                        publisher.opened.append(target)
+                    target.messages.append(Message(body, plan.block) if plan.options is None else plan.message(body))
+                    target.receipts.append(receipt)
+                elif head is ACK_BY_ID:
+                    settler.ack_by_id(body, receipt)
+                else:
+                    self._handle(head, receipt, body)
+                    if connection.ending:
+                        break
+        except (ProtocolError, CurbstoneError) as error:
+            failure = error
+        self._flush()
+        if failure is not None:
+            connection.fail(failure, receipt)
+
+    def _flush(self) -> None:
+        """Hand over what was collected."""
+        if self._publisher.opened:
+            self._publisher.flush()
+        if self._settler.opened:
+            self._settler.flush()
+
+    def _make_way(self, name: QueueName) -> None:
+        """Before a SEND to a queue come the acks of this read for it: they make room under its cap."""
+        if self._settler.holds(name):
+            self._settler.flush()
+
+    def _handle(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        command = head.command
+        if not self._connection.version and command not in ("CONNECT", "STOMP"):
+            raise ProtocolError(f"must CONNECT first, before {command}")
+        if command not in ("SEND", "ACK"):
+            self._flush()
+            if self._connection.ending:
+                return
+        self._handlers[command](head, receipt, body)
+
+    def _on_connect(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        connection = self._connection
+        if connection.version:
+            raise ProtocolError("already connected")
+        agreement = connect.agree(head, connection.limits)
+        if body and agreement.version != V10:
+            raise ProtocolError(f"a body on a {head.command} frame", body[:80])
+        connection.version = self._parser.version = agreement.version
+        beats = agreement.server_beats_ms, agreement.client_beats_ms
+        self._vital.agreed(*beats)
+        connection.write(frames.connected(agreement.version, beats, connection.name, connect.SERVER, self._sync))
+
+    def _on_send(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        plan, lasting = self._publisher.plan(head)
+        if plan.transaction is not None:
+            self._flush()
+            self._transactions.send(head, plan, body)
+            self._connection.receipt(receipt)
+            return
+        if lasting:
+            head.plan = plan
+        if not plan.target.messages:
+            self._make_way(plan.target.name)
+        self._publisher.add(plan, receipt, body)
+
+    def _on_ack(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        if "transaction" in head.headers:
+            self._flush()
+            self._transactions.ack(head)
+            self._connection.receipt(receipt)
+        else:
+            self._settler.ack(head, receipt)
+
+    def _on_nack(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        if self._connection.version == V10:
+            raise ProtocolError("NACK is not part of STOMP 1.0; send accept-version:1.1,1.2 on CONNECT for it")
+        if "transaction" in head.headers:
+            self._transactions.nack(head)
+            self._connection.receipt(receipt)
+        else:
+            self._settler.nack(head, receipt)
+
+    def _on_subscribe(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        self._subscriptions.subscribe(head)
+        self._connection.receipt(receipt)
+
+    def _on_unsubscribe(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        self._subscriptions.unsubscribe(head)
+        self._connection.receipt(receipt)
+
+    def _on_begin(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        self._transactions.begin(head)
+        self._connection.receipt(receipt)
+
+    def _on_commit(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        for subscription in self._transactions.commit(head, receipt):
+            self._subscriptions.drop_drained(subscription)
+
+    def _on_abort(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        self._transactions.abort(head)
+        self._connection.receipt(receipt)
+
+    def _on_disconnect(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        self._connection.finish(frames.receipt(receipt) if receipt is not None else b"")

@@ -1,0 +1,199 @@
+"""SUBSCRIBE and UNSUBSCRIBE: the subscriptions of one connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.names import QueueName, queue_name
+from curbstone.stomp import fields, private
+from curbstone.stomp.codec import V10, Head
+from curbstone.stomp.connection import Connection
+from curbstone.stomp.counts import CountSubscription
+from curbstone.stomp.destinations import Kind, is_private_of_another, parse_destination
+from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.subscription import ACK_MODES, AUTO, Subscription
+
+_NOT_SUPPORTED = ("browser", "exclusive")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What the headers of a SUBSCRIBE ask for."""
+
+    mode: str
+    window: int
+    weight: int
+    group: str
+
+
+class Subscriptions:
+    """Makes, finds and ends the subscriptions of a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._named: dict[str, Subscription | CountSubscription] = {}
+        self._next_index = 1
+        self.by_index: dict[bytes, Subscription] = {}
+        """All that can be settled on, also those unsubscribed meanwhile, oldest first."""
+
+    def subscribe(self, head: Head) -> None:
+        """Carry out a SUBSCRIBE; raise ProtocolError or an error of the engine."""
+        connection = self._connection
+        text = fields.required(head, "destination")
+        key, lines = self._identity(head, text)
+        if key in self._named:
+            raise ProtocolError(f"subscription [{key[:80]}] already exists", head.lines.get("id", ""))
+        if max(len(self.by_index), len(self._named)) >= connection.limits.subscriptions_max:
+            raise ProtocolError(f"more than {connection.limits.subscriptions_max} subscriptions")
+        wishes = self._wishes(head)
+        destination = parse_destination(text, connection.name, connection.single_queue)
+        if is_private_of_another(destination.queue, connection.name):
+            raise ProtocolError("this queue is another connection's own", head.lines["destination"])
+        index = self._next_index
+        self._next_index += 1
+        if destination.kind is Kind.COUNT:
+            if destination.private:
+                connection.private.add(destination.queue)
+            self._named[key] = CountSubscription(connection, index, lines, destination.queue)
+        else:
+            self._named[key] = self._consume(
+                Subscription(connection, index, key, wishes.mode, destination, lines), wishes
+            )
+
+    def unsubscribe(self, head: Head) -> None:
+        """Carry out an UNSUBSCRIBE. What is unsettled stays with the connection and can still be settled."""
+        headers = head.headers
+        if self._connection.version == V10 and "id" not in headers:
+            key = "destination " + fields.required(head, "destination")
+        else:
+            key = fields.required(head, "id")
+        subscription = self._named.pop(key, None)
+        if subscription is None:
+            raise ProtocolError(f"no subscription [{key[:80]}] found", head.lines.get("id", ""))
+        if isinstance(subscription, CountSubscription):
+            subscription.close()
+            return
+        subscription.active = False
+        subscription.consumer.pause()
+        destination = subscription.destination
+        if destination.kind is Kind.TOPIC:
+            self._connection.broker.unbind(destination.event, subscription.queue.name, on_done=_ignore)
+        self.drop_drained(subscription)
+
+    def active(self, key: str) -> Subscription | None:
+        """Return the subscription of that id, or one unsubscribed under it with deliveries to settle."""
+        found = self._named.get(key)
+        if isinstance(found, Subscription):
+            return found
+        return next((s for s in self.by_index.values() if s.key == key), None)
+
+    def drop_drained(self, subscription: Subscription) -> None:
+        """Forget a subscription that has ended and has nothing left to settle."""
+        if subscription.drained:
+            self.by_index.pop(b"%d" % subscription.index, None)
+            subscription.unwatch()
+            subscription.consumer.close()
+            # In the other modes acks may be on their way to the disk: then the queue stays to the end.
+            if subscription.destination.kind is Kind.TOPIC and subscription.mode == AUTO:
+                self._delete_private(subscription.queue.name)
+
+    def hold(self) -> None:
+        """Stop all deliveries: the socket is full."""
+        for subscription in self.by_index.values():
+            subscription.consumer.hold()
+
+    def resume(self) -> None:
+        """Go on after `hold`."""
+        for subscription in self.by_index.values():
+            subscription.consumer.resume()
+        for named in self._named.values():
+            if isinstance(named, CountSubscription):
+                named.changed()
+
+    def close(self) -> None:
+        """End all; what is unsettled goes back to its queue."""
+        subscriptions, self.by_index = self.by_index, {}
+        named, self._named = self._named, {}
+        for count in named.values():
+            if isinstance(count, CountSubscription):
+                count.close()
+        for subscription in subscriptions.values():
+            subscription.unwatch()
+            subscription.consumer.close()
+
+    def delete_private(self) -> None:
+        """Delete the connection's own queues; last of all, when nothing of it is under way."""
+        for name in list(self._connection.private):
+            self._delete_private(name)
+
+    def _identity(self, head: Head, text: str) -> tuple[str, str]:
+        """Return what the subscription is called, and its lines on each MESSAGE, written as the client wrote them."""
+        destination = f"destination:{fields.as_written(head, 'destination')}\n"
+        if self._connection.version == V10 and "id" not in head.headers:
+            return "destination " + text, destination
+        key = fields.required(head, "id")
+        return key, f"subscription:{fields.as_written(head, 'id')}\n{destination}"
+
+    def _wishes(self, head: Head) -> _Wishes:
+        limits = self._connection.limits
+        mode = head.headers.get("ack", AUTO)
+        if mode not in ACK_MODES:
+            raise ProtocolError(f"ack must be one of {', '.join(ACK_MODES)}", head.lines["ack"])
+        if head.headers.get("selector"):
+            raise ProtocolError("selector is not supported", head.lines["selector"])
+        for name in _NOT_SUPPORTED:
+            if fields.flag(head, name):
+                raise ProtocolError(f"{name} is not supported", head.lines[name])
+        window = fields.number(head, "x-wsize", 1, 10**15)
+        prefetch = fields.number(head, "prefetch-count", 1, 10**15)
+        window = window or prefetch or limits.window
+        weight = fields.number(head, "x-parallel", 1, limits.parallel_max) or 1
+        groups = fields.groups(head, "x-ks-group")
+        if len(groups) > 1:
+            raise ProtocolError("x-ks-group names one group", head.lines["x-ks-group"])
+        return _Wishes(mode, min(window, limits.window_max), weight, groups[0] if groups else "")
+
+    def _consume(self, subscription: Subscription, wishes: _Wishes) -> Subscription:
+        connection = self._connection
+        broker = connection.broker
+        destination = subscription.destination
+        name = destination.queue
+        if destination.kind is Kind.TOPIC:
+            name = queue_name(f"{name.queue}.{subscription.index}", name.project)
+        queue = private.make(connection, name) if destination.private else broker.ensure(name)
+        if destination.kind is Kind.TOPIC:
+            broker.bind(destination.event, name, on_done=self._bound)
+        consumer = queue.subscribe(
+            subscription.deliver,
+            window=wishes.window,
+            weight=wishes.weight,
+            group=wishes.group,
+            auto=wishes.mode == AUTO,
+            on_closed=self._lost,
+        )
+        subscription.bind(queue, consumer)
+        if destination.private:
+            subscription.unwatch = queue.watch(partial(private.close_if_slow, connection, queue, consumer))
+        if connection.held:
+            consumer.hold()
+        self.by_index[b"%d" % subscription.index] = subscription
+        return subscription
+
+    def _bound(self, error: CurbstoneError | None) -> None:
+        if error is not None:
+            self._connection.fail(error)
+
+    def _lost(self, error: CurbstoneError) -> None:
+        """The queue of a subscription was deleted, or its engine stopped."""
+        if not self._connection.lost:
+            self._connection.fail(error)
+
+    def _delete_private(self, name: QueueName) -> None:
+        self._connection.private.discard(name)
+        self._connection.broker.delete(name, _ignore)
+
+
+def _ignore(_outcome: object) -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,137 @@
+"""BEGIN, COMMIT and ABORT: frames that take effect together or not at all.
+
+What a transaction holds is a builder of the engine; dropping it is the abort. The frames
+inside are checked when they come, so COMMIT fails only for what changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.stomp import fields
+from curbstone.stomp.codec import Head
+from curbstone.stomp.connection import Connection
+from curbstone.stomp.destinations import Kind
+from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.send import SendPlan
+from curbstone.stomp.settle import Settler
+from curbstone.stomp.subscription import Subscription
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Transaction
+
+
+class _Open:
+    """One open transaction."""
+
+    __slots__ = ("builder", "bytes", "frames", "settled", "touched")
+
+    def __init__(self, builder: Transaction) -> None:
+        self.builder = builder
+        self.settled: set[tuple[int, int]] = set()
+        """(subscription index, seq) of what it settles."""
+        self.touched: dict[int, Subscription] = {}
+        self.frames = 0
+        self.bytes = 0
+
+
+class Transactions:
+    """The open transactions of one connection."""
+
+    def __init__(self, connection: Connection, settler: Settler) -> None:
+        self._connection = connection
+        self._settler = settler
+        self._open: dict[str, _Open] = {}
+
+    def begin(self, head: Head) -> None:
+        """Carry out a BEGIN."""
+        name = fields.required(head, "transaction")
+        if name in self._open:
+            raise ProtocolError("this transaction is already open", head.lines["transaction"])
+        limit = self._connection.limits.transactions_max
+        if len(self._open) >= limit:
+            raise ProtocolError(f"more than {limit} open transactions", head.lines["transaction"])
+        self._open[name] = _Open(self._connection.broker.transaction())
+
+    def send(self, head: Head, plan: SendPlan, body: bytes) -> None:
+        """Put a SEND in its transaction."""
+        transaction = self._count(head, len(body))
+        if plan.target.destination.kind is Kind.TOPIC:
+            raise ProtocolError("a transaction can't send to a topic", head.lines["destination"])
+        queue = self._connection.broker.ensure(plan.target.name)
+        transaction.builder.publish(queue, plan.message(body))
+
+    def ack(self, head: Head) -> None:
+        """Put an ACK in its transaction."""
+        transaction = self._count(head, 0)
+        subscription, seqs = self._covered(head, transaction)
+        transaction.builder.ack(subscription.consumer, seqs)
+        self._settle(transaction, subscription, seqs)
+
+    def nack(self, head: Head) -> None:
+        """Put a NACK in its transaction."""
+        transaction = self._count(head, 0)
+        subscription, seqs = self._covered(head, transaction)
+        refusal = self._settler.refusal(head, subscription)
+        if refusal.reject:
+            transaction.builder.reject(subscription.consumer, seqs, refusal.error)
+        else:
+            transaction.builder.nack(subscription.consumer, seqs, refusal.delay_ms, refusal.error)
+        self._settle(transaction, subscription, seqs)
+
+    def commit(self, head: Head, receipt: bytes | None) -> list[Subscription]:
+        """Carry out a COMMIT; its RECEIPT follows when all of it is on disk. Return whose deliveries it settles."""
+        transaction = self._get(head)
+        del self._open[head.headers["transaction"]]
+        connection = self._connection
+
+        def done(error: CurbstoneError | None) -> None:
+            if error is not None:
+                connection.fail(error, receipt)
+            elif not connection.lost:
+                connection.receipt(receipt)
+            connection.confirmed(transaction.frames + 1, transaction.bytes)
+
+        transaction.builder.commit(done)
+        connection.started(transaction.frames + 1, transaction.bytes)
+        return list(transaction.touched.values())
+
+    def abort(self, head: Head) -> None:
+        """Carry out an ABORT."""
+        self._get(head)
+        del self._open[head.headers["transaction"]]
+
+    def close(self) -> None:
+        """Abort all: the connection ends."""
+        self._open.clear()
+
+    def _get(self, head: Head) -> _Open:
+        transaction = self._open.get(fields.required(head, "transaction"))
+        if transaction is None:
+            raise ProtocolError("no such transaction is open", head.lines["transaction"])
+        return transaction
+
+    def _count(self, head: Head, size: int) -> _Open:
+        transaction = self._get(head)
+        limits = self._connection.limits
+        transaction.frames += 1
+        transaction.bytes += size
+        if sum(each.frames for each in self._open.values()) > limits.transaction_frames_max:
+            raise ProtocolError(f"more than {limits.transaction_frames_max} frames in open transactions")
+        if sum(each.bytes for each in self._open.values()) > limits.transaction_bytes_max:
+            raise ProtocolError(f"more than {limits.transaction_bytes_max} bytes in open transactions")
+        return transaction
+
+    def _covered(self, head: Head, transaction: _Open) -> tuple[Subscription, list[int]]:
+        """Return what an ACK or NACK settles, without what the transaction settles already."""
+        subscription, seq = self._settler.find(head)
+        settled = transaction.settled
+        if (subscription.index, seq) in settled:
+            raise ProtocolError("this transaction settles the delivery already", f"{head.command} {head.headers}")
+        covered = self._settler.covered(subscription, seq)
+        return subscription, [each for each in covered if (subscription.index, each) not in settled]
+
+    def _settle(self, transaction: _Open, subscription: Subscription, seqs: list[int]) -> None:
+        transaction.settled.update((subscription.index, seq) for seq in seqs)
+        transaction.touched[subscription.index] = subscription

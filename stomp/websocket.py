@@ -1,0 +1,255 @@
+"""STOMP over WebSocket: the sessions of the TCP server, in messages instead of a stream.
+
+It is a guest on somebody else's listener and knows neither its sockets nor its frames: what it needs of them is
+`Request`, `Wire` and two functions that encode a message. Its own side, `StompSocket`, is what such a listener
+drives; `curbstone/serve.py` joins the two.
+
+What comes in is one stream, wherever the messages are cut: a STOMP frame may be spread over several messages, and
+a message may hold several frames. What goes out is one STOMP frame (or heart-beat) a message, which every client
+can read. It is of the kind, text or binary, that the client used first; only a frame that is not UTF-8 leaves as a
+binary message in any case.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.stomp import frames, private
+from curbstone.stomp.errors import ProtocolError, one_line
+from curbstone.stomp.limits import Limits
+from curbstone.stomp.session import Session
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+    from curbstone.core.host import Host, Timer
+
+SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
+"""Best first. Which version is spoken is settled by CONNECT alone."""
+
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1001, 1002, 1008, 1009
+_REASON_BYTES_MAX = 120
+
+log = logging.getLogger("curbstone.stomp")
+
+Encode = Callable[[bytes], bytes]
+"""Makes a WebSocket message, ready to send, of its payload."""
+
+
+class Request(Protocol):
+    """The request that asks for a WebSocket."""
+
+    def header(self, name: bytes) -> bytes:
+        """Return a header's value, b"" where there is none; repeated ones are joined with commas."""
+
+
+class Wire(Protocol):
+    """The way to the peer."""
+
+    def send(self, frames: bytes) -> None:
+        """Send encoded messages; after `close` nothing."""
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Close after what was sent."""
+
+    def hold(self) -> None:
+        """Stop reading for a while."""
+
+    def resume(self) -> None:
+        """Go on reading."""
+
+
+class StompSockets:
+    """Opens STOMP sessions on WebSockets."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        host: Host,
+        *,
+        text: Encode,
+        binary: Encode,
+        limits: Limits | None = None,
+        single_queue: QueueName | str | None = None,
+    ) -> None:
+        self.broker = broker
+        self.host = host
+        self.text = text
+        self.binary = binary
+        self.limits = limits or Limits()
+        self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
+        self.sync = broker.health().sync
+        private.clear(broker)
+
+    def open(self, request: Request) -> StompSocket:
+        """Return the session for a request; raise BadRequest if it offers subprotocols and none is STOMP's.
+
+        Others beside one of ours do not matter, and are never echoed: some carry a token.
+        """
+        offered = {name.strip() for name in request.header(b"sec-websocket-protocol").decode("latin-1").split(",")}
+        chosen = next((name for name in SUBPROTOCOLS if name in offered), None)
+        if chosen is None and offered != {""}:
+            raise BadRequest(f"the WebSocket subprotocol must be one of {', '.join(SUBPROTOCOLS)}, or none")
+        return StompSocket(self, chosen)
+
+
+class StompSocket:
+    """One connection. Whoever owns the socket calls the public methods, each from the event loop."""
+
+    def __init__(self, sockets: StompSockets, subprotocol: str | None) -> None:
+        self._sockets = sockets
+        self._subprotocol = subprotocol
+        self._host = sockets.host
+        self._wire: Wire
+        self._session: Session
+        self._name = secrets.token_hex(8)
+        self._is_text: bool | None = None
+        self._connected = False
+        self._full = False
+        self._unsent_bytes = 0
+        self._reading = True
+        self._flush_due = False
+        self._close_code = 0
+        self._closed = False
+        self._timer: Timer | None = None
+
+    @property
+    def subprotocol(self) -> str | None:
+        """What the handshake's response names; None for nothing."""
+        return self._subprotocol
+
+    def start(self, wire: Wire) -> None:
+        """The handshake is done; from here on the wire can be used."""
+        self._wire = wire
+        sockets = self._sockets
+        self._session = Session(
+            sockets.broker,
+            sockets.limits,
+            self._changed,
+            name=self._name,
+            now_ms=self._host.now_ms(),
+            sync=sockets.sync,
+            single_queue=sockets.single_queue,
+            sniffs=False,
+        )
+        self._tick()
+
+    def receive(self, messages: Sequence[tuple[bool, bytes]]) -> None:
+        """Take the messages of one read, each (is text, payload)."""
+        session = self._session
+        if session.ending:
+            return
+        if self._is_text is None:
+            self._is_text = messages[0][0]
+        data = messages[0][1] if len(messages) == 1 else b"".join([payload for _, payload in messages])
+        session.receive(data, self._host.now_ms(), self._host.wall_ms())
+        if not self._connected and session.connected:
+            self._connected = True
+            self._tick()  # CONNECT settled how often to look
+        if session.congested or self._full:
+            self._steer()
+
+    def too_big(self) -> None:
+        """A message came that is larger than the listener reads."""
+        self._close_code = self._close_code or TOO_BIG
+        self._session.refuse(ProtocolError("the WebSocket message is too large"))
+
+    def hold(self) -> None:
+        """The socket is full."""
+        self._full = True
+        self._unsent_bytes = 0
+        self._session.hold()
+
+    def resume(self) -> None:
+        """The socket takes more."""
+        self._full = False
+        if not self._session.ending:
+            self._session.resume()
+        self._steer()
+
+    def stop(self) -> None:
+        """The server stops: commits under way are confirmed, then the client is told."""
+        self._close_code = self._close_code or GOING_AWAY
+        self._session.shut_down("the server is shutting down")
+
+    def closed(self) -> None:
+        """The connection has ended, or is about to."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._session.lose()
+
+    def _changed(self) -> None:
+        """The session has output, or is done: flush once for everything of this turn."""
+        if not self._flush_due and not self._closed:
+            self._flush_due = True
+            self._host.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._closed:
+            return
+        if output := self._session.take_output():
+            data = b"".join(output)
+            if self._full:
+                self._unsent_bytes += len(data)
+            self._wire.send(self._messages(data))
+        if self._session.closing:
+            self._part()
+        else:
+            self._steer()
+
+    def _messages(self, data: bytes) -> bytes:
+        """Return the session's output as WebSocket messages."""
+        text, binary = self._sockets.text, self._sockets.binary
+        if self._is_text is False:
+            return b"".join([binary(frame) for frame in frames.split(data)])
+        if data.isascii():
+            return b"".join([text(frame) for frame in frames.split(data)])
+        return b"".join([text(frame) if _is_utf8(frame) else binary(frame) for frame in frames.split(data)])
+
+    def _steer(self) -> None:
+        """Read or do not read, as the session and the socket can take it."""
+        session = self._session
+        if session.ending or self._closed:
+            return
+        full = self._full and self._unsent_bytes > self._sockets.limits.output_bytes_max
+        reading = not session.congested and not full
+        if reading == self._reading:
+            return
+        self._reading = reading
+        session.reading(reading, self._host.now_ms())
+        if reading:
+            self._wire.resume()
+        else:
+            self._wire.hold()
+
+    def _part(self) -> None:
+        """Close behind the last frame; the code says what the ERROR said in words."""
+        failure = self._session.failure
+        code = self._close_code or self._session.failed_by_rule and PROTOCOL_ERROR or POLICY_VIOLATION
+        if not failure:
+            code = NORMAL
+        else:
+            log.info("websocket %s: %s", self._name, one_line(failure))
+        self._wire.close(code, failure.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore"))
+
+    def _tick(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._closed:
+            return
+        now_ms = self._host.now_ms()
+        self._timer = self._host.call_later(self._session.tick(now_ms) - now_ms, self._tick)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,135 @@
+"""A server that is killed and started again while clients use it, and what clients on threads need to live with it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from typing import Any, NamedTuple
+
+from tests.server import ServerProcess
+
+HANG_S = 120
+"""Nothing takes so long unless something is stuck; no test depends on how long it takes."""
+
+
+class Life(NamedTuple):
+    """One life of the server: its number and where it listens."""
+
+    number: int
+    stomp: tuple[str, int]
+    http: tuple[str, int]
+
+
+class Stuck(AssertionError):
+    """Something that must happen did not."""
+
+
+class MortalServer:
+    """A server process with many lives. Each has ports of its own, so a client can't mistake one for another."""
+
+    def __init__(self, process: ServerProcess, number: int = 1) -> None:
+        self.process = process
+        self.kills = 0
+        self._changed = threading.Condition()
+        self._life = self._read(number)
+
+    def _read(self, number: int) -> Life:
+        return Life(number, self.process.stomp, self.process.http)
+
+    @property
+    def life(self) -> Life:
+        """The present life, or the last one while the next begins."""
+        return self._life
+
+    def life_after(self, number: int) -> Life:
+        """Wait for a life later than that."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._life.number > number, HANG_S):
+                raise Stuck(f"the server did not come back after life {number}, or was not killed but hung up")
+            return self._life
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL; it must have lived until now."""
+        code = self.process.process.poll()
+        assert code is None, f"the server ended by itself, with code {code}:\n{self.process.log[-4000:]}"
+        self.process.kill()
+        self.kills += 1
+
+    def start(self) -> None:
+        """Begin the next life on the same data."""
+        self.process.restart()
+        with self._changed:
+            self._life = self._read(self._life.number + 1)
+            self._changed.notify_all()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """GET a JSON resource; return the status and what it says."""
+        host, port = self._life.http
+        request = urllib.request.Request(f"http://{host}:{port}{path}")
+        try:
+            with urllib.request.urlopen(request, timeout=HANG_S) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def put_queue(self, queue: str, options: dict[str, object]) -> None:
+        """Make a queue, `project/name`."""
+        host, port = self._life.http
+        project, _, name = queue.partition("/")
+        url = f"http://{host}:{port}/v2/{project}/queues/{name}"
+        request = urllib.request.Request(url, json.dumps(options).encode(), method="PUT")
+        with urllib.request.urlopen(request, timeout=HANG_S) as reply:
+            assert reply.status == 201
+
+    def count(self, queue: str) -> int:
+        """Return how many messages a queue has, in any state."""
+        project, _, name = queue.partition("/")
+        status, info = self.get(f"/v2/{project}/queues/{name}")
+        assert status == 200, info
+        return int(info["rdy"]) + int(info["wip"]) + int(info["delayed"])
+
+    def check_health(self) -> None:
+        """A kill damages nothing: the server must be ready and have nothing to complain of."""
+        status, said = self.get("/healthz")
+        assert (status, said["status"], said["reasons"]) == (200, "ok", [])
+
+
+class Progress:
+    """How far a run is: messages confirmed, and messages settled."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.confirmed = 0
+        self.settled = 0
+        self.failure: BaseException | None = None
+
+    def add(self, confirmed: int = 0, settled: int = 0) -> None:
+        """Count, and wake who waits."""
+        with self._changed:
+            self.confirmed += confirmed
+            self.settled += settled
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error of a client."""
+        with self._changed:
+            self.failure = self.failure or error
+            self._changed.notify_all()
+
+    def reach(self, done: int) -> None:
+        """Wait until that many confirms and settles have happened; raise Stuck if nothing happens any more."""
+        with self._changed:
+            while self.confirmed + self.settled < done and self.failure is None:
+                if not self._changed.wait(HANG_S):
+                    raise Stuck(f"nothing confirmed or settled any more: {self.confirmed} and {self.settled} so far")
+            if self.failure is not None:
+                raise self.failure
+
+    def wait_for_room(self, wanted: int) -> None:
+        """Wait for some settles, which make room; not for long, as nobody may be left to settle."""
+        with self._changed:
+            aim = self.settled + wanted
+            self._changed.wait_for(lambda: self.settled >= aim or self.failure is not None, 0.25)

@@ -1,0 +1,240 @@
+"""The real process, killed at its Nth call to the disk, or with calls that fail, and then judged.
+
+In the quick run a sample of the calls, under `-m soak` every one of a short fixed workload. After each fault the server
+is started without a tracer, everything is drained, and the history must be flawless.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.crash.directory import bytes_at_rest
+from tests.crash.history import History
+from tests.crash.mortal import HANG_S, MortalServer, Stuck
+from tests.crash.tracer import CALLS, TracedServer, why_no_strace
+from tests.crash.workload import CAP, A, B, Gone, Worker, do_all, drain
+from tests.server import NotReady, ServerProcess
+
+OPTIONS = (f"--cap={CAP}", "--max-message-size=4096", "--log-level=warning")
+REOPEN_ROUNDS = 4
+POLL_S = 0.02
+
+
+class Lives:
+    """The lives of one data directory under test, with the record of what happened in them."""
+
+    def __init__(self, data_dir: Path, history: History | None = None, name: str = "first") -> None:
+        self.data_dir = data_dir
+        self.history = history or History()
+        self.name = name
+        self.died = False
+
+    def go(self, inject: str, rounds: Callable[[Worker], None], first_life: int = 1) -> TracedServer | None:
+        """Do a workload under strace and kill the server, if it does not die by itself."""
+        try:
+            process = TracedServer(self.data_dir, *OPTIONS, inject=inject)
+        except NotReady as error:
+            assert error.code == -9, error
+            self.died = True
+            return None
+        server = MortalServer(process, first_life)
+        worker = Worker(server, self.history, self.name)
+        try:
+            rounds(worker)
+        except Gone:
+            self.died = True
+        finally:
+            worker.close()
+            process.kill()
+        assert "Traceback" not in process.log, process.log
+        return process
+
+    def judge(self, first_life: int = 2) -> str:
+        """Recover without a tracer, drain, and check everything; return the figures."""
+        for uid, size in bytes_at_rest(self.data_dir).items():
+            assert size <= CAP, f"{uid} holds {size} bytes"
+        with ServerProcess(self.data_dir, *OPTIONS) as process:
+            server = MortalServer(process, first_life)
+            server.check_health()
+            worker = Worker(server, self.history, f"{self.name} after")
+            drain(worker)
+            assert worker.send(A, 1000)
+            assert worker.send(B, 0)
+            drain(worker)
+            worker.close()
+            verdict = self.history.judge()
+            verdict.check()
+        assert "Traceback" not in process.log, process.log
+        return verdict.figures()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def strace() -> None:
+    """Leave the tests out, with the reason, where there is no strace."""
+    if reason := why_no_strace():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
+    """How many calls of each kind the workload makes when nothing fails."""
+    lives = Lives(tmp_path_factory.mktemp("clean") / "data")
+    process = lives.go("", do_all)
+    assert process is not None
+    made = process.calls_made()
+    print(made, lives.judge())
+    assert all(made[kind] for kind in CALLS if kind != "truncate"), made
+    return made
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, History]:
+    """A directory that a killed server left behind, and what happened in it."""
+    lives = Lives(tmp_path_factory.mktemp("used") / "data", name="before")
+    lives.go("", do_all)
+    return lives.data_dir, lives.history
+
+
+def sample(kind: str, most: int, size: int) -> list[int]:
+    """Return some numbers from 1 to `most`, the same in every run."""
+    rng = Random(kind)
+    return sorted(rng.sample(range(1, most + 1), min(size, most)))
+
+
+def kill_in_fresh_directory(tmp_path: Path, kind: str, number: int) -> bool:
+    lives = Lives(tmp_path / f"{kind}-{number}" / "data")
+    lives.data_dir.parent.mkdir()
+    lives.go(f"{CALLS[kind]}:signal=KILL:when={number}", do_all)
+    figures = lives.judge()
+    print(f"killed at {kind} {number}: {figures if lives.died else 'not reached'}")
+    shutil.rmtree(lives.data_dir.parent)
+    return lives.died
+
+
+def kill_in_used_directory(tmp_path: Path, used: tuple[Path, History], kind: str, number: int) -> bool:
+    lives = Lives(tmp_path / f"{kind}-{number}" / "data", History(used[1]), "second")
+    shutil.copytree(used[0], lives.data_dir)
+    lives.go(f"{CALLS[kind]}:signal=KILL:when={number}", lambda worker: do_all(worker, REOPEN_ROUNDS), first_life=2)
+    figures = lives.judge(first_life=3)
+    print(f"killed at {kind} {number} of a reopening: {figures if lives.died else 'not reached'}")
+    shutil.rmtree(lives.data_dir.parent)
+    return lives.died
+
+
+@pytest.mark.parametrize(("kind", "size"), [("sync", 3), ("write", 3), ("remove", 2), ("rename", 2), ("sync_dir", 1)])
+def test_killed_at_a_call(tmp_path: Path, counts: Counter[str], kind: str, size: int) -> None:
+    reached = [kill_in_fresh_directory(tmp_path, kind, number) for number in sample(kind, counts[kind], size)]
+    assert any(reached)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("sync", 1), ("write", 2), ("truncate", 2), ("remove", 1)])
+def test_killed_at_a_call_after_reopening(tmp_path: Path, used: tuple[Path, History], kind: str, number: int) -> None:
+    assert kill_in_used_directory(tmp_path, used, kind, number)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", CALLS)
+def test_killed_at_every_call(tmp_path: Path, counts: Counter[str], kind: str) -> None:
+    reached = [kill_in_fresh_directory(tmp_path, kind, number) for number in range(1, counts[kind] + 1)]
+    assert sum(reached) >= len(reached) - 3  # what is grouped into one commit can differ a little
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", CALLS)
+def test_killed_at_every_call_after_reopening(tmp_path: Path, used: tuple[Path, History], kind: str) -> None:
+    for number in count(1):
+        if not kill_in_used_directory(tmp_path, used, kind, number):
+            break
+
+
+# --- calls that fail
+
+
+def insist(worker: Worker, rounds: int) -> None:
+    """Do the workload though some of it fails; the server has to live."""
+    do_all(worker, rounds)
+    assert worker.errors, "nothing failed"
+
+
+def failing_once(tmp_path: Path, kind: str, error: str, number: int) -> None:
+    lives = Lives(tmp_path / f"{kind}-{number}" / "data")
+    lives.data_dir.parent.mkdir()
+    lives.go(f"{CALLS[kind]}:error={error}:when={number}", do_all)
+    assert not lives.died
+    print(f"{kind} failed with {error} at {number}: {lives.judge()}")
+    shutil.rmtree(lives.data_dir.parent)
+
+
+FAILURES = [("sync", "EIO"), ("write", "ENOSPC"), ("write", "EIO")]
+
+
+@pytest.mark.parametrize(("kind", "error"), FAILURES)
+def test_a_call_that_fails_once(tmp_path: Path, counts: Counter[str], kind: str, error: str) -> None:
+    for number in sample(f"{kind} {error}", counts[kind], 2):
+        failing_once(tmp_path, kind, error, number)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("kind", "error"), [*FAILURES, ("truncate", "EIO"), ("remove", "EIO"), ("rename", "EIO")])
+def test_each_call_fails_once(tmp_path: Path, counts: Counter[str], kind: str, error: str) -> None:
+    for number in range(1, counts[kind] + 1):
+        failing_once(tmp_path, kind, error, number)
+
+
+@pytest.fixture
+def broken_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[TracedServer, Lives]]:
+    """A server in the middle of its work whose disk fails from some call on, until it is healed."""
+    kind, error = request.param
+    lives = Lives(tmp_path / "data")
+    process = TracedServer(lives.data_dir, *OPTIONS, inject=f"{CALLS[kind]}:error={error}:when=25+")
+    try:
+        yield process, lives
+    finally:
+        process.kill()
+
+
+def readiness(server: MortalServer, wanted: int) -> list[str]:
+    """Wait until /readyz answers with a status, and return the reasons it gives."""
+    for _ in range(int(HANG_S / POLL_S)):
+        status, said = server.get("/readyz")
+        assert status in (200, 503)
+        if status == wanted:
+            return list(said.get("reasons", []))
+        threading.Event().wait(POLL_S)
+    raise Stuck(f"/readyz does not become {wanted}")
+
+
+@pytest.mark.parametrize("broken_disk", FAILURES, indirect=True, ids="-".join)
+def test_a_disk_that_fails_from_now_on_is_told_and_recovered_from(broken_disk: tuple[TracedServer, Lives]) -> None:
+    process, lives = broken_disk
+    server = MortalServer(process)
+    worker = Worker(server, lives.history, lives.name)
+    confirmed = 0
+    while worker.send(A, 500):
+        confirmed += 1
+        assert confirmed < 100
+    reasons = readiness(server, 503)
+    assert any(f"queue {A}" in reason for reason in reasons), reasons
+    for _ in range(3):
+        assert not worker.send(A, 500)
+        assert worker.post(A, 500) in (503, 507)
+    assert server.get("/healthz")[0] == 200
+    worker.collect()
+    if worker.held:  # reading goes on; settling does not
+        assert not worker.ack(list(worker.held)[:3])
+    process.heal()
+    assert readiness(server, 200) == []
+    assert worker.send(A, 500)
+    assert worker.post(A, 500) == 201
+    do_all(worker, 2)
+    worker.close()
+    process.kill()
+    print(lives.judge())

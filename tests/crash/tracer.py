@@ -1,0 +1,111 @@
+"""A server process under strace, which kills it or fails its calls to the disk at a chosen moment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+from tests.server import ServerProcess, clean_environment
+
+# A name that a platform does not have is ignored for its question mark.
+CALLS = {
+    "sync": "?fdatasync",
+    "write": "?pwritev,?pwritev2",
+    "truncate": "?ftruncate",
+    "remove": "?unlink,?unlinkat",
+    "rename": "?rename,?renameat,?renameat2",
+    "sync_dir": "?fsync",
+    "make_dir": "?mkdir,?mkdirat",
+}
+"""What the engine does to the disk, and how strace calls that."""
+
+# strace counts the calls of each thread apart. With one thread for the disk, the Nth call is the same in each run.
+_ONE_DISK_THREAD = """
+from curbstone.cli import main
+from curbstone.core.host import AsyncioHost
+AsyncioHost.__init__.__defaults__ = (1,)
+main()
+"""
+_TRACER = re.compile(r"^TracerPid:\t(\d+)$", re.MULTILINE)
+_POLL_S = 0.01
+_POLLS_MAX = 6000
+
+
+def why_no_strace() -> str:
+    """Return why tests with strace can't be done here, or an empty text."""
+    if shutil.which("strace") is None:
+        return "strace is not installed (apt-get install strace)"
+    command = ["strace", "-D", "-f", "-e", "inject=?fdatasync:error=EIO:when=1..2", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        return f"strace can't trace here: {done.stderr.strip()}"
+    return ""
+
+
+class TracedServer(ServerProcess):
+    """A server whose calls to the disk are traced, and of which `inject` makes some fail, while `traced` is set.
+
+    `inject` is what follows `inject=` in strace: calls, what happens to them, and when. strace runs beside the
+    server, not above it: the process is the server's own.
+    """
+
+    def __init__(self, data_dir: Path, *args: str, inject: str = "") -> None:
+        self.inject = inject
+        self.traced = True
+        self.trace_file = data_dir.with_name(data_dir.name + ".strace")
+        # No byte code is written: that would be calls to the disk as well.
+        super().__init__(data_dir, *args, env=clean_environment(PYTHONDONTWRITEBYTECODE="1"))
+
+    def command(self) -> list[str]:
+        if not self.traced:
+            return super().command()
+        calls = ",".join(CALLS.values())
+        strace = ["strace", "-D", "-f", "-q", "-o", str(self.trace_file), "-e", f"trace={calls}"]
+        if "signal=" not in self.inject:  # with this, which is faster, strace (6.1) sends no signals
+            strace.append("--seccomp-bpf")
+        if self.inject:
+            strace += ["-e", f"inject={self.inject}"]
+        return [*strace, sys.executable, "-c", _ONE_DISK_THREAD, "serve", "--data", str(self.data_dir)]
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return self.process.poll() is not None
+
+    def heal(self) -> None:
+        """End the tracing, and the faults with it; the server goes on."""
+        tracer = self._tracer()
+        os.kill(tracer, signal.SIGTERM)
+        for _ in range(_POLLS_MAX):
+            if self._tracer() == 0:
+                return
+            threading.Event().wait(_POLL_S)
+        raise AssertionError("strace does not let go")
+
+    def _tracer(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii", errors="replace")
+        match = _TRACER.search(status)
+        assert match, status
+        return int(match[1])
+
+    def calls_made(self) -> Counter[str]:
+        """Return how many calls of each kind the busiest thread made, once the server has ended."""
+        kinds = {name.lstrip("?"): kind for kind, names in CALLS.items() for name in names.split(",")}
+        for _ in range(_POLLS_MAX):
+            trace = self.trace_file.read_text(encoding="utf-8", errors="replace")
+            if re.search(rf"^{self.process.pid} +\+\+\+ ", trace, re.MULTILINE):
+                break
+            threading.Event().wait(_POLL_S)
+        else:
+            raise AssertionError("strace does not end")
+        counts: Counter[tuple[str, str]] = Counter()
+        for match in re.finditer(r"^(\d+) +(\w+)\(", trace, re.MULTILINE):
+            counts[match[1], kinds[match[2]]] += 1
+        return Counter({kind: max(n for (_, k), n in counts.items() if k == kind) for _, kind in counts})

@@ -1,0 +1,74 @@
+"""Whatever a client sends gets an answer or an error: never an exception, never silence for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curbstone.gateway.consume_session import ConsumeSession
+from curbstone.gateway.frames import Frames, Inbound
+from curbstone.gateway.publish_session import PublishSession
+from curbstone.gateway.settings import GatewaySettings
+from tests.gateway.fakes import FakeQueue, FakeWire, delivery
+
+SETTINGS = GatewaySettings(max_message_size=200)
+
+names = st.sampled_from(
+    ["message", "ttl", "delay", "groups", "encoding", "Content-Type", "x-a", "x-msg-x-b", "x-dead-c"]
+    + ["ackId", "ackToId", "nackId", "rejectId", "error", "other"]
+)
+# JSON allows lone surrogates as escapes, but nobody can write them as UTF-8.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+numbers = st.integers(-(2**53), 2**53) | st.floats()
+scalars = st.none() | st.booleans() | numbers | texts | st.sampled_from(["1", "2", "3"])
+values: st.SearchStrategy[Any] = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
+objects = st.dictionaries(names, values, max_size=4).map(orjson.dumps)
+junk = values.map(orjson.dumps) | texts.map(str.encode) | st.just(b"")
+frames = st.builds(Inbound, st.just(True), objects | junk) | st.builds(Inbound, st.just(False), st.binary(max_size=250))
+reads = st.lists(st.lists(frames, min_size=1, max_size=5), max_size=5)
+
+
+@given(reads)
+def test_a_producer_gets_one_answer_a_message_and_a_close_after_an_error(reads: list[list[Inbound]]) -> None:
+    queue = FakeQueue()
+    session = PublishSession(queue.queue, SETTINGS)
+    wire = FakeWire(session)
+    for read in reads:
+        session.receive(read)
+    for batch, done in zip(queue.published, queue.done, strict=True):
+        done(None, 1, len(batch))
+    published = sum(len(batch) for batch in queue.published)
+    answers = wire.take()
+    assert answers[:published] == [""] * published
+    errors = [orjson.loads(answer) for answer in answers[published:]]
+    assert (wire.code is None) == (errors == [])
+    assert [set(error) for error in errors] in ([], [{"code", "error"}])
+
+
+@given(reads, st.booleans())
+def test_a_consumer_settles_or_gets_one_error_and_a_close(reads: list[list[Inbound]], settles: bool) -> None:
+    queue = FakeQueue()
+    session = ConsumeSession(queue.queue, settles=settles, limit=3)
+    wire = FakeWire(session)
+    [consumer] = queue.consumers
+    consumer.give(delivery(11), delivery(12), delivery(13))
+    wire.take()
+    for read in reads:
+        session.receive(read)
+    errors = wire.take_json()
+    assert (wire.code is None) == (errors == [])
+    assert [set(error) for error in errors] in ([], [{"code", "error"}])
+    settled = [seq for call in consumer.calls if call[0] in ("ack", "nack", "reject") for seq in call[1]]
+    assert len(settled) == len(set(settled))
+    assert (consumer.calls[-1:] == [("close",)]) == (wire.code is not None)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10))
+def test_bytes_that_are_no_frames_end_the_connection_or_wait_for_more(pieces: list[bytes]) -> None:
+    whole, cut = Frames(100), Frames(100)
+    messages = whole.receive(b"".join(pieces))
+    assert [message for piece in pieces for message in cut.receive(piece)] == messages
+    assert (whole.is_closed, whole.too_big) == (cut.is_closed, cut.too_big)

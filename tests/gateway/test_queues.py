@@ -1,0 +1,188 @@
+"""Queues over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gateway.running import MESSAGES, QUEUE, Running
+
+pytestmark = pytest.mark.anyio
+
+RESOURCES = [
+    ("/v2/p1/queues", "GET"),
+    (QUEUE, "DELETE, GET, HEAD, OPTIONS, PUT"),
+    (MESSAGES, "DELETE, GET, HEAD, OPTIONS, POST"),
+    (MESSAGES + "/batch", "OPTIONS, POST"),
+    (MESSAGES + "/lease", "OPTIONS, POST"),
+    (MESSAGES + "/ack", "OPTIONS, POST"),
+    (MESSAGES + "/nack", "OPTIONS, POST"),
+    (MESSAGES + "/extend", "OPTIONS, POST"),
+    (QUEUE + "/purge", "OPTIONS, POST"),
+    (QUEUE + "/redrive", "OPTIONS, POST"),
+]
+
+
+async def test_put_answers_201_whether_the_queue_is_new_or_not(gateway: Running) -> None:
+    for _ in range(2):
+        reply = await gateway.http.put("/v2/p1/queues/new")
+        assert (reply.status_code, reply.content) == (201, b"")
+
+
+async def test_put_sets_options_and_merges_them(gateway: Running) -> None:
+    assert (await gateway.http.put(QUEUE, json={"ttl": 60, "max_tries": 3})).status_code == 201
+    assert (await gateway.http.put(QUEUE, content='{"ttl": 30.5}')).status_code == 201
+    options = (await gateway.http.get(QUEUE)).json()["options"]
+    assert (options["ttl"], options["max_tries"]) == (30.5, 3)
+
+
+@pytest.mark.parametrize("body", ['{"what":1}', '{"ttl":"x"}', "[]", "5", "{", "null", '{"cap":1}', "[" * 10_000])
+async def test_bad_options_are_400(gateway: Running, body: str) -> None:
+    reply = await gateway.http.put(QUEUE, content=body)
+    assert reply.status_code == 400
+    assert reply.headers["content-type"] == "application/problem+json"
+    problem = reply.json()
+    assert problem["status"] == 400 and problem["title"] == "Bad Request"
+    assert problem["message"] == problem["detail"] != ""
+
+
+async def test_a_cap_below_what_is_held_is_409(gateway: Running) -> None:
+    await gateway.publish(*[b"x" * 60_000] * 4)
+    assert (await gateway.http.put(QUEUE, json={"cap": "64KiB"})).status_code == 409
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v2/p!/queues/q", "/v2/p1/queues/q%20x", "/v2/p1/queues/a%2Fb", "/v2/p1/queues/%2e%2e%2f"),
+        *("/v2/p1/queues/" + "q" * 201, "/v2/" + "p" * 65 + "/queues/q", "/v2/p1/queues/%C3%A9", "/v2/p1/queues/a%00"),
+    ],
+)
+async def test_bad_names_are_400(gateway: Running, path: str) -> None:
+    assert (await gateway.http.put(path)).status_code == 400
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_dots_are_bad_names(gateway: Running, name: str) -> None:
+    host = gateway.http.base_url.netloc
+    request = b"PUT /v2/p1/queues/%b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (name.encode(), host)
+    assert (await gateway.raw(request)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_info_tells_what_the_queue_holds(gateway: Running) -> None:
+    await gateway.publish(b"a", b"b")
+    await gateway.http.post(MESSAGES + "?delay=600", content=b"later")
+    info = (await gateway.http.get(QUEUE)).json()
+    assert (info["project"], info["name"]) == ("p1", "q")
+    assert (info["rdy"], info["wip"], info["delayed"], info["consumers"]) == (2, 0, 1, 0)
+    assert 0 < info["bytes"] <= info["cap"] == info["options"]["cap"]
+
+
+async def test_the_list_has_the_queues_of_the_project(gateway: Running) -> None:
+    for path in ("/v2/p1/queues/b", "/v2/p1/queues/a", "/v2/other/queues/c"):
+        await gateway.http.put(path)
+    queues = (await gateway.http.get("/v2/p1/queues")).json()["queues"]
+    assert [queue["name"] for queue in queues] == ["a", "b", "q"]
+    assert (await gateway.http.get("/v2/none/queues")).json() == {"queues": []}
+
+
+async def test_delete_answers_204_whether_there_is_a_queue_or_not(gateway: Running) -> None:
+    await gateway.publish(b"a")
+    for _ in range(2):
+        reply = await gateway.http.delete(QUEUE)
+        assert (reply.status_code, reply.content) == (204, b"")
+    assert (await gateway.http.get(QUEUE)).status_code == 404
+    await gateway.http.put(QUEUE)
+    assert await gateway.counts() == (0, 0, 0)
+
+
+async def test_options_tells_where_the_websocket_is(gateway: Running) -> None:
+    reply = await gateway.http.options(QUEUE)
+    assert reply.status_code == 200
+    assert reply.headers["location"] == f"ws://{gateway.address[0]}:{gateway.address[1]}{QUEUE}"
+    assert (await gateway.http.options("/v2/p1/queues/missing")).status_code == 404
+
+
+@pytest.mark.parametrize(("path", "verbs"), RESOURCES)
+async def test_a_wrong_verb_learns_the_right_ones(gateway: Running, path: str, verbs: str) -> None:
+    reply = await gateway.http.request("PATCH", path)
+    assert reply.status_code == 405
+    assert set(verbs.split(", ")) <= set(reply.headers["allow"].split(", "))
+
+
+async def test_head_is_get_without_a_body(gateway: Running) -> None:
+    await gateway.publish(b"a")
+    for path in (QUEUE, MESSAGES):
+        reply = await gateway.http.head(path)
+        assert (reply.status_code, reply.content) == (200, b"")
+    assert await gateway.counts() == (1, 0, 0)
+
+
+@pytest.mark.parametrize("path", ["/", "/v2", "/v2/p1", "/v2/p1/queues/q/x", "/v2/p1/queues/", "/v1/p1/queues/q", "//"])
+async def test_an_unknown_path_is_404(gateway: Running, path: str) -> None:
+    reply = await gateway.http.get(path)
+    assert reply.status_code == 404
+    assert reply.headers["content-type"] == "application/problem+json"
+
+
+async def test_calls_on_a_missing_queue_are_404(gateway: Running) -> None:
+    missing = "/v2/p1/queues/missing"
+    for verb, path in [("GET", ""), ("POST", "/messages"), ("DELETE", "/messages"), ("GET", "/messages")]:
+        assert (await gateway.http.request(verb, missing + path)).status_code == 404
+    for call in ("messages/batch", "messages/lease", "messages/ack", "messages/nack", "messages/extend", "purge"):
+        assert (await gateway.http.post(f"{missing}/{call}", json={})).status_code == 404
+
+
+async def test_health(gateway: Running) -> None:
+    alive = await gateway.http.get("/healthz")
+    assert (alive.status_code, alive.json()["status"], alive.json()["sync"]) == (200, "ok", "never")
+    assert (await gateway.http.get("/readyz")).status_code == 200
+    gateway.broker.is_stopping = True  # as between SIGTERM and the end
+    ready = await gateway.http.get("/readyz")
+    assert ready.status_code == 503 and ready.json()["reasons"]
+    assert int(ready.headers["retry-after"]) > 0
+    assert (await gateway.http.get("/healthz")).status_code == 200
+    refused = await gateway.http.post(MESSAGES, content=b"late")
+    assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
+
+
+async def test_purge_empties_but_for_what_is_in_work(gateway: Running) -> None:
+    await gateway.publish(b"wip", b"a", b"b")
+    await gateway.http.post(MESSAGES + "?delay=600", content=b"later")
+    await gateway.http.post(MESSAGES + "/lease")
+    assert (await gateway.http.post(QUEUE + "/purge")).json() == {"purged": 3}
+    assert await gateway.counts() == (0, 1, 0)
+
+
+async def test_redrive_brings_dead_letters_home(gateway: Running) -> None:
+    await gateway.http.put("/v2/p1/queues/dead")
+    await gateway.http.put(QUEUE, json={"dead_letter": "dead"})
+    await gateway.publish(b"body", **{"x-msg-x-a": "1"})
+    [leased] = (await gateway.http.post(MESSAGES + "/lease")).json()["messages"]
+    rejected = {"ackIds": [leased["ackId"]], "reject": True, "error": "bad"}
+    assert (await gateway.http.post(MESSAGES + "/nack", json=rejected)).json()["settled"] == 1
+
+    dead = await gateway.dead_letter()
+    assert dead["dead"].items() >= {"queue": "p1/q", "reason": "rejected", "error": "bad", "id": leased["id"]}.items()
+    assert (dead["message"], dead["x-msg-x-a"]) == ("body", "1")
+
+    assert (await gateway.http.post("/v2/p1/queues/dead/redrive")).json() == {"moved": 1}
+    reply = await gateway.http.delete(MESSAGES)
+    assert (reply.content, reply.headers["x-msg-x-a"]) == (b"body", "1")
+    assert not [name for name in reply.headers if name.startswith("x-msg-dead")]
+
+
+async def test_a_popped_dead_letter_tells_where_it_comes_from(gateway: Running) -> None:
+    await gateway.http.put("/v2/p1/queues/dead")
+    await gateway.http.put(QUEUE, json={"dead_letter": "p1/dead", "max_tries": 1})
+    await gateway.publish(b"body")
+    [leased] = (await gateway.http.post(MESSAGES + "/lease")).json()["messages"]
+    await gateway.http.post(MESSAGES + "/nack", json={"ackIds": [leased["ackId"]]})
+    await gateway.dead_letter()
+    headers = (await gateway.http.delete("/v2/p1/queues/dead/messages")).headers
+    assert headers["x-msg-dead-queue"] == "p1/q"
+    assert headers["x-msg-dead-reason"] == "max_tries"
+
+
+@pytest.mark.parametrize("body", ['{"to":5}', '{"to":"a b"}', '{"limit":0}', '{"limit":"x"}', "[]"])
+async def test_a_bad_redrive_is_400(gateway: Running, body: str) -> None:
+    assert (await gateway.http.post(QUEUE + "/redrive", content=body)).status_code == 400

@@ -1,0 +1,185 @@
+"""The listener: limits, deadlines, pages of other origins, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from curbstone.core.options import QueueOptions
+from tests.gateway.conftest import LIMITED
+from tests.gateway.running import MESSAGES, QUEUE, Running, json_from, running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both event loops: uvloop does not exist everywhere."""
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
+POST = b"POST " + MESSAGES.encode() + b" HTTP/1.1\r\nHost: x\r\n"
+
+
+# ---------------------------------------------------------------- what is no good request
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\nHost: x\r\n\r\n",
+        POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        POST + b"Content-Length: +1\r\n\r\na",
+        POST + b"Content-Length: 0x1\r\n\r\na",
+        POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+        POST + b"Content-Length : 1\r\n\r\na",
+        POST + b"X-A: a\r\n folded\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+async def test_a_malformed_request_is_400_and_closed(gateway: Running, request_head: bytes) -> None:
+    reply = await gateway.raw(request_head)
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in reply
+    assert reply.count(b"HTTP/1.1 ") == 1
+    assert await gateway.pop_all() == []
+
+
+async def test_too_many_header_fields_are_431(gateway: Running) -> None:
+    assert (await gateway.raw(POST + b"a: b\r\n" * 20_000 + b"\r\n")).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+async def test_a_header_of_a_megabyte_is_431(gateway: Running, end: bytes) -> None:
+    assert (await gateway.raw(POST + b"a: " + b"b" * 1_000_000 + end)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_target_of_a_megabyte_is_414(gateway: Running) -> None:
+    assert (await gateway.raw(b"GET /" + b"x" * 1_000_000)).startswith(b"HTTP/1.1 414 ")
+
+
+async def test_many_pipelined_requests_are_no_large_head(gateway: Running) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nx: " + b"y" * 1000 + b"\r\n"
+    reply = await gateway.raw((request + b"\r\n") * 200 + request + b"Connection: close\r\n\r\n")
+    assert reply.count(b"HTTP/1.1 200 OK") == 201
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", POST + b"Content-Length: 5\r\n\r\nab"])
+async def test_a_request_that_does_not_come_is_408_or_closed(gateway: Running, sent: bytes) -> None:
+    before = set(gateway.server._connections)
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(sent)
+    await gateway.http.get("/healthz")  # the server has seen by now what was sent
+    [connection] = set(gateway.server._connections) - before
+    connection.check(asyncio.get_running_loop().time() + 1000)
+    reply = await reader.read()
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+async def test_a_body_that_goes_on_after_its_refusal_is_cut_off_in_silence(gateway: Running) -> None:
+    before = set(gateway.server._connections)
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(POST + b"Content-Length: 99999999\r\n\r\nabc")
+    reply = await reader.readuntil(b"}")
+    assert reply.startswith(b"HTTP/1.1 413 ")
+    [connection] = set(gateway.server._connections) - before
+    connection.check(asyncio.get_running_loop().time() + 1000)
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_what_is_wrong_behind_a_good_request_does_not_overtake_its_answer(gateway: Running) -> None:
+    reply = await gateway.raw(POST + b"Content-Length: 1\r\n\r\nanonsense\r\n\r\n")
+    assert reply.startswith(b"HTTP/1.1 201 ")
+    assert await gateway.pop_all() == [b"a"]
+
+
+async def test_an_idle_connection_outlives_the_deadline_of_its_last_request(gateway: Running) -> None:
+    await gateway.http.get("/healthz")
+    for connection in gateway.server._connections:
+        connection.check(asyncio.get_running_loop().time() + 1000)
+    assert (await gateway.http.get("/healthz")).status_code == 200
+
+
+async def test_a_websocket_whose_peer_is_gone_gives_its_messages_back(gateway: Running) -> None:
+    await gateway.publish(b"a")
+    reader, writer = await gateway.raw_socket("?ack")
+    await reader.readuntil(b"}\x82\x01a")
+    now = asyncio.get_running_loop().time()
+    [wire] = [connection for connection in gateway.server._connections if hasattr(connection, "begin")]
+    wire.check(now + 31)
+    assert await reader.readexactly(2) == b"\x89\x00"  # a ping
+    wire.check(now + 100)
+    async with asyncio.timeout(10):
+        while await gateway.counts() != (1, 0, 0):
+            pass
+    writer.close()
+
+
+# ---------------------------------------------------------------- pages
+
+
+async def test_another_host_name_over_loopback_is_refused(gateway: Running) -> None:
+    for host, status in [("evil.example", 421), ("localhost", 200), ("[::1]:80", 200), ("a.localhost:1", 200)]:
+        assert (await gateway.http.get("/healthz", headers={"Host": host})).status_code == status
+
+
+async def test_pages_of_other_origins_may_change_nothing(gateway: Running) -> None:
+    evil = {"Origin": "https://evil.example", "Content-Type": "text/plain"}
+    assert (await gateway.http.post(MESSAGES, content=b"x", headers=evil)).status_code == 403
+    assert (await gateway.http.delete(QUEUE, headers=evil)).status_code == 403
+    reply = await gateway.http.get(QUEUE, headers=evil)
+    assert "access-control-allow-origin" not in reply.headers
+    assert await gateway.pop_all() == []
+
+
+async def test_listed_origins_may_call(gateway: Running) -> None:
+    listed = {"Origin": "https://app.example"}
+    for reply in (
+        await gateway.http.post(MESSAGES, content=b"x", headers=listed),
+        await gateway.http.get("/v2/p1/queues/missing", headers=listed),
+    ):
+        assert reply.headers["access-control-allow-origin"] == "https://app.example"
+        assert reply.headers["vary"] == "Origin"
+        assert "access-control-allow-credentials" not in reply.headers
+
+
+async def test_a_preflight_is_answered_as_one(gateway: Running) -> None:
+    asked = {"Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "x-msg-x-a"}
+    listed = await gateway.http.options(QUEUE, headers={"Origin": "https://app.example", **asked})
+    assert (listed.status_code, listed.headers["access-control-allow-origin"]) == (204, "https://app.example")
+    assert "PUT" in listed.headers["access-control-allow-methods"]
+    assert listed.headers["access-control-allow-headers"] == "x-msg-x-a"
+    other = await gateway.http.options(QUEUE, headers={"Origin": "https://evil.example", **asked})
+    assert "access-control-allow-origin" not in other.headers
+
+
+# ---------------------------------------------------------------- the end
+
+
+async def test_a_stop_answers_everything_and_closes_websockets_with_1001(anyio_backend: object, tmp_path: Path) -> None:
+    async with running(tmp_path / "data", LIMITED, QueueOptions()) as gateway:
+        await gateway.http.put("/v2/p1/queues/empty")
+        waiting = asyncio.create_task(gateway.http.delete("/v2/p1/queues/empty/messages?wait=30"))
+        await gateway.polling(1)
+        async with gateway.socket("publish") as producer, gateway.socket("consume", "?ack") as consumer:
+            await producer.send(b"x")
+            await json_from(consumer)
+            await gateway.server.stop()
+            assert await producer.recv() == ""
+            for socket in (producer, consumer):
+                with pytest.raises(ConnectionClosed):
+                    while True:
+                        await socket.recv()
+                assert socket.close_code == 1001
+            assert (await waiting).status_code == 204
+            with pytest.raises(OSError):
+                await asyncio.open_connection(*gateway.address)
+        [queue] = [queue for queue in gateway.broker.queues() if queue.name.queue == "q"]
+        assert queue.counts().rdy == 1

@@ -1,0 +1,149 @@
+"""A real server process for tests: started on free ports, killed, restarted and stopped by its own handle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+READY_S_MAX = 60
+STOP_S_MAX = 15
+
+# The settings of whoever runs the tests must not reach the servers under test.
+FOREIGN = ("CURBSTONE_", "NARCONI_", "PORT")
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Return the environment without any setting of the server, and with `more`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)} | more
+
+
+class NotReady(AssertionError):
+    """The process ended before its ready line; `code` is its exit code, `log` what it said on stderr."""
+
+    def __init__(self, code: int, log: str) -> None:
+        super().__init__(f"the server ended with code {code} before it was ready:\n{log}")
+        self.code = code
+        self.log = log
+
+
+class ServerProcess:
+    """`curbstone serve` with its data in `data_dir`; running and listening when the constructor returns.
+
+    `args` are added to the command line, where they win over the port 0 given here. A context manager:
+    at the end the process is stopped if it still runs. Its stderr is in `log_file`, over all restarts.
+    """
+
+    stomp: tuple[str, int]
+    http: tuple[str, int]
+
+    def __init__(self, data_dir: Path, *args: str, env: dict[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.args = args
+        self.env = clean_environment() if env is None else env
+        self.log_file = data_dir.with_name(data_dir.name + ".log")
+        self.ready_line = ""
+        self.process = self._start(())
+
+    @property
+    def url(self) -> str:
+        """The HTTP base URL, without a slash at the end."""
+        host, port = self.http
+        return f"http://{host}:{port}"
+
+    @property
+    def log(self) -> str:
+        """What the server has written to stderr so far."""
+        return self.log_file.read_text(encoding="utf-8", errors="replace")
+
+    def command(self) -> list[str]:
+        """The command line; a subclass may put a tracer in front of it."""
+        return [sys.executable, "-m", "curbstone", "serve", "--data", str(self.data_dir)]
+
+    def kill(self) -> None:
+        """End it as a power cut would: SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self._wait()
+
+    def stop(self) -> int:
+        """Ask it to stop with SIGTERM, wait until it is gone, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._wait()
+
+    def restart(self, *, same_ports: bool = False) -> None:
+        """Start it again on the same data, after killing it if it runs; with new ports unless asked otherwise."""
+        if self.process.poll() is None:
+            self.kill()
+        again = (f"--stomp-addr={_address(self.stomp)}", f"--http-addr={_address(self.http)}") if same_ports else ()
+        self.process = self._start(again)
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            code = self.stop()
+        else:  # the test ended it, and knows how
+            self._wait()
+            code = 0
+        print(f"--- log of the server\n{self.log}")  # pytest shows it when the test failed
+        if kind is None:
+            assert code == 0, f"the server stopped with code {code}"
+
+    def _start(self, again: tuple[str, ...]) -> subprocess.Popen[str]:
+        free_ports = ("--stomp-addr=127.0.0.1:0", "--http-addr=127.0.0.1:0")
+        with self.log_file.open("ab") as log:
+            process = subprocess.Popen(
+                [*self.command(), *free_ports, *self.args, *again],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self.env,
+                cwd=self.data_dir.parent,  # not the checkout: what is imported is what is installed
+            )
+        assert process.stdout is not None
+        self.ready_line = _first_line(process, process.stdout)
+        if not self.ready_line:
+            process.stdout.close()
+            raise NotReady(process.wait(STOP_S_MAX), self.log)
+        for word in self.ready_line.split()[2:]:
+            name, _, address = word.partition("=")
+            host, _, port = address.rpartition(":")
+            setattr(self, name, (host.strip("[]"), int(port)))
+        return process
+
+    def _wait(self) -> int:
+        try:
+            code = self.process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+        return code
+
+
+def _address(pair: tuple[str, int]) -> str:
+    host, port = pair
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _first_line(process: subprocess.Popen[str], stdout: IO[str]) -> str:
+    """Return the first line, "" if the process ends without one. A process that hangs is killed."""
+    deadline = threading.Timer(READY_S_MAX, process.kill)
+    deadline.start()
+    try:
+        return stdout.readline().rstrip("\n")
+    finally:
+        deadline.cancel()
+        deadline.join()

@@ -1,0 +1,125 @@
+"""What was promised and what came of it: the judge of a simulated run.
+
+Each message carries a token in its body. A token is `confirmed` once its publish was, `doomed` from
+the moment something was asked that removes it (ack, pop, purge, expiry) and `gone` once that was
+confirmed. After everything was drained:
+
+- confirmed and not doomed: came out, once
+- gone: never came out after that
+- refused for want of room: never came out
+- anything that came out was sent, and its body is what was sent
+- what came out first time and in order was published in that order
+- of a transaction that was not confirmed: all or nothing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from curbstone.core.message import Message
+
+
+@dataclass
+class Unit:
+    """A transaction: the tokens it publishes and those it acks."""
+
+    publishes: list[int] = field(default_factory=list)
+    acks: list[int] = field(default_factory=list)
+    confirmed: bool = False
+    refused: bool = False
+
+
+class Violation(AssertionError):
+    """A promise that was not kept."""
+
+
+class History:
+    """All that happened to all tokens of a run."""
+
+    def __init__(self) -> None:
+        self._next = 1
+        self.bodies: dict[int, bytes] = {}
+        self.confirmed: set[int] = set()
+        self.refused: set[int] = set()
+        self.doomed: set[int] = set()
+        self.gone: set[int] = set()
+        self.doomed_alone: set[int] = set()
+        """Doomed by something else than a transaction."""
+        self.units: list[Unit] = []
+        self.violations: list[Violation] = []
+        self.live: dict[int, str] = {}
+        """Tokens that are delivered and unsettled now, and to whom."""
+
+    def message(self, size: int, delay_ms: int = 0) -> Message:
+        """Return a message with a new token."""
+        token = self._next
+        self._next += 1
+        body = (b"%d:" % token).ljust(size, b"abcdefgh"[token % 8 : token % 8 + 1])
+        self.bodies[token] = body
+        return Message(body, b"n:%d\n" % token if token % 3 else b"", delay_ms=delay_ms)
+
+    @staticmethod
+    def token(message: Message) -> int:
+        return int(message.body.partition(b":")[0])
+
+    def delivered(self, message: Message, to: str) -> None:
+        """A message was handed to somebody. What is wrong with that is kept for `check`: the engine catches errors."""
+        try:
+            self._delivered(message, to)
+        except Violation as violation:
+            self.violations.append(violation)
+
+    def check(self) -> None:
+        """Raise the first violation there was."""
+        if self.violations:
+            raise self.violations[0]
+
+    def _delivered(self, message: Message, to: str) -> None:
+        token = self.token(message)
+        if self.bodies.get(token) != message.body:
+            raise Violation(f"token {token} came out as it was not sent")
+        if message.headers.split(b"x-dead-")[0] != (b"n:%d\n" % token if token % 3 else b""):
+            raise Violation(f"token {token} came out with the headers {message.headers!r}")
+        if token in self.gone:
+            raise Violation(f"token {token} came back after its settling was confirmed, to {to}")
+        if token in self.refused:
+            raise Violation(f"token {token} came out though it was refused")
+        if token in self.live:
+            raise Violation(f"token {token} is with {self.live[token]} and was given to {to} too")
+        self.live[token] = to
+
+    def crashed(self) -> None:
+        """Nobody holds anything any more."""
+        self.live.clear()
+
+    def judge(self, came_out: list[int]) -> None:
+        """Compare what a full drain gave with what was promised."""
+        seen = set(came_out)
+        if len(seen) != len(came_out):
+            raise Violation(f"twice in one drain: {sorted(t for t in seen if came_out.count(t) > 1)}")
+        lost = sorted(self.confirmed - self.doomed - seen)
+        if lost:
+            raise Violation(f"lost: {lost}")
+        back = sorted(self.gone & seen)
+        if back:
+            raise Violation(f"settled for good, and back: {back}")
+        phantoms = sorted(t for t in seen if t not in self.bodies or t in self.refused)
+        if phantoms:
+            raise Violation(f"never accepted, and there: {phantoms}")
+        for unit in self.units:
+            there = [token in seen or token in self.doomed for token in unit.publishes]
+            if any(there) and not all(there):
+                raise Violation(f"half of a transaction: {dict(zip(unit.publishes, there, strict=True))}")
+            if unit.publishes and unit.acks and not unit.confirmed:
+                acked = [token not in seen for token in unit.acks if token not in self.others_doom(unit)]
+                if acked and any(acked) != all(there):
+                    raise Violation(f"a transaction's publishes {all(there)}, its acks {acked}: {unit}")
+
+    def spare_again(self) -> None:
+        """A transaction was refused: what only it would have acked is not doomed."""
+        self.doomed = self.doomed_alone.union(*[unit.acks for unit in self.units])
+
+    def others_doom(self, unit: Unit) -> set[int]:
+        """Return the tokens of a transaction's acks that may be gone for another reason."""
+        elsewhere = {token for other in self.units if other is not unit for token in other.acks}
+        return {token for token in unit.acks if token in self.doomed_alone or token in elsewhere}

@@ -1,0 +1,395 @@
+"""One simulated history: random work on a few queues, faults, crashes, and in the end a drain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from curbstone.core.broker import Broker
+from curbstone.core.consumer import Consumer
+from curbstone.core.errors import CurbstoneError, QueueFull, StaleDelivery
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName, queue_name
+from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.queue import Outcome, Queue
+from curbstone.core.waiters import Lease
+from tests.sim.history import History, Unit, Violation
+from tests.sim.world import Crash, SimDisk, SimHost
+
+CAP = 96 * 1024
+
+
+class Run:
+    """See the module's docstring. Everything comes from the seed."""
+
+    def __init__(self, seed: int, *, steps: int = 250, faults: bool = True) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.steps = steps
+        self.faults = faults
+        self.disk = SimDisk(self.rng)
+        self.disk.caps = self._cap_of
+        self.history = History()
+        self.wall_ms = 1_700_000_000_000
+        self.names = [queue_name(name) for name in ("a", "b", "dead")][: self.rng.choice([2, 3, 3])]
+        self.max_size = self.rng.choice([60, 400, 3000])
+        self.crashes = 0
+        self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
+        self.consumers: list[Consumer] = []
+        self.leases: list[tuple[Queue, Lease]] = []
+        self._start()
+
+    def _cap_of(self, directory: str) -> int | None:
+        return CAP if directory.startswith("queues/") else None
+
+    def _start(self) -> None:
+        """Start, and start again where a crash comes in the middle of recovery."""
+        while True:
+            self.host = SimHost(self.rng, self.wall_ms)
+            try:
+                self.broker = Broker.open(
+                    self.host,
+                    self.disk,
+                    defaults=QueueOptions(cap=CAP, max_message_size=CAP // 8),
+                    sync=SyncMode("always"),
+                    salt=lambda: self.rng.randrange(1 << 32),
+                )
+                break
+            except Crash:
+                self._power_off()
+        for queue in self.broker.queues():
+            if queue.damaged:
+                raise Violation(f"a crash alone left damage: {queue.damaged}")
+        self.epoch = object()
+
+    def _power_off(self) -> None:
+        self.crashes += 1
+        self.disk.crash()
+        self.disk.eio_chance = 0
+        self.disk.capacity = 1 << 60
+        self.wall_ms = self.host.now_ms() + self.rng.choice([1, 1000, 60_000])
+        self.consumers.clear()
+        self.leases.clear()
+        self.history.crashed()
+
+    # --- the work
+
+    def run(self) -> History:
+        """Do it all; raise Violation where a promise was not kept."""
+        weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
+        weights["publish"] += 2
+        weights["go_on"] += 6
+        names = list(weights)
+        for _ in range(self.steps):
+            action = self.rng.choices(names, list(weights.values()))[0]
+            self._guarded(lambda action=action: ACTIONS[action](self))  # type: ignore[misc]
+            self._check()
+            if self.rng.random() < 0.01:
+                self._crash()
+        if self.rng.random() < 0.5:
+            self._crash()
+        self._drain()
+        return self.history
+
+    def _check(self) -> None:
+        self.history.check()
+        if self.disk.over_cap:
+            raise Violation(self.disk.over_cap[0])
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Crash:
+            self._power_off()
+            self._start()
+
+    def _crash(self) -> None:
+        """Stop at some call of the operating system that is still to come, or now."""
+        if self.rng.random() < 0.7:
+            self.disk.crash_in = self.rng.randrange(12)
+            try:
+                for _ in range(20):
+                    if not (self.host.work() or self.host.turn()):
+                        break
+            except Crash:
+                pass
+        self._power_off()
+        if self.rng.random() < 0.2:
+            self.disk.crash_in = self.rng.randrange(30)
+        self._start()
+        self.disk.crash_in = -1
+
+    def _queue(self) -> Queue:
+        return self.broker.ensure(self.rng.choice(self.names))
+
+    def publish(self) -> None:
+        """Publish a few, maybe atomically, maybe with a delay."""
+        queue = self._queue()
+        count = self.rng.choice([1, 1, 3, 20])
+        delay = self.rng.choice([0, 0, 0, 50, 5000])
+        messages = [self.history.message(self.rng.randrange(10, self.max_size), delay) for _ in range(count)]
+        tokens = [self.history.token(message) for message in messages]
+        atomic = self.rng.random() < 0.2
+        if atomic:
+            self.history.units.append(Unit(tokens))
+
+        def done(error: CurbstoneError | None, first_seq: int, covered: int) -> None:
+            mine, tokens[:covered] = tokens[:covered], []
+            if error is None:
+                self.history.confirmed.update(mine)
+                if not delay:
+                    self.ordered.setdefault(queue.name, []).extend(mine)
+            elif isinstance(error, QueueFull) and "disk" not in str(error):
+                self.history.refused.update(mine)
+
+        queue.publish(messages, done, atomic=atomic)
+
+    def subscribe(self) -> None:
+        """One more consumer."""
+        if len(self.consumers) > 4:
+            return
+        queue = self._queue()
+        window = self.rng.choice([1, 5, 50])
+        consumer: Consumer
+
+        def deliver(deliveries: list[Delivery]) -> None:
+            for delivery in deliveries:
+                self.history.delivered(delivery.message, f"a consumer of {queue.name}")
+
+        consumer = queue.subscribe(deliver, window=window, weight=self.rng.choice([1, 2]), on_closed=lambda _: None)
+        self.consumers.append(consumer)
+
+    def settle(self) -> None:
+        """Settle some of what some consumer holds."""
+        holders = [consumer for consumer in self.consumers if consumer.unsettled]
+        if not holders:
+            return
+        consumer = self.rng.choice(holders)
+        seqs = list(consumer.unsettled)
+        chosen = self.rng.sample(seqs, self.rng.randrange(1, len(seqs) + 1))
+        tokens = [self.history.token(consumer.unsettled[seq].message) for seq in chosen]
+        kind = self.rng.choice(["ack", "ack", "nack", "reject"])
+        for token in tokens:
+            self.history.live.pop(token, None)
+        if kind == "nack":
+            consumer.nack(chosen, self.rng.choice([None, 0, 100]), "no")
+            return
+        if kind == "reject" and "dead" in {name.queue for name in self.names} and consumer.queue.options.dead_letter:
+            consumer.reject(chosen, "bad")
+            return
+        self._doom(tokens)
+        (consumer.ack if kind == "ack" else consumer.reject)(chosen, on_done=lambda error: self._settled(error, tokens))
+
+    def _doom(self, tokens: list[int], *, alone: bool = True) -> None:
+        self.history.doomed.update(tokens)
+        if alone:
+            self.history.doomed_alone.update(tokens)
+
+    def _settled(self, error: CurbstoneError | None, tokens: list[int]) -> None:
+        if error is None:
+            self.history.gone.update(tokens)
+
+    def leave(self) -> None:
+        """A consumer goes, or pauses."""
+        if not self.consumers:
+            return
+        consumer = self.rng.choice(self.consumers)
+        if self.rng.random() < 0.3:
+            consumer.pause()
+            return
+        for delivery in consumer.unsettled.values():
+            self.history.live.pop(self.history.token(delivery.message), None)
+        self.consumers.remove(consumer)
+        consumer.close()
+
+    def lease(self) -> None:
+        """Take a few for a while, or settle a few of those."""
+        if self.leases and self.rng.random() < 0.6:
+            queue, lease = self.leases.pop(self.rng.randrange(len(self.leases)))
+            token = self.history.token(lease.delivery.message)
+            self.history.live.pop(token, None)
+            self._doom([token])
+
+            def settled(error: CurbstoneError | None, count: int, stale: list[str]) -> None:
+                if error is None and count:
+                    self.history.gone.add(token)
+                elif error is not None and not stale:
+                    self.leases.append((queue, lease))
+
+            queue.settle_leases([lease.token], Outcome.ACK, settled)
+            return
+        queue = self._queue()
+        epoch = self.epoch
+
+        def leased(leases: list[Lease] | CurbstoneError) -> None:
+            if isinstance(leases, list) and epoch is self.epoch:
+                self.leases += [(queue, lease) for lease in leases]
+
+        # Leases run out by themselves: who holds a message then is not followed.
+        queue.lease(self.rng.choice([1, 3]), 60_000_000, leased)
+
+    def transaction(self) -> None:
+        """Publish to one or two queues, and ack what a consumer holds: all or nothing."""
+        transaction = self.broker.transaction()
+        unit = Unit()
+        for _ in range(self.rng.choice([0, 1, 3])):
+            queue = self._queue()
+            message = self.history.message(self.rng.randrange(10, self.max_size))
+            unit.publishes.append(self.history.token(message))
+            transaction.publish(queue, message)
+        holders = [consumer for consumer in self.consumers if consumer.unsettled]
+        if holders:
+            consumer = self.rng.choice(holders)
+            seqs = self.rng.sample(list(consumer.unsettled), min(len(consumer.unsettled), self.rng.choice([1, 2])))
+            unit.acks = [self.history.token(consumer.unsettled[seq].message) for seq in seqs]
+            transaction.ack(consumer, seqs)
+            for token in unit.acks:  # who has it while the transaction is under way is not followed
+                self.history.live.pop(token, None)
+        self.history.units.append(unit)
+        self._doom(unit.acks, alone=False)
+
+        def done(error: CurbstoneError | None) -> None:
+            if error is None:
+                unit.confirmed = True
+                self.history.confirmed.update(unit.publishes)
+                self.history.gone.update(unit.acks)
+            elif isinstance(error, QueueFull) and "disk" not in str(error):
+                self.history.refused.update(unit.publishes)
+                unit.publishes.clear()
+                unit.acks.clear()
+                self.history.spare_again()
+
+        transaction.commit(done)
+
+    def options(self) -> None:
+        """Change what a queue does with messages that fail."""
+        names = [name for name in self.names if name.queue != "dead"]
+        changes: dict[str, object] = {"max_tries": self.rng.choice([0, 3])}
+        changes["dead_letter"] = "dead" if "dead" in {name.queue for name in self.names} else ""
+        if not changes["dead_letter"]:
+            changes["max_tries"] = 0
+        self.broker.declare(self.rng.choice(names), changes, lambda _: None)
+
+    def purge(self) -> None:
+        """Empty a queue of what nobody holds."""
+        if self.rng.random() < 0.7:
+            return
+        self.host.settle()
+        queue = self._queue()
+        self.host.settle()
+        present: list[Message] = []
+        queue.peek(100_000, lambda found: present.extend([p.message for p in found if p.state != "wip"]))  # type: ignore[union-attr]
+        self.host.settle()
+        tokens = [self.history.token(message) for message in present]
+        self._doom(tokens)
+
+        def purged(error: CurbstoneError | None, count: int) -> None:
+            if error is None:
+                if count < len(tokens):
+                    raise Violation(f"purged {count} of {len(tokens)}")
+                self.history.gone.update(tokens)
+
+        queue.purge(purged)
+
+    def go_on(self) -> None:
+        """Let things happen."""
+        for _ in range(self.rng.choice([1, 3, 30])):
+            if self.rng.random() < 0.5:
+                self.host.work()
+            else:
+                self.host.turn()
+
+    def time(self) -> None:
+        """Let time pass; now and then the wall clock jumps."""
+        self.host.pass_time(self.rng.choice([1, 100, 2000]))
+        if self.rng.random() < 0.1:
+            self.host.wall_offset_ms += self.rng.choice([-3_600_000, 3_600_000, 315_360_000_000])
+
+    def trouble(self) -> None:
+        """The disk fails for a while, or fills up."""
+        if not self.faults:
+            return
+        dice = self.rng.random()
+        if dice < 0.3:
+            self.disk.eio_chance = self.rng.choice([0.05, 0.5, 1.0])
+        elif dice < 0.5:
+            used = sum(len(inode.cache) for inode in self.disk.names.values())
+            self.disk.capacity = used + self.rng.randrange(20_000)
+        else:
+            self.disk.eio_chance = 0
+            self.disk.capacity = 1 << 60
+
+    # --- the end
+
+    def _drain(self) -> None:
+        """Take everything out of all queues and judge."""
+        self.disk.eio_chance = 0
+        self.disk.capacity = 1 << 60
+        self.disk.crash_in = -1
+        for consumer in self.consumers:
+            for delivery in consumer.unsettled.values():
+                self.history.live.pop(self.history.token(delivery.message), None)
+            consumer.close()
+        self.host.settle()
+        self.host.pass_time(10_000)
+        self.host.settle()
+        for queue, lease in self.leases:
+            self.history.live.pop(self.history.token(lease.delivery.message), None)
+            queue.settle_leases([lease.token], Outcome.NACK, lambda *_: None)
+        self.leases.clear()
+        self.host.settle()
+        out = self._drain_queues()
+        self._check()
+        self.history.judge([self.history.token(message) for messages in out.values() for message in messages])
+        for name, messages in out.items():
+            self._judge_order(name, messages)
+
+    def _drain_queues(self) -> dict[QueueName, list[Message]]:
+        """Consume and ack everything, also what goes from queue to queue meanwhile."""
+        out: dict[QueueName, list[Message]] = {}
+        for queue in self.broker.queues():
+            out[queue.name] = []
+            self._drainer(queue, out[queue.name])
+        for _ in range(12):
+            self.host.settle()
+            self.host.pass_time(10_000)
+        self.host.settle()
+        for queue in self.broker.queues():
+            counts = queue.counts()
+            if counts.rdy or counts.delayed or counts.wip:
+                raise Violation(f"{queue.name} says {counts} after everything was acked")
+        return out
+
+    def _drainer(self, queue: Queue, out: list[Message]) -> None:
+        def deliver(deliveries: list[Delivery]) -> None:
+            for delivery in deliveries:
+                self.history.delivered(delivery.message, "the drain")
+                self.history.live.pop(self.history.token(delivery.message), None)
+                out.append(delivery.message)
+            consumer.ack([delivery.message.seq for delivery in deliveries])
+
+        consumer = queue.subscribe(deliver, window=7, on_closed=lambda _: None)
+
+    def _judge_order(self, name: QueueName, messages: list[Message]) -> None:
+        there = {self.history.token(message) for message in messages}
+        expected = [token for token in self.ordered.get(name, []) if token in there]
+        by_seq = [self.history.token(message) for message in sorted(messages, key=lambda message: message.seq)]
+        if [token for token in by_seq if token in set(expected)] != expected:
+            raise Violation(f"{name}: out of order")
+
+
+ACTIONS: dict[str, Callable[[Run], None]] = {
+    "publish": Run.publish,
+    "subscribe": Run.subscribe,
+    "settle": Run.settle,
+    "leave": Run.leave,
+    "lease": Run.lease,
+    "transaction": Run.transaction,
+    "options": Run.options,
+    "purge": Run.purge,
+    "go_on": Run.go_on,
+    "time": Run.time,
+    "trouble": Run.trouble,
+}
+
+__all__ = ["Run", "StaleDelivery", "Violation"]

@@ -1,0 +1,109 @@
+"""The engine in a made world: crashes, torn writes, failing syncs and full disks, hundreds of crashes a second.
+
+A failure names its seed; with CURBSTONE_SIM_SEED set to it the first history is that one, step by step.
+How long the long test takes is set by CURBSTONE_SIM_SECONDS.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+from heapq import heappush
+
+import pytest
+
+from curbstone.core.group import Group
+from curbstone.core.log import Log
+from curbstone.core.message import Message
+from curbstone.core.writer import Writer
+from tests.sim.run import Run
+from tests.sim.world import SimFile
+
+FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
+SEEDS_AT_ONCE = 25
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """The engine logs each failure of the disk; there are thousands."""
+    logging.getLogger("curbstone.core").setLevel(logging.CRITICAL + 1)
+
+
+def simulate(seed: int, *, faults: bool) -> int:
+    """Run one history; return how many crashes it had."""
+    run = Run(seed, faults=faults)
+    try:
+        run.run()
+    except Exception as error:
+        error.add_note(f"seed {seed}, faults {faults}: CURBSTONE_SIM_SEED={seed} repeats it")
+        raise
+    return run.crashes
+
+
+@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and faults"])
+def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -> None:
+    first = FIRST_SEED + block * SEEDS_AT_ONCE
+    assert sum(simulate(seed, faults=faults) for seed in range(first, first + SEEDS_AT_ONCE)) > 0
+
+
+@pytest.mark.soak
+def test_nothing_confirmed_is_lost_for_as_long_as_asked() -> None:
+    seconds = float(os.environ.get("CURBSTONE_SIM_SECONDS", "600"))
+    seed = int(os.environ.get("CURBSTONE_SIM_SEED", str(time.time_ns() // 1_000_000 % 1_000_000_000)))
+    print(f"\nfirst seed {seed}")
+    end = time.monotonic() + seconds
+    runs = crashes = 0
+    while time.monotonic() < end:
+        crashes += simulate(seed + runs, faults=runs % 2 == 1)
+        runs += 1
+    print(f"{runs} histories, {crashes} crashes in {seconds:.0f} s")
+
+
+def finds_something(seeds: range, *, faults: bool = False) -> bool:
+    """Return whether some seed ends in a broken promise, or a broken engine."""
+    for seed in seeds:
+        try:
+            Run(seed, faults=faults).run()
+        except Exception:
+            return True
+    return False
+
+
+def test_the_simulator_sees_a_disk_that_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimFile, "sync", lambda self: None)
+    assert finds_something(range(10))
+
+
+def test_the_simulator_sees_a_message_given_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Group.release
+
+    def release(self: Group, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
+        original(self, message, tries, due_ms, mature_ms)
+        heappush(self._returned, message.seq)
+
+    monkeypatch.setattr(Group, "release", release)
+    assert finds_something(range(20))
+
+
+def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Writer, "settled", lambda self, group, reason, seqs: self._queue.dirty())
+    assert finds_something(range(10))
+
+
+def test_the_simulator_sees_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "publish_room", property(lambda self: 1 << 40))
+    assert finds_something(range(20))
+
+
+def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SimFile.sync
+
+    def sync(self: SimFile) -> None:
+        with suppress(OSError):
+            original(self)
+
+    monkeypatch.setattr(SimFile, "sync", sync)
+    assert finds_something(range(100), faults=True)

@@ -1,0 +1,363 @@
+"""A world made of memory: clock, turns and a disk that tears, forgets and fails, all from one seed.
+
+The fault model of the disk. What may be lost in a crash, and nothing else:
+
+- A write that was not synced: each of its 512-byte sectors on its own is there or not, in any
+  combination; a lost sector in a grown file reads as zeros. A truncation likewise happened or not.
+- A name that was created, renamed or removed and whose directory was not synced: the last few such
+  changes of a directory are undone, or any of them.
+- A sync may fail with EIO. Then some of what it should have written is durable and some is not, the
+  file still reads as if all were, and the next sync succeeds without writing the lost part.
+- A write may fail with ENOSPC when the disk is full; part of it may be done.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+SECTOR = 512
+
+
+class Crash(BaseException):
+    """The machine stops here."""
+
+
+class Inode:
+    """A file's bytes: as the process reads them, and as they are on the platter."""
+
+    def __init__(self) -> None:
+        self.cache = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes]] = []  # (offset, data), or (size, None-like marker) for a truncation
+
+    def copy_durable(self) -> Inode:
+        inode = Inode()
+        inode.durable = bytearray(self.durable)
+        inode.cache = bytearray(self.durable)
+        return inode
+
+
+def put(target: bytearray, offset: int, data: bytes) -> None:
+    if len(target) < offset + len(data):
+        target.extend(bytes(offset + len(data) - len(target)))
+    target[offset : offset + len(data)] = data
+
+
+class SimFile:
+    """An open file of the simulated disk."""
+
+    def __init__(self, disk: SimDisk, inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._open = True
+
+    def read(self, offset: int, size: int) -> bytes:
+        assert self._open
+        return bytes(self._inode.cache[offset : offset + size])
+
+    def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        assert self._open, "write to a closed file"
+        data = b"".join(buffers)
+        self._disk.tick()
+        fits = self._disk.room_for(self._inode, offset + len(data))
+        if not fits:
+            data = data[: self._disk.rng.randrange(len(data) + 1)]
+            if not self._disk.room_for(self._inode, offset + len(data)):
+                data = b""
+        if data:
+            self._inode.pending.append((offset, data))
+            put(self._inode.cache, offset, data)
+            self._disk.check_cap()
+        if not fits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def sync(self) -> None:
+        assert self._open
+        self._disk.tick()
+        inode = self._inode
+        if self._disk.sync_fails():
+            self._disk.tear(inode)
+            raise OSError(errno.EIO, "Input/output error")
+        for offset, data in inode.pending:
+            if offset < 0:
+                del inode.durable[-offset - 1 :]
+            else:
+                put(inode.durable, offset, data)
+        inode.pending.clear()
+
+    def truncate(self, size: int) -> None:
+        assert self._open
+        self._disk.tick()
+        del self._inode.cache[size:]
+        self._inode.pending.append((-size - 1, b""))
+
+    def size(self) -> int:
+        return len(self._inode.cache)
+
+    def close(self) -> None:
+        self._open = False
+
+
+class SimDisk:
+    """See the module's docstring."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.names: dict[str, Inode] = {}
+        self.durable_names: dict[str, Inode] = {}
+        self.dirs: set[str] = {""}
+        self.durable_dirs: set[str] = {""}
+        self.changes: list[tuple[str, str, Inode | None]] = []
+        self.capacity = 1 << 60
+        self.caps: Callable[[str], int | None] = lambda _directory: None
+        self.over_cap: list[str] = []
+        self.crash_in = -1
+        self.eio_chance = 0.0
+        self.ops = 0
+
+    # --- faults
+
+    def tick(self) -> None:
+        """One more call of the operating system; the crash may be due here."""
+        self.ops += 1
+        if self.crash_in >= 0:
+            self.crash_in -= 1
+            if self.crash_in < 0:
+                raise Crash
+
+    def sync_fails(self) -> bool:
+        return self.eio_chance > 0 and self.rng.random() < self.eio_chance
+
+    def room_for(self, inode: Inode, end: int) -> bool:
+        if self.capacity >= 1 << 60:
+            return True
+        used = sum(len(other.cache) for other in self.names.values() if other is not inode)
+        return used + max(end, len(inode.cache)) <= self.capacity
+
+    def tear(self, inode: Inode) -> None:
+        """Some of what was not synced is durable, some is not."""
+        mood = self.rng.random()
+        for offset, data in inode.pending:
+            if offset < 0:
+                if self.rng.random() < 0.5:
+                    del inode.durable[-offset - 1 :]
+                continue
+            if mood < 0.25:
+                continue
+            if mood < 0.4:
+                put(inode.durable, offset, data)
+                continue
+            if mood < 0.6:
+                put(inode.durable, offset, data[: self.rng.randrange(len(data) + 1)])
+                continue
+            position = 0
+            while position < len(data):
+                step = min(SECTOR - (offset + position) % SECTOR, len(data) - position)
+                if self.rng.random() < 0.5:
+                    put(inode.durable, offset + position, data[position : position + step])
+                position += step
+            if self.rng.random() < 0.5:
+                put(inode.durable, offset + len(data), b"")
+        inode.pending.clear()
+
+    def crash(self) -> None:
+        """Forget what was not durable; what is left is what a restart finds."""
+        for inode in {id(i): i for i in [*self.names.values(), *self.durable_names.values()]}.values():
+            self.tear(inode)
+        keep_prefix = self.rng.random() < 0.7
+        cut = self.rng.randrange(len(self.changes) + 1)
+        for position, change in enumerate(self.changes):
+            if position < cut if keep_prefix else self.rng.random() < 0.5:
+                self._apply(change)
+        self.changes.clear()
+        self.names = {}
+        copies: dict[int, Inode] = {}
+        there = {p: i for p, i in self.durable_names.items() if p.rpartition("/")[0] in self.durable_dirs}
+        self.durable_names = there  # a file is lost with the directory it was made in
+        for path, inode in self.durable_names.items():
+            copies.setdefault(id(inode), inode.copy_durable())
+            self.names[path] = copies[id(inode)]
+        self.durable_names = dict(self.names)
+        self.dirs = set(self.durable_dirs)
+        self.crash_in = -1
+
+    def _apply(self, change: tuple[str, str, Inode | None]) -> None:
+        kind, path, inode = change
+        if kind == "create" and inode is not None:
+            self.durable_names[path] = inode
+        elif kind == "remove":
+            self.durable_names.pop(path, None)
+        elif kind == "mkdir":
+            self.durable_dirs.add(path)
+        elif kind == "rmtree":
+            self.durable_dirs = {d for d in self.durable_dirs if d != path and not d.startswith(path + "/")}
+            self.durable_names = {p: i for p, i in self.durable_names.items() if not p.startswith(path + "/")}
+        elif kind.startswith("rename:"):
+            old = kind.removeprefix("rename:")
+            if old in self.durable_names:
+                self.durable_names[path] = self.durable_names.pop(old)
+            elif old in self.durable_dirs:
+                self.durable_dirs = {path if d == old else d for d in self.durable_dirs}
+                moved = {p: i for p, i in self.durable_names.items() if p.startswith(old + "/")}
+                for name, found in moved.items():
+                    del self.durable_names[name]
+                    self.durable_names[path + name.removeprefix(old)] = found
+
+    def check_cap(self) -> None:
+        sizes: dict[str, int] = {}
+        for path, inode in self.names.items():
+            directory = path.rpartition("/")[0]
+            sizes[directory] = sizes.get(directory, 0) + len(inode.cache)
+        for directory, size in sizes.items():
+            cap = self.caps(directory)
+            if cap is not None and size > cap:
+                self.over_cap.append(f"{directory} holds {size} bytes, its cap is {cap}")
+
+    # --- the port
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        self.tick()
+        if create:
+            if path in self.names:
+                raise FileExistsError(path)
+            self.names[path] = inode = Inode()
+            self.changes.append(("create", path, inode))
+        elif path not in self.names:
+            raise FileNotFoundError(path)
+        return SimFile(self, self.names[path])
+
+    def list_dir(self, path: str) -> list[str]:
+        prefix = path + "/" if path else ""
+        if path not in self.dirs:
+            raise FileNotFoundError(path)
+        found = {p.removeprefix(prefix).partition("/")[0] for p in self.names if p.startswith(prefix)}
+        found |= {d.removeprefix(prefix).partition("/")[0] for d in self.dirs if d.startswith(prefix) and d != path}
+        return sorted(found - {""})
+
+    def make_dir(self, path: str) -> None:
+        self.tick()
+        if path in self.dirs:
+            raise FileExistsError(path)
+        self.dirs.add(path)
+        self.changes.append(("mkdir", path, None))
+
+    def rename(self, old: str, new: str) -> None:
+        self.tick()
+        if old in self.names:
+            self.names[new] = self.names.pop(old)
+        elif old in self.dirs:
+            self.dirs = {new if d == old else d for d in self.dirs}
+            for path in [p for p in self.names if p.startswith(old + "/")]:
+                self.names[new + path.removeprefix(old)] = self.names.pop(path)
+        else:
+            raise FileNotFoundError(old)
+        self.changes.append((f"rename:{old}", new, None))
+
+    def remove(self, path: str) -> None:
+        self.tick()
+        if self.names.pop(path, None) is None:
+            raise FileNotFoundError(path)
+        self.changes.append(("remove", path, None))
+
+    def remove_tree(self, path: str) -> None:
+        self.tick()
+        self.dirs = {d for d in self.dirs if d != path and not d.startswith(path + "/")}
+        self.names = {p: i for p, i in self.names.items() if not p.startswith(path + "/")}
+        self.changes.append(("rmtree", path, None))
+
+    def sync_dir(self, path: str) -> None:
+        self.tick()
+        if self.sync_fails():
+            raise OSError(errno.EIO, "Input/output error")
+        rest = []
+        for change in self.changes:
+            if change[1].rpartition("/")[0] == path:
+                self._apply(change)
+            else:
+                rest.append(change)
+        self.changes = rest
+
+    def close(self) -> None:
+        pass
+
+
+class SimTimer:
+    """A pending call."""
+
+    def __init__(self, fn: Callable[[], object]) -> None:
+        self.fn: Callable[[], object] | None = fn
+
+    def cancel(self) -> None:
+        self.fn = None
+
+
+class SimHost:
+    """Time that passes when told to, turns that happen when told to, jobs that run when told to."""
+
+    def __init__(self, rng: Random, wall_ms: int) -> None:
+        self.rng = rng
+        self._now_ms = wall_ms
+        self.wall_offset_ms = 0
+        self.soon: list[Callable[[], object]] = []
+        self.timers: list[tuple[int, int, SimTimer]] = []
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+        self._count = 0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def wall_ms(self) -> int:
+        return self._now_ms + self.wall_offset_ms
+
+    def call_soon(self, fn: Callable[[], object]) -> object:
+        self.soon.append(fn)
+        return None
+
+    def call_later(self, delay_ms: int, fn: Callable[[], object]) -> SimTimer:
+        timer = SimTimer(fn)
+        self._count += 1
+        heappush(self.timers, (self._now_ms + max(delay_ms, 0), self._count, timer))
+        return timer
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    def turn(self) -> bool:
+        """Run what `call_soon` gathered; False if there was nothing."""
+        soon, self.soon = self.soon, []
+        for fn in soon:
+            fn()
+        return bool(soon)
+
+    def work(self) -> bool:
+        """Run one job, any of those that wait; False if there is none."""
+        if not self.jobs:
+            return False
+        job, done = self.jobs.pop(self.rng.randrange(len(self.jobs)))
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = job()
+        except Exception as caught:
+            error = caught
+        self.soon.append(lambda: done(result, error))
+        return True
+
+    def pass_time(self, most_ms: int) -> None:
+        """Let up to `most_ms` pass, and what is due happen."""
+        end = self._now_ms + most_ms
+        while self.timers and self.timers[0][0] <= end:
+            due, _, timer = heappop(self.timers)
+            self._now_ms = max(self._now_ms, due)
+            if timer.fn is not None:
+                timer.fn()
+        self._now_ms = end
+
+    def settle(self) -> None:
+        """Go on until nothing is left to do but wait for time to pass."""
+        while self.turn() or self.work():
+            pass

@@ -1,0 +1,136 @@
+"""CONNECT, heart-beats and deadlines (C1 to C20).
+
+Each test is named by the number its pitfall has in the project's conformance list.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import curbstone
+from curbstone.stomp.limits import Limits
+from tests.stomp.harness import SUB, Client, send
+
+
+def test_c01_stomp_is_connect() -> None:
+    client = Client(version=None)
+    (connected,) = client.send("STOMP|accept-version:1.2|host:x")
+    assert connected.command == "CONNECTED"
+    assert connected.headers["server"] == f"curbstone/{curbstone.__version__}"
+    assert connected.headers["x-sync"] == "always"
+
+
+@pytest.mark.parametrize(
+    ("accept", "version"),
+    [("1.2,1.1,1.0", "1.2"), ("1.0,1.1", "1.1"), ("1.0, 1.2 ", "1.2"), ("1.0", "1.0"), ("1.1,2.0", "1.1")],
+)
+def test_c02_the_highest_common_version(accept: str, version: str) -> None:
+    (connected,) = Client(version=None).send(f"CONNECT|accept-version:{accept}|host:x")
+    assert connected.headers["version"] == version
+
+
+def test_c03_no_accept_version_is_1_0() -> None:
+    client = Client(version="1.0")
+    assert client.connected.headers["version"] == "1.0"
+    assert client.connected.headers["session"]
+    (message,) = client.send(send(), SUB)
+    assert "1.0" in client.error(f"NACK|message-id:{message.headers['message-id']}").headers["message"]
+
+
+def test_c04_no_common_version() -> None:
+    error = Client(version=None).error("CONNECT|accept-version:2.0|host:x")
+    assert error.headers["version"] == "1.0,1.1,1.2"
+    assert b"2.0" in error.body
+
+
+def test_c05_host_may_be_missing() -> None:
+    (connected,) = Client(version=None).send("CONNECT|accept-version:1.2")
+    assert connected.command == "CONNECTED"
+
+
+def test_c07_a_second_connect() -> None:
+    assert "already connected" in Client().error("CONNECT|accept-version:1.2|host:x").headers["message"]
+
+
+@pytest.mark.parametrize("frame", [send(), SUB, "ACK|id:1.1.0", "DISCONNECT", "BEGIN|transaction:t"])
+def test_c08_nothing_before_connect(frame: str) -> None:
+    client = Client(version=None)
+    assert "must CONNECT first" in client.error(frame).headers["message"]
+    assert not client.broker.all
+
+
+def test_c09_receipt_on_connect_is_ignored() -> None:
+    assert [f.command for f in Client(version=None).send("CONNECT|accept-version:1.2|receipt:1")] == ["CONNECTED"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [("", "0,0"), ("|heart-beat:0,0", "0,0"), ("|heart-beat:5000,6000", "6000,5000"), ("|heart-beat:500,0", "0,500"),
+     ("|heart-beat:0,1", "100,0"), ("|heart-beat:10000, 20000", "20000,10000")],
+)  # fmt: skip
+def test_c11_c12_heart_beat_is_always_answered_in_milliseconds(asked: str, answered: str) -> None:
+    assert Client(connect=asked).connected.headers["heart-beat"] == answered
+
+
+@pytest.mark.parametrize("value", ["a,b", "1", "-1,0", "1,2,3", "", "1,", "99999999999,0"])
+def test_c13_bad_heart_beats(value: str) -> None:
+    client = Client(version=None)
+    assert "heart-beat" in client.error(f"CONNECT|accept-version:1.2|heart-beat:{value}").headers["message"]
+
+
+def test_c14_c15_a_silent_client_is_given_up_after_twice_its_interval_and_a_second() -> None:
+    client = Client(connect="|heart-beat:1000,0")
+    started = client.now_ms
+    assert client.session.tick(started + 3000) <= started + 6000
+    assert not client.session.closing
+    client.now_ms += 2000
+    client.feed(b"\n")
+    client.session.tick(client.now_ms + 3000)
+    assert not client.session.closing, "any byte is a sign of life"
+    client.session.tick(client.now_ms + 3001)
+    assert "heart-beat" in client.read()[0].headers["message"]
+    assert client.session.closing
+
+
+def test_c16_the_server_beats_when_it_has_nothing_to_say() -> None:
+    client = Client(connect="|heart-beat:0,1000")
+    now = client.now_ms
+    outs = []
+    while now < client.now_ms + 5000:
+        now = client.session.tick(now)
+        outs.append((now, b"".join(client.session.take_output())))
+    beats = [at for at, out in outs if out == b"\n"]
+    assert len(beats) >= 5
+    assert max(later - earlier for earlier, later in zip(beats, beats[1:], strict=False)) <= 1000
+    client.send(send("x", "receipt:1"))
+    client.session.tick(now + 500)
+    assert client.session.take_output() == [], "data counts"
+
+
+def test_c18_connect_has_a_deadline() -> None:
+    client = Client(version=None, limits=Limits(connect_ms=1000))
+    client.feed(b"CONNECT\nhost")
+    client.session.tick(client.now_ms + 999)
+    assert not client.session.closing
+    client.session.tick(client.now_ms + 1000)
+    assert client.read()[0].command == "ERROR"
+    assert client.session.closing
+
+
+def test_c19_http_gets_an_http_answer() -> None:
+    client = Client(version=None)
+    client.feed(b"GE")
+    client.feed(b"T / HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = b"".join(client.session.take_output())
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert client.session.closing
+
+
+def test_c20_tls_is_recognised() -> None:
+    client = Client(version=None)
+    client.feed(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(32, 90)))
+    assert client.session.closing
+    assert client.session.take_output() == []
+    assert "tls" in client.session.failure

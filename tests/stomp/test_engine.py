@@ -1,0 +1,206 @@
+"""STOMP over real sockets on the real engine: what was confirmed is there after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stomp
+
+from curbstone.core.broker import Broker
+from curbstone.core.disk import OsDisk
+from curbstone.core.host import AsyncioHost
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.stomp.limits import Limits
+from curbstone.stomp.server import StompServer
+from tests.stomp.client import Peer, exercise, until
+
+A = QueueName("default", "a")
+SUB = b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client-individual\n\n\0"
+
+
+class World:
+    def __init__(self, broker: Broker, server: StompServer, address: tuple[str, int]) -> None:
+        self.broker = broker
+        self.server = server
+        self.address = address
+        self.peers: list[Peer] = []
+
+    async def peer(self) -> Peer:
+        peer = await Peer.open(self.address)
+        self.peers.append(peer)
+        await peer.connect()
+        return peer
+
+    def count(self, name: QueueName = A) -> int:
+        counts = self.broker.get(name).counts()
+        return counts.rdy + counts.wip + counts.delayed
+
+
+@asynccontextmanager
+async def serving(path: Path, options: QueueOptions | None = None) -> AsyncIterator[World]:
+    host = AsyncioHost(asyncio.get_running_loop())
+    broker = Broker.open(
+        host, OsDisk(path), defaults=options or QueueOptions(), sync=SyncMode.parse("always"), max_ttl_ms=3_600_000
+    )
+    server = StompServer(broker, host, limits=Limits())
+    world = World(broker, server, await server.start(("127.0.0.1", 0)))
+    try:
+        yield world
+    finally:
+        for peer in world.peers:
+            await peer.close()
+        await server.stop()
+        stopped = asyncio.Event()
+        broker.shutdown(stopped.set)
+        await asyncio.wait_for(stopped.wait(), 10)
+        host.close()
+
+
+def run(path: Path, *tests: Callable[[World], Awaitable[None]], options: QueueOptions | None = None) -> None:
+    """Run each test on a server of its own life, all on the same data."""
+
+    async def main() -> None:
+        for test in tests:
+            async with serving(path, options) as world:
+                await test(world)
+
+    asyncio.run(main())
+
+
+def test_confirmed_messages_and_acks_survive_a_restart(tmp_path: Path) -> None:
+    async def before(world: World) -> None:
+        peer = await world.peer()
+        for n in range(10):
+            await peer.send(b"SEND\ndestination:/queue/a\nk:v%d\nreceipt:%d\n\nbody %d\0" % (n, n, n))
+        assert [(await peer.frame()).headers["receipt-id"] for _ in range(10)] == [str(n) for n in range(10)]
+        await peer.send(SUB)
+        for _ in range(5):
+            message = await peer.frame()
+            await peer.send(b"ACK\nid:%b\nreceipt:a\n\n\0" % message.headers["ack"].encode())
+        for _ in range(10):
+            frame = await peer.frame()
+            if frame.command == "RECEIPT":
+                assert frame.headers["receipt-id"] == "a"
+
+    async def after(world: World) -> None:
+        peer = await world.peer()
+        await peer.send(SUB)
+        for n in range(5, 10):
+            message = await peer.frame()
+            assert (message.body, message.headers["k"]) == (b"body %d" % n, f"v{n}")
+            assert message.headers["redelivered"] == "true"
+
+    run(tmp_path, before, after)
+
+
+def test_a_transaction_over_two_queues_is_one(tmp_path: Path) -> None:
+    async def before(world: World) -> None:
+        peer = await world.peer()
+        await peer.send(b"SEND\ndestination:/queue/a\n\nin\0" + SUB)
+        message = await peer.frame()
+        await peer.send(
+            b"BEGIN\ntransaction:t\n\n\0ACK\nid:%b\ntransaction:t\n\n\0"
+            b"SEND\ndestination:/queue/b\ntransaction:t\n\nout\0COMMIT\ntransaction:t\nreceipt:c\n\n\0"
+            % message.headers["ack"].encode()
+        )
+        assert (await peer.frame()).headers["receipt-id"] == "c"
+
+    async def after(world: World) -> None:
+        assert world.count() == 0
+        assert world.count(QueueName("default", "b")) == 1
+
+    run(tmp_path, before, after)
+
+
+def test_a_full_queue_refuses_with_an_error_and_the_receipt(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        body = b"x" * 1000
+        for n in range(100):
+            await peer.send(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%b\0" % (n, body))
+        frames = await peer.rest()
+        assert frames[-1].command == "ERROR"
+        assert "cap" in frames[-1].body.decode()
+        confirmed = [frame.headers["receipt-id"] for frame in frames[:-1]]
+        assert frames[-1].headers["receipt-id"] == str(len(confirmed))
+        assert confirmed == [str(n) for n in range(len(confirmed))]
+        assert world.count() >= len(confirmed)
+
+    run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
+
+
+def test_a_count_follows_the_queue(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        await peer.send(b"SUBSCRIBE\nid:c\ndestination:/queue/a/count\n\n\0")
+        assert (await peer.frame()).body == b"0"
+        other = await world.peer()
+        await other.send(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
+        assert (await peer.frame()).body == b"1"
+        await other.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\n\n\0")
+        assert (await peer.frame()).body == b"0"
+
+    run(tmp_path, test)
+
+
+def test_topics_and_their_queues(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        readers = [await world.peer() for _ in range(2)]
+        for reader in readers:
+            await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
+            assert (await reader.frame()).headers["receipt-id"] == "s"
+        writer = await world.peer()
+        await writer.send(b"SEND\ndestination:/topic/news\nreceipt:r\n\nhot\0")
+        assert (await writer.frame()).headers["receipt-id"] == "r"
+        for reader in readers:
+            assert (await reader.frame()).body == b"hot"
+            await reader.close()
+        await until(lambda: not world.broker.queues())
+
+    run(tmp_path, test)
+
+
+def test_the_acks_of_a_topic_are_confirmed_although_its_queue_goes(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for goodbye in (b"UNSUBSCRIBE\nid:0\n\n\0", b""):
+            peer = await world.peer()
+            await peer.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nack:client\n\n\0")
+            await peer.send(b"SEND\ndestination:/topic/news\n\nhot\0")
+            message = await peer.frame()
+            ack = b"ACK\nid:%b\nreceipt:a\n\n\0" % message.headers["ack"].encode()
+            await peer.send(goodbye + ack + b"DISCONNECT\nreceipt:d\n\n\0")
+            assert [frame.headers.get("receipt-id") for frame in await peer.rest()] == ["a", "d"]
+            await until(lambda: not world.broker.queues())
+
+    run(tmp_path, test)
+
+
+def test_a_deleted_queue_ends_its_subscribers_with_an_error(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer, producer = await world.peer(), await world.peer()
+        await peer.send(SUB.replace(b"\n\n", b"\nreceipt:s\n\n"))
+        await peer.frame()
+        await producer.send(b"SEND\ndestination:/queue/a\nreceipt:1\n\n1\0")
+        await producer.frame()
+        assert (await peer.frame()).command == "MESSAGE"
+        world.broker.delete(A, lambda _existed: None)
+        assert (await peer.rest())[-1].command == "ERROR"
+        await producer.send(b"SEND\ndestination:/queue/a\nreceipt:2\n\n2\0")
+        assert (await producer.frame()).headers["receipt-id"] == "2", "created again on the next use"
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("kind", [stomp.Connection10, stomp.Connection11, stomp.Connection12])
+def test_stomp_py_in_every_version(tmp_path: Path, kind: Any) -> None:
+    async def test(world: World) -> None:
+        await asyncio.to_thread(exercise, kind, world.address)
+        await until(lambda: world.count() == 1)
+
+    run(tmp_path, test)

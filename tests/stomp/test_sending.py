@@ -1,0 +1,96 @@
+"""SEND, receipts and the end of a connection (M1 to M10), and the headers keuss adds to SEND.
+
+Each test is named by the number its pitfall has in the project's conformance list.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.stomp.harness import SUB, Client, send
+
+
+@pytest.mark.parametrize(
+    "destination",
+    [None, "", " ", "/unknown/x", "/queue/", "/q/a", "a b", "/queue/a/b/c", "/queue/a/count", "..", "/exchange/x/y"],
+)
+def test_m01_a_bad_destination(destination: str | None) -> None:
+    client = Client()
+    line = "" if destination is None else f"|destination:{destination}"
+    error = client.error(f"SEND{line}|receipt:r||x")
+    assert error.headers["receipt-id"] == "r"
+    assert "destination" in error.body.decode()
+    assert not client.broker.all
+
+
+def test_m02_a_receipt_comes_only_after_the_commit() -> None:
+    client = Client()
+    client.feed(Client.frame(send("x", "receipt:r")))
+    assert client.read() == []
+    (receipt,) = client.turn()
+    assert (receipt.command, receipt.headers) == ("RECEIPT", {"receipt-id": "r"})
+
+
+def test_m03_one_publish_for_all_sends_of_a_read() -> None:
+    client = Client()
+    assert client.receipts(send("1"), send("2", "receipt:r"), send("3")) == ["r"]
+    assert client.broker.calls == [("publish", "a", [b"1", b"2", b"3"])]
+
+
+def test_m04_a_receipt_on_every_frame() -> None:
+    client = Client()
+    one, two = [f for f in client.send(send("1"), send("2"), SUB + "|receipt:s") if f.command == "MESSAGE"]
+    assert client.receipts(f"ACK|id:{one.headers['ack']}|receipt:a") == ["a"]
+    assert client.receipts(f"NACK|id:{two.headers['ack']}|receipt:n") == ["n"]
+    assert client.receipts("UNSUBSCRIBE|id:0|receipt:u") == ["u"]
+    assert client.receipts("BEGIN|transaction:t|receipt:b", "COMMIT|transaction:t|receipt:c") == ["b", "c"]
+    assert client.receipts("BEGIN|transaction:t|receipt:b2", "ABORT|transaction:t|receipt:ab") == ["b2", "ab"]
+    assert client.receipts(SUB + "|receipt:s2") == ["s2"]
+    assert client.receipts("DISCONNECT|receipt:d") == ["d"]
+
+
+@pytest.mark.parametrize("receipt", ["a", "ä ö", r"a\cb\\c\n", "a:b", "x" * 10_000, " spaced ", ""])
+def test_m05_receipts_are_echoed_exactly(receipt: str) -> None:
+    client = Client()
+    client.feed(Client.frame(send("x", f"receipt:{receipt}", "receipt:second")))
+    client.broker.turn()
+    assert b"".join(client.session.take_output()) == f"RECEIPT\nreceipt-id:{receipt}\n\n\0\n".encode()
+
+
+def test_m06_a_queue_is_created_on_first_use() -> None:
+    client = Client()
+    client.send(send(queue="/queue/shop/orders"))
+    assert [str(name) for name in client.broker.all] == ["shop/orders"]
+
+
+def test_m07_what_was_sent_before_the_socket_closed_is_stored() -> None:
+    client = Client()
+    client.feed(Client.frame(send("1", "receipt:1")) + Client.frame(send("2")) + b"SEND\ndestination:/queue/a\n\nhalf")
+    client.session.lose()
+    assert client.turn() == []
+    assert client.broker.bodies("a") == [b"1", b"2"]
+
+
+def test_m08_after_disconnect_nothing_counts() -> None:
+    client = Client()
+    received = client.send(send("1", "receipt:1"), "DISCONNECT|receipt:d", send("2"))
+    assert [frame.headers["receipt-id"] for frame in received] == ["1", "d"], "its receipt is the last"
+    assert client.session.closing
+    assert client.broker.bodies("a") == [b"1"]
+
+
+def test_m09_disconnect_returns_deliveries_and_aborts_transactions() -> None:
+    client = Client()
+    client.send(send("1"), SUB, "BEGIN|transaction:t", send("2", "transaction:t"))
+    assert client.send("DISCONNECT") == []
+    assert client.session.closing
+    (message,) = Client(client.broker).send(SUB)
+    assert (message.body, message.headers["redelivered"], message.headers["x-tries"]) == (b"1", "true", "1")
+    assert client.broker.bodies("a") == [b"1"]
+
+
+def test_frames_before_a_bad_one_still_count_and_get_their_receipts() -> None:
+    client = Client()
+    received = client.send(send("1", "receipt:1"), "BOGUS", send("2"))
+    assert [frame.command for frame in received] == ["RECEIPT", "ERROR"]
+    assert client.broker.bodies("a") == [b"1"]

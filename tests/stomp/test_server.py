@@ -1,0 +1,311 @@
+"""The TCP server over real sockets, with the engine in memory: pressure, deadlines and the way it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import stomp
+
+from curbstone.stomp.limits import Limits
+from curbstone.stomp.server import StompServer
+from tests.stomp.client import CONNECT, WAIT_S, Peer, exercise, until
+from tests.stomp.fake_broker import FakeBroker
+
+
+class LiveBroker(FakeBroker):
+    """The fake engine with a turn of its own in each turn of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._woken = False
+
+    def wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._woken = False
+        self.turn()
+
+
+class Host:
+    """Real time; `shift_ms` makes it pass."""
+
+    shift_ms = 0
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000 + self.shift_ms
+
+
+class World:
+    """A server and its peers."""
+
+    def __init__(self, server: StompServer, broker: LiveBroker, host: Host, address: tuple[str, int]) -> None:
+        self.server = server
+        self.broker = broker
+        self.host = host
+        self.address = address
+        self._peers: list[Peer] = []
+
+    async def peer(self, connect: bool = True) -> Peer:
+        peer = await Peer.open(self.address)
+        self._peers.append(peer)
+        if connect:
+            assert (await peer.connect()).command == "CONNECTED"
+        return peer
+
+    async def close(self) -> None:
+        """Close all peers, then the server."""
+        for peer in self._peers:
+            await peer.close()
+        await self.server.stop()
+
+
+@asynccontextmanager
+async def serving(limits: Limits | None = None) -> AsyncIterator[World]:
+    broker, host = LiveBroker(), Host()
+    server = StompServer(cast(Any, broker), cast(Any, host), limits=limits)
+    address = await server.start(("127.0.0.1", 0))
+    world = World(server, broker, host, address)
+    try:
+        yield world
+    finally:
+        await world.close()
+
+
+def run(test: Callable[[World], Awaitable[None]], limits: Limits | None = None) -> None:
+    async def main() -> None:
+        async with serving(limits) as world:
+            await test(world)
+
+    asyncio.run(main())
+
+
+def test_a_message_goes_round() -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        await peer.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0")
+        await peer.send(b"SEND\ndestination:/queue/a\nreceipt:r\nk:v\n\nhello\0")
+        frames = {frame.command: frame for frame in (await peer.frame(), await peer.frame())}
+        assert frames["RECEIPT"].headers["receipt-id"] == "r"
+        assert (frames["MESSAGE"].body, frames["MESSAGE"].headers["k"]) == (b"hello", "v")
+        await peer.send(b"ACK\nid:%b\nreceipt:a\n\n\0" % frames["MESSAGE"].headers["ack"].encode())
+        assert (await peer.frame()).headers["receipt-id"] == "a"
+        await peer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
+        assert [frame.headers for frame in await peer.rest()] == [{"receipt-id": "bye"}]
+
+    run(test)
+
+
+def test_a_thousand_sends_in_one_write_get_their_receipts_in_order() -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        await peer.send(b"".join(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%d\0" % (n, n) for n in range(1000)))
+        for n in range(1000):
+            assert (await peer.frame()).headers["receipt-id"] == str(n)
+        publishes = [call for call in world.broker.calls if call[0] == "publish"]
+        assert len(publishes) < 10, "together, not one by one"
+
+    run(test)
+
+
+def test_m10_an_error_reaches_a_client_that_is_still_sending() -> None:
+    """A reset of a socket with unread input used to destroy the ERROR before the client could read it."""
+
+    async def test(world: World) -> None:
+        for _ in range(20):
+            peer = await world.peer()
+            peer.writer.write(b"BOGUS\nreceipt:r\n\n\0" + b"x" * 3_000_000)
+            (error,) = await peer.rest()
+            assert error.command == "ERROR"
+            peer.writer.close()
+
+    run(test)
+
+
+def test_m07_send_and_close_at_once() -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * 500)
+        peer.writer.close()
+        await until(lambda: len(world.broker.all) == 1 and len(world.broker.bodies("a")) == 500)
+
+    run(test)
+
+
+def test_a_client_may_close_its_half_and_still_get_its_receipts() -> None:
+    """As in `printf ... | nc host 61613`."""
+
+    async def test(world: World) -> None:
+        peer = await world.peer(connect=False)
+        peer.writer.write(CONNECT + b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
+        peer.writer.write_eof()
+        assert [frame.command for frame in await peer.rest()] == ["CONNECTED", "RECEIPT"]
+
+    run(test)
+
+
+def test_a_client_that_does_not_read_is_not_sent_to() -> None:
+    async def test(world: World) -> None:
+        lazy = await world.peer()
+        await lazy.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:auto\n\n\0")
+        producer = await world.peer()
+        count, body = 2000, b"x" * 10_000
+        for n in range(count):
+            await producer.send(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%b\0" % (n, body))
+            if n % 100 == 99:
+                for _ in range(100):
+                    await producer.frame()
+        assert len(world.broker.bodies("a")) > 0, "the socket is full, the rest stays in the queue"
+        for _ in range(count):
+            assert (await lazy.frame()).body == body
+        assert world.broker.bodies("a") == []
+
+    run(test)
+
+
+def test_reading_stops_while_too_much_is_unconfirmed() -> None:
+    class SlowBroker(LiveBroker):
+        slow = True
+
+        def _turn(self) -> None:
+            if not self.slow:
+                super()._turn()
+            self._woken = False
+
+    async def main() -> None:
+        broker, host = SlowBroker(), Host()
+        server = StompServer(cast(Any, broker), cast(Any, host), limits=Limits(unconfirmed_max=1000))
+        broker.slow = False
+        world = World(server, broker, host, await server.start(("127.0.0.1", 0)))
+        peer = await world.peer()
+        broker.slow = True
+        count = 100_000
+        peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * count + b"DISCONNECT\nreceipt:r\n\n\0")
+        await until(lambda: bool(broker.all))
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        taken = len(broker.bodies("a"))
+        assert taken < count, "the rest waits in the socket"
+        broker.slow = False
+        broker.wake()
+        assert [frame.headers for frame in await peer.rest()] == [{"receipt-id": "r"}]
+        assert len(broker.bodies("a")) == count
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_reading_stops_while_a_client_does_not_read_its_receipts() -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        count, receipt = 30_000, "r" * 1000
+        peer.writer.write(f"SEND\ndestination:/queue/a\nreceipt:{receipt}\n\n1\0".encode() * count)
+        (client,) = world.server._clients
+        await until(lambda: not client._reading)
+        assert client._transport.get_write_buffer_size() < 4_000_000
+        assert len(world.broker.bodies("a")) < count
+        for _ in range(count):
+            assert (await peer.frame()).headers["receipt-id"] == receipt
+        assert len(world.broker.bodies("a")) == count
+
+    run(test, Limits(output_bytes_max=1_000_000))
+
+
+def test_c18_a_client_that_does_not_connect_is_closed() -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer(connect=False)
+        await peer.send(b"CONN")
+        (error,) = await peer.rest()
+        assert "CONNECT" in error.headers["message"]
+
+    run(test, Limits(connect_ms=50))
+
+
+def test_a_frame_that_trickles_in_is_given_up() -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        await peer.send(b"SEND\ndestination:/queue/a\n")
+        world.host.shift_ms = 60_000
+        (error,) = await peer.rest()
+        assert "complete frame" in error.headers["message"]
+
+    run(test, Limits(connect_ms=100, frame_ms=100))
+
+
+def test_c16_heart_beats_over_a_socket() -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer(connect=False)
+        await peer.send(b"CONNECT\naccept-version:1.2\nheart-beat:0,100\n\n\0")
+        assert (await peer.frame()).headers["heart-beat"] == "100,0"
+        assert await asyncio.wait_for(peer.reader.readexactly(2), WAIT_S) == b"\n\n"
+
+    run(test)
+
+
+def test_stopping_tells_the_clients() -> None:
+    async def main() -> None:
+        async with serving() as world:
+            idle, busy = await world.peer(), await world.peer()
+            busy.writer.write(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
+            await until(lambda: bool(world.broker.all))
+            stopping = asyncio.ensure_future(world.server.stop())
+            (error,) = await idle.rest()
+            assert error.headers["message"] == "the server is shutting down"
+            assert [frame.command for frame in await busy.rest()] == ["RECEIPT", "ERROR"]
+            for peer in (idle, busy):
+                peer.writer.close()
+            await asyncio.wait_for(stopping, WAIT_S)
+            with pytest.raises(OSError):
+                await asyncio.open_connection(*world.address)
+
+    asyncio.run(main())
+
+
+def test_a_reset_connection_returns_its_deliveries() -> None:
+    async def test(world: World) -> None:
+        rude = await world.peer()
+        await rude.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0SEND\ndestination:/queue/a\n\n1\0")
+        assert (await rude.frame()).command == "MESSAGE"
+        raw: socket.socket = rude.writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        rude.writer.transport.abort()
+        other = await world.peer()
+        await other.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0")
+        message = await other.frame()
+        assert (message.headers["x-tries"], message.headers["redelivered"]) == ("1", "true")
+
+    run(test)
+
+
+def test_private_queues_of_an_earlier_life_are_deleted_at_the_start() -> None:
+    async def main() -> None:
+        from curbstone.core.names import QueueName
+
+        broker = LiveBroker()
+        broker.ensure(QueueName("_temp", "dead.topic.1"))
+        broker.ensure(QueueName("default", "kept"))
+        server = StompServer(cast(Any, broker), cast(Any, Host()))
+        await server.start(("127.0.0.1", 0))
+        assert [str(name) for name in broker.all] == ["default/kept"]
+        await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [stomp.Connection10, stomp.Connection11, stomp.Connection12])
+def test_stomp_py_in_every_version(kind: Any) -> None:
+    async def test(world: World) -> None:
+        await asyncio.to_thread(exercise, kind, world.address)
+        await until(lambda: len(world.broker.bodies("a")) == 1)
+
+    run(test)

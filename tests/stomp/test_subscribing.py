@@ -1,0 +1,223 @@
+"""SUBSCRIBE, UNSUBSCRIBE and MESSAGE (S1 to S13), counts, topics and temporary queues.
+
+Each test is named by the number its pitfall has in the project's conformance list.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.stomp.fake_broker import FakeBroker
+from tests.stomp.harness import CLIENT_SUB, SUB, Client, send
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_s01_an_id_is_needed_from_1_1_on(version: str) -> None:
+    assert "[id]" in Client(version=version).error("SUBSCRIBE|destination:/queue/a").headers["message"]
+
+
+def test_s01_none_is_needed_in_1_0() -> None:
+    client = Client(version="1.0")
+    (message,) = client.send(send(), "SUBSCRIBE|destination:/queue/a")
+    assert "subscription" not in message.headers
+
+
+def test_s02_an_id_can_be_used_once() -> None:
+    assert "already exists" in Client().error(SUB, SUB).headers["message"]
+
+
+def test_s03_an_unknown_ack_mode() -> None:
+    error = Client().error("SUBSCRIBE|id:0|destination:/queue/a|ack:foo")
+    assert b"ack:foo" in error.body
+
+
+def test_s04_without_ack_a_message_is_settled_when_sent() -> None:
+    client = Client()
+    (message,) = client.send(send(), "SUBSCRIBE|id:0|destination:/queue/a")
+    assert "ack" not in message.headers
+    assert client.broker.bodies("a") == []
+
+
+def test_s05_message_headers() -> None:
+    client = Client()
+    client.send(send("body", "content-type:text/plain", "k:v", "content-length:4"))
+    (message,) = client.send(SUB)
+    assert message.headers == {
+        "subscription": "0",
+        "destination": "/queue/a",
+        "message-id": "u1-1",
+        "ack": "1.1.0",
+        "content-length": "4",
+        "timestamp": "1700000000000",
+        "redelivered": "false",
+        "x-tries": "0",
+        "x-mature": "2023-11-14T22:13:20.000Z",
+        "content-type": "text/plain",
+        "k": "v",
+    }
+
+
+def test_s06_a_redelivery_has_the_same_id_and_a_new_ack() -> None:
+    client = Client()
+    (first,) = client.send(send(), SUB)
+    (second,) = client.send(f"NACK|id:{first.headers['ack']}")
+    assert first.headers["message-id"] == second.headers["message-id"]
+    assert first.headers["ack"] != second.headers["ack"]
+    assert (second.headers["x-tries"], second.headers["redelivered"]) == ("1", "true")
+    assert "no unsettled" in client.error(f"ACK|id:{first.headers['ack']}").headers["message"]
+
+
+@pytest.mark.parametrize("text", ["/queue/a", "a", "./a", ".", "/q/p/a", "/queue/p/a:b"])
+def test_s07_the_destination_is_written_as_subscribed(text: str) -> None:
+    client = Client()
+    client.feed(Client.frame(send(queue=text)) + Client.frame(f"SUBSCRIBE|id:0|destination:{text}"))
+    client.broker.turn()
+    assert f"\ndestination:{text}\n".encode() in b"".join(client.session.take_output())
+
+
+def test_s08_unsubscribe_of_an_unknown_id() -> None:
+    assert "no subscription" in Client().error("UNSUBSCRIBE|id:9").headers["message"]
+
+
+def test_s09_unsubscribe_by_destination_in_1_0() -> None:
+    client = Client(version="1.0")
+    client.send("SUBSCRIBE|destination:/queue/a", "UNSUBSCRIBE|destination:/queue/a")
+    assert client.send(send()) == []
+
+
+def test_s10_after_unsubscribe_what_is_unsettled_can_be_settled() -> None:
+    client = Client()
+    one, two = client.send(send("1"), send("2"), SUB)
+    assert client.send("UNSUBSCRIBE|id:0", send("3")) == []
+    assert client.receipts(f"ACK|id:{one.headers['ack']}|receipt:r") == ["r"]
+    assert client.broker.bodies("a") == [b"2", b"3"]
+    client.send(f"ACK|id:{two.headers['ack']}")
+    assert client.broker.bodies("a") == [b"3"]
+    assert not client.broker.all[next(iter(client.broker.all))].consumers, "nothing left to settle: it is gone"
+
+
+def test_s10_the_end_of_the_connection_returns_them() -> None:
+    client = Client()
+    client.send(send("1"), SUB)
+    client.send("UNSUBSCRIBE|id:0")
+    client.session.lose()
+    (message,) = Client(client.broker).send(SUB)
+    assert message.headers["x-tries"] == "1"
+
+
+def test_s11_a_late_ack_is_judged_by_the_mode_of_its_delivery() -> None:
+    client = Client()
+    one, two = client.send(send("1"), send("2"), SUB)
+    client.send("UNSUBSCRIBE|id:0")
+    client.send(CLIENT_SUB)
+    client.send(f"ACK|id:{two.headers['ack']}")
+    assert client.broker.bodies("a") == [b"1"], "client-individual: only the second"
+    client.send(f"ACK|id:{one.headers['ack']}")
+    assert client.broker.bodies("a") == []
+
+
+@pytest.mark.parametrize("header", ["prefetch-count", "x-wsize"])
+def test_s12_the_window(header: str) -> None:
+    for bad in ("0", "-1", "abc", "", "1.5"):
+        assert header in Client().error(f"{SUB}|{header}:{bad}").headers["message"]
+    client = Client()
+    first, second = client.send(*[send(str(n)) for n in range(5)], f"{SUB}|{header}:2")
+    (third,) = client.send(f"ACK|id:{first.headers['ack']}")
+    assert [f.body for f in (first, second, third)] == [b"0", b"1", b"2"]
+
+
+def test_s13_a_selector_is_refused() -> None:
+    assert "selector" in Client().error(f"{SUB}|selector:a=1").headers["message"]
+
+
+def test_curb_one_queue_for_every_destination() -> None:
+    client = Client(single_queue="main")
+    client.send(send("1", queue="foo"), send("2", queue="/anything/at all"))
+    assert [f.body for f in client.send("SUBSCRIBE|id:0|destination:.|ack:client-individual")] == [b"1", b"2"]
+    assert [str(name) for name in client.broker.all] == ["default/main"]
+
+
+@pytest.mark.parametrize("text", ["/queue/a/count", "a/count", "./a/count", "/queue/default/a/count"])
+def test_a_count_is_sent_at_once_and_on_change(text: str) -> None:
+    client = Client()
+    client.send(send("1"), send("2"))
+    (first,) = client.send(f"SUBSCRIBE|id:c|destination:{text}")
+    assert (first.body, first.headers["subscription"], first.headers["destination"]) == (b"2", "c", text)
+    (second,) = client.send(*[send(str(n)) for n in range(10)])
+    assert second.body == b"12", "once per turn"
+    assert second.headers["message-id"] != first.headers["message-id"]
+    client.send("UNSUBSCRIBE|id:c")
+    assert client.send(send("3")) == []
+
+
+def test_keuss_delays() -> None:
+    client = Client()
+    client.send(SUB, send("1", "x-delta-t:2000"), send("2", f"x-next-t:{client.broker.now_ms + 3000}"))
+    client.broker.advance(1999)
+    assert client.read() == []
+    client.broker.advance(1)
+    (first,) = client.read()
+    assert first.body == b"1"
+    assert not {"x-delta-t", "x-next-t"} & set(first.headers)
+    client.broker.advance(1000)
+    (second,) = client.read()
+    assert second.headers["x-mature"] == "2023-11-14T22:13:23.000Z"
+
+
+@pytest.mark.parametrize(
+    "header", ["x-delta-t:abc", "x-delta-t:-1", "x-next-t:soon", "expiration:1.5", "x-ks-groups:a b"]
+)
+def test_garbage_in_a_header_of_a_send_is_an_error(header: str) -> None:
+    assert header.encode() in Client().error(send("x", header)).body
+
+
+def test_keuss_groups() -> None:
+    client = Client()
+    client.send(send("1", "x-ks-groups:G1, G2"))
+    group = "SUBSCRIBE|id:{0}|destination:/queue/a|ack:client-individual|x-ks-group:G{0}"
+    received = client.send(*[group.format(n) for n in (1, 2, 3)])
+    assert sorted(f.headers["subscription"] for f in received) == ["1", "2"]
+
+
+def test_keuss_parallel_is_the_weight_in_the_round_robin() -> None:
+    client = Client()
+    client.send(f"{SUB}|x-parallel:3")
+    assert next(iter(client.broker.all.values())).consumers[0].weight == 3
+
+
+def test_keuss_headers_are_kept() -> None:
+    client = Client()
+    client.send(send("x", "x-ks-hdr-foo:bar", "x-msg-x-k:v"))
+    (message,) = client.send(SUB)
+    assert (message.headers["x-ks-hdr-foo"], message.headers["x-msg-x-k"]) == ("bar", "v")
+
+
+def test_a_topic_has_a_queue_for_each_subscription() -> None:
+    broker = FakeBroker()
+    one, two = Client(broker, name="s1"), Client(broker, name="s2")
+    for client in (one, two):
+        client.send("SUBSCRIBE|id:0|destination:/topic/news")
+    assert one.receipts(send("hot", "receipt:r", queue="/topic/news")) == ["r"]
+    assert [f.body for f in two.read()] == [b"hot"]
+    one.session.lose()
+    two.send("DISCONNECT")
+    broker.turn()
+    assert not broker.all, "they go with their connections"
+
+
+def test_a_temporary_queue_takes_the_reply() -> None:
+    broker = FakeBroker()
+    asker, server = Client(broker, name="s1"), Client(broker, name="s2")
+    asker.send("SUBSCRIBE|id:r|destination:/temp-queue/answers", send("?", "reply-to:/temp-queue/answers"))
+    (question,) = server.send(SUB)
+    reply_to = question.headers["reply-to"]
+    server.send(send("!", queue=reply_to))
+    (answer,) = asker.turn()
+    assert (answer.body, answer.headers["destination"]) == (b"!", "/temp-queue/answers")
+    assert "own" in Client(broker, name="s3").error(f"SUBSCRIBE|id:0|destination:{reply_to}").headers["message"]
+    asker.send(send("note to self", queue="/temp-queue/other"), "SUBSCRIBE|id:c|destination:/temp-queue/third/count")
+    asker.session.lose()
+    broker.turn()
+    assert [str(name) for name in broker.all] == ["default/a"]
+    assert server.receipts(send("!", "receipt:late", queue=reply_to)) == ["late"], "nobody waits for it any more"
+    assert not server.session.ending

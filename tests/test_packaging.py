@@ -1,0 +1,126 @@
+"""The wheel: only curbstone/* is in it, it lives beside stomp.py, and what it installs works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from curbstone import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_SOURCE = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "curbstone-data", "htmlcov")
+
+
+def run(*command: object, cwd: Path) -> str:
+    """Run a command outside the checkout and return its output; show its stderr if it fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def build(work: Path, *, links: bool) -> Path:
+    """Build a wheel from a copy of the checkout, with or without the links in curbstone/, and return it."""
+    source = work / "source"
+    shutil.copytree(ROOT, source, symlinks=True, ignore=NOT_SOURCE)
+    if not links:
+        for path in (source / "curbstone").iterdir():
+            if path.is_symlink():
+                path.unlink()
+    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", work)
+    run(sys.executable, "-m", "pip", "wheel", *options, source, cwd=work)
+    (wheel,) = work.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("wheel"), links=True)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """Return the interpreter of a new environment with stomp.py and, installed after it, the wheel.
+
+    Nothing comes from a network: stomp.py is copied from where the tests run, and the other
+    dependencies are found there by a path entry (which does not reach the editable install).
+    """
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home / "venv", with_pip=False)
+    interpreter = home / "venv" / "bin" / "python"
+    site = Path(run(interpreter, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip())
+    copy_distribution("stomp.py", site)
+    here = Path(str(distribution("typer").locate_file("")))
+    (site / "dependencies.pth").write_text(f"{here}\n")
+    install = ("-m", "pip", "--python", interpreter, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    run(sys.executable, *install, cwd=home)
+    return interpreter
+
+
+def copy_distribution(name: str, site: Path) -> None:
+    for file in distribution(name).files or ():
+        if ".." not in file.parts:  # not the scripts, which lie elsewhere
+            (site / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(str(file.locate()), site / file)
+
+
+def contents(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return [name for name in archive.namelist() if not name.startswith(f"curbstone-{__version__}.dist-info/")]
+
+
+def sources(folders: Sequence[str]) -> set[str]:
+    found = {f"curbstone/{path.name}" for path in (ROOT / "curbstone").glob("*.py")}
+    return found | {f"curbstone/{folder}/{path.name}" for folder in folders for path in (ROOT / folder).glob("*.py")}
+
+
+def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
+    names = contents(wheel)
+    assert not [name for name in names if not name.startswith("curbstone/")]
+    folders = [path.name for path in (ROOT / "curbstone").iterdir() if path.is_symlink()]
+    assert {name for name in names if name.endswith(".py")} == sources(folders)
+    assert "curbstone/py.typed" in names
+    assert {name for name in names if name.startswith("curbstone/openapi/")} >= {
+        f"curbstone/openapi/{path.name}" for path in (ROOT / "openapi").glob("*.yaml")
+    }
+
+
+def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Without symbolic links (the default on Windows) the table in pyproject.toml alone must do."""
+    assert sorted(contents(build(tmp_path, links=False))) == sorted(contents(wheel))
+
+
+def test_stomp_is_still_stomp_py(python: Path, tmp_path: Path) -> None:
+    program = "import stomp, curbstone.stomp.codec as ours; print(stomp.__file__, stomp.Connection12, ours.__file__)"
+    theirs, *_, ours = run(python, "-c", program, cwd=tmp_path).split()
+    assert theirs.endswith("site-packages/stomp/__init__.py")
+    assert ours.endswith("site-packages/curbstone/stomp/codec.py")
+    assert str(python.parent.parent) in theirs
+    assert str(python.parent.parent) in ours
+
+
+def test_no_file_of_stomp_py_changed(python: Path, wheel: Path) -> None:
+    (site,) = (python.parent.parent / "lib").glob("python3*/site-packages")
+    for file in distribution("stomp.py").files or ():
+        if ".." not in file.parts and file.suffix != ".pyc":
+            assert (site / file).read_bytes() == file.read_binary(), f"{file} was overwritten"
+
+
+def test_nothing_but_curbstone_can_be_imported_afterwards(python: Path) -> None:
+    (site,) = (python.parent.parent / "lib").glob("python3*/site-packages")
+    added = {path.name for path in site.iterdir() if path.suffix not in (".pth", ".dist-info")}
+    assert added - {"__pycache__", "docs", "stomp"} == {"curbstone"}
+
+
+def test_the_command_works(python: Path, tmp_path: Path) -> None:
+    assert run(python.parent / "curbstone", "--version", cwd=tmp_path) == f"curbstone {__version__}\n"
+    assert run(python, "-m", "curbstone", "--version", cwd=tmp_path) == f"curbstone {__version__}\n"

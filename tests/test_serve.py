@@ -1,0 +1,227 @@
+"""The server as a process: its ready line, its exit codes, one line for what is wrong, and restarts."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from tests.server import NotReady, ServerProcess, clean_environment
+
+
+def refused(*args: str, cwd: Path, **env: str) -> tuple[int, str]:
+    """Run a command line that can't work; return its exit code and its one line on stderr."""
+    command = [sys.executable, "-m", "curbstone", *args]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=clean_environment(**env), timeout=60)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.returncode, done.stderr
+
+
+def can_connect(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def stomp_dialogue(address: tuple[str, int], *frames: bytes) -> bytes:
+    """Send CONNECT and the frames, and return all that comes until a RECEIPT, an ERROR or the end."""
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0" + b"".join(frames))
+        answer = b""
+        while not re.search(rb"(RECEIPT|ERROR)\n[^\0]*\0", answer) and (part := connection.recv(65536)):
+            answer += part
+        return answer
+
+
+def test_the_ready_line_names_the_ports_that_were_free(server: ServerProcess) -> None:
+    form = r"curbstone ready stomp=127\.0\.0\.1:(\d+) http=127\.0\.0\.1:(\d+)"
+    match = re.fullmatch(form, server.ready_line)
+    assert match
+    assert (server.stomp[1], server.http[1]) == (int(match[1]), int(match[2]))
+    assert 0 not in (server.stomp[1], server.http[1])
+    assert can_connect(server.stomp)
+    assert can_connect(server.http)
+
+
+@pytest.mark.parametrize(("off", "left"), [("--stomp-addr=", "http"), ("--http-addr=", "stomp")])
+def test_a_listener_that_is_off_is_not_in_the_ready_line(tmp_path: Path, off: str, left: str) -> None:
+    with ServerProcess(tmp_path / "data", off) as server:
+        assert re.fullmatch(rf"curbstone ready {left}=127\.0\.0\.1:\d+", server.ready_line)
+
+
+def test_ipv6_addresses_are_printed_in_brackets(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--stomp-addr=[::1]:0", "--http-addr=") as server:
+        assert re.fullmatch(r"curbstone ready stomp=\[::1\]:\d+", server.ready_line)
+        assert can_connect(server.stomp)
+
+
+def test_nothing_but_the_ready_line_is_on_stdout(server: ServerProcess) -> None:
+    assert server.process.stdout is not None
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.stdout.read() == ""
+    assert server.stop() == 0
+    assert "stopped" in server.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_with_code_0_and_clients_still_connected(
+    server: ServerProcess, number: signal.Signals
+) -> None:
+    idle = socket.create_connection(server.stomp, timeout=10)
+    subscribed = socket.create_connection(server.stomp, timeout=10)
+    http = socket.create_connection(server.http, timeout=10)
+    with idle, subscribed, http:
+        subscribed.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0SUBSCRIBE\nid:1\ndestination:a\nreceipt:r\n\n\0")
+        http.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert http.recv(65536).startswith(b"HTTP/1.1 200")
+        while b"RECEIPT" not in (part := subscribed.recv(65536)):
+            assert part
+        server.process.send_signal(number)
+        last = b""
+        while part := subscribed.recv(65536):
+            last += part
+        assert last.lstrip(b"\n").startswith(b"ERROR\n")
+    assert server.process.wait(10) == 0
+    assert "Traceback" not in server.log
+
+
+def test_a_signal_closes_websockets_with_1001(server: ServerProcess) -> None:
+    queue = f"{server.url}/v2/default/queues/a"
+    assert httpx.put(queue).status_code == 201
+    with connect(queue.replace("http", "ws", 1), subprotocols=[Subprotocol("consume")]) as socket:
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionClosed) as caught:
+            socket.recv(timeout=10)
+    assert caught.value.rcvd is not None
+    assert caught.value.rcvd.code == 1001
+    assert server.process.wait(10) == 0
+
+
+def test_a_client_that_never_reads_can_not_hold_up_the_end(server: ServerProcess) -> None:
+    """Its socket is full, so the goodbye can't reach it: it is cut off in time."""
+    with socket.create_connection(server.stomp, timeout=10) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0SUBSCRIBE\nid:1\ndestination:a\n\n\0")
+        send = b"SEND\ndestination:a\n\n" + b"x" * 500_000 + b"\0"
+        last = b"SEND\ndestination:a\nreceipt:r\n\nlast\0"
+        assert b"receipt-id:r" in stomp_dialogue(server.stomp, *[send] * 8, last)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+
+
+def test_the_data_directory_is_for_its_owner_only(server: ServerProcess) -> None:
+    assert server.data_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_was_confirmed_is_there_after_kill_9_and_restart(server: ServerProcess) -> None:
+    send = b"SEND\ndestination:a\nreceipt:r\n\nhello\0"
+    assert b"RECEIPT\nreceipt-id:r\n" in stomp_dialogue(server.stomp, send)
+    server.kill()
+    assert server.process.returncode == -signal.SIGKILL
+    server.restart()
+    with socket.create_connection(server.stomp, timeout=10) as connection:
+        connection.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0SUBSCRIBE\nid:1\ndestination:a\n\n\0")
+        answer = b""
+        while b"hello\0" not in answer:
+            part = connection.recv(65536)
+            assert part, answer
+            answer += part
+    assert b"MESSAGE\n" in answer
+
+
+def test_it_can_come_back_on_the_same_ports(server: ServerProcess) -> None:
+    stomp, http = server.stomp, server.http
+    server.restart(same_ports=True)
+    assert (server.stomp, server.http) == (stomp, http)
+
+
+def test_a_second_process_on_the_same_data_is_refused(server: ServerProcess) -> None:
+    code, line = refused(
+        "serve", "--data", str(server.data_dir), "--stomp-addr=:0", "--http-addr=:0", "--log-level=warning",
+        cwd=server.data_dir.parent,
+    )  # fmt: skip
+    assert code == 1
+    assert re.search(rf"data directory .* in use by process {server.process.pid}\b", line)
+    assert can_connect(server.stomp)
+
+
+@pytest.mark.parametrize("kind", ["stomp", "http"])
+def test_a_port_in_use_is_one_line_and_code_1(server: ServerProcess, tmp_path: Path, kind: str) -> None:
+    port = getattr(server, kind)[1]
+    with pytest.raises(NotReady) as caught:
+        ServerProcess(tmp_path / "other", f"--{kind}-addr=127.0.0.1:{port}", "--log-level=warning")
+    assert caught.value.code == 1
+    assert caught.value.log == f"curbstone: can't listen for {kind} on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_a_host_that_is_not_here_is_one_line_and_code_1(tmp_path: Path) -> None:
+    with pytest.raises(NotReady) as caught:
+        ServerProcess(tmp_path / "data", "--stomp-addr=192.0.2.1:0", "--insecure", "--log-level=error")
+    assert caught.value.code == 1
+    assert caught.value.log == ("curbstone: can't listen for stomp on 192.0.2.1:0: Cannot assign requested address\n")
+
+
+def test_a_data_directory_that_can_not_be_one_is_one_line_and_code_1(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, line = refused("serve", "--data", str(tmp_path / "file"), "--log-level=error", cwd=tmp_path)
+    assert code == 1
+    assert "data directory" in line
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["serve", "--no-such-option"], "No such option: --no-such-option"),
+        (["serve", "-cap", "much"], "--cap: bad size 'much'"),
+        (["serve", "-addr=nowhere"], "--stomp-addr: bad address 'nowhere'"),
+        (["serve", "--cap"], "'--cap' requires an argument"),
+        (["serve", "more"], "unexpected extra argument"),
+        (["serve", "--http-addr", "0.0.0.0:8080"], "there is no authentication yet"),
+        (["serve", "--mqks-addr", ":25000"], "MQKS is not in this version"),
+        (["serve", "--config", "missing.toml"], "can't read the config file missing.toml"),
+        (["sevre"], "No such command 'sevre'"),
+        (["--bad"], "No such option: --bad"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_code_2(tmp_path: Path, args: list[str], said: str) -> None:
+    code, line = refused(*args, cwd=tmp_path)
+    assert code == 2
+    assert said in line
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_wrong_environment_is_one_line_and_code_2(tmp_path: Path) -> None:
+    code, line = refused("serve", cwd=tmp_path, CURBSTONE_SYNC="sometimes")
+    assert code == 2
+    assert line.startswith("curbstone: CURBSTONE_SYNC: bad sync mode 'sometimes'")
+
+
+def test_the_spellings_of_curb_are_accepted(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "-cap", "1MiB", "-addr", ":0") as server:
+        assert can_connect(server.stomp)
+
+
+def test_help_and_version_need_no_server(tmp_path: Path) -> None:
+    def output(*args: str) -> str:
+        command = [sys.executable, "-m", "curbstone", *args]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+
+    assert output("--version") == "curbstone 0.1.0\n"
+    assert "serve" in output()
+    text = " ".join(output("serve", "--help").split())
+    assert "-cap, --cap SIZE" in text
+    assert "There is no authentication yet" in text
+    assert "MQKS is not in this version" in text

@@ -1,0 +1,211 @@
+"""Settings: the order of the sources, the forms of values, and one line for each thing that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curbstone.settings import Address, Settings, SettingsError, load, parse_address
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PORT", *(f"NARCONI_{rest}" for rest in ("MAX_MESSAGE_SIZE", "MAX_MESSAGE_TTL", "DEFAULT_LIMIT"))):
+        monkeypatch.delenv(name, raising=False)
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"CURBSTONE_{name.upper()}", raising=False)
+
+
+def refusal(**command_line: object) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(command_line)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    settings = load({})
+    assert settings.data == Path("curbstone-data")
+    assert settings.cap == 10 * 1024 * 1024
+    assert str(settings.sync) == "always"
+    assert settings.stomp_addr == Address("127.0.0.1", 61613)
+    assert settings.http_addr == Address("127.0.0.1", 8080)
+    assert settings.mqks_addr is None
+    assert settings.max_message_size == 1024 * 1024
+    assert settings.max_ttl == 3600
+    assert settings.default_limit == 10
+    assert settings.single_queue == ""
+    assert settings.cors_origin == ()
+    assert not settings.insecure
+
+
+def test_settings_can_not_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load({}).cap = 1
+
+
+def test_command_line_wins_over_environment_over_older_names_over_file_over_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "curbstone.toml"
+
+    def limit(**command_line: object) -> int:
+        return load({"config": str(file), **command_line}).default_limit
+
+    file.write_text("")
+    assert limit() == 10
+    file.write_text("default-limit = 20")
+    assert limit() == 20
+    monkeypatch.setenv("NARCONI_DEFAULT_LIMIT", "30")
+    assert limit() == 30
+    monkeypatch.setenv("CURBSTONE_DEFAULT_LIMIT", "40")
+    assert limit() == 40
+    assert limit(default_limit="50") == 50
+
+
+def test_each_setting_can_come_from_the_file_with_either_spelling(tmp_path: Path) -> None:
+    file = tmp_path / "curbstone.toml"
+    file.write_text(
+        'data = "/somewhere"\ncap = 1048576\nsync = "interval:20"\nstomp-addr = ":0"\nhttp_addr = ""\nmqks-addr = ""\n'
+        'max-message-size = "64KiB"\nmax-ttl = 1.5\ndefault-limit = 3\nsingle-queue = "one"\n'
+        'cors-origin = ["http://a.example", "https://b.example:8443"]\nhttp-host = ["q.example"]\n'
+        'insecure = true\nlog-level = "debug"\n'
+    )
+    settings = load({"config": str(file)})
+    assert settings.data == Path("/somewhere")
+    assert (settings.cap, settings.max_message_size) == (1048576, 65536)
+    assert str(settings.sync) == "interval:20"
+    assert (settings.stomp_addr, settings.http_addr) == (Address("127.0.0.1", 0), None)
+    assert (settings.max_ttl, settings.default_limit) == (1.5, 3)
+    assert settings.single_queue == "one"
+    assert settings.cors_origin == ("http://a.example", "https://b.example:8443")
+    assert settings.http_host == ("q.example",)
+    assert settings.insecure
+    assert settings.log_level == "debug"
+
+
+def test_each_setting_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "curbstone.toml"
+    file.write_text("default-limit = 7")
+    for name, value in {
+        "CONFIG": str(file),
+        "DATA": "/somewhere",
+        "CAP": "2MiB",
+        "SYNC": "never",
+        "STOMP_ADDR": "",
+        "HTTP_ADDR": "[::1]:0",
+        "MQKS_ADDR": "",
+        "CORS_ORIGIN": "http://a.example, http://b.example",
+        "INSECURE": "1",
+    }.items():
+        monkeypatch.setenv(f"CURBSTONE_{name}", value)
+    settings = load({})
+    assert settings.default_limit == 7
+    assert settings.data == Path("/somewhere")
+    assert settings.cap == 2 * 1024 * 1024
+    assert str(settings.sync) == "never"
+    assert (settings.stomp_addr, settings.http_addr) == (None, Address("::1", 0))
+    assert settings.cors_origin == ("http://a.example", "http://b.example")
+    assert settings.insecure
+
+
+def test_the_older_names_are_honoured_and_an_empty_one_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "9090")
+    monkeypatch.setenv("NARCONI_MAX_MESSAGE_SIZE", "65536")
+    monkeypatch.setenv("NARCONI_MAX_MESSAGE_TTL", "60")
+    monkeypatch.setenv("NARCONI_DEFAULT_LIMIT", "")
+    settings = load({})
+    assert settings.http_addr == Address("127.0.0.1", 9090)
+    assert (settings.max_message_size, settings.max_ttl, settings.default_limit) == (65536, 60, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:61613", Address("127.0.0.1", 61613)),
+        ("localhost:0", Address("localhost", 0)),
+        (":61613", Address("127.0.0.1", 61613)),
+        ("[::1]:8080", Address("::1", 8080)),
+        ("0.0.0.0:65535", Address("0.0.0.0", 65535)),
+        ("", None),
+    ],
+)
+def test_an_address_is_host_and_port_or_a_port_of_this_machine_or_off(text: str, address: Address | None) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["8080", "host", "host:", "host:x", "host:65536", "host:-1", "::1:80", "[::1]", "[::1:80", "a:b:1", ":٣"]
+)
+def test_a_bad_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="bad address"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "localhost:1", ":1"])
+def test_an_address_of_this_machine_only_needs_no_permission(address: str) -> None:
+    load({"stomp_addr": address, "http_addr": address})
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.168.1.5:1", "example.org:1", "localhost.example:1"])
+@pytest.mark.parametrize("option", ["stomp_addr", "http_addr"])
+def test_an_address_that_others_can_reach_needs_insecure(option: str, address: str) -> None:
+    reason = refusal(**{option: address})
+    assert "--insecure" in reason
+    assert "no authentication" in reason
+    assert getattr(load({option: address, "insecure": True}), option) == parse_address(address)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("cap", "10 apples", "--cap: bad size '10 apples'"),
+        ("cap", "1KiB", "--cap: bad value 1024: should be greater than or equal to 65536"),
+        ("sync", "sometimes", "--sync: bad sync mode 'sometimes'"),
+        ("stomp_addr", "nowhere", "--stomp-addr: bad address 'nowhere'"),
+        ("http_addr", "nowhere", "--http-addr: bad address 'nowhere'"),
+        ("mqks_addr", "127.0.0.1:25000", "--mqks-addr: MQKS is not in this version"),
+        ("max_message_size", "0", "--max-message-size: bad value 0"),
+        ("max_ttl", "-1", "--max-ttl: bad value '-1'"),
+        ("max_ttl", "nan", "--max-ttl: bad value 'nan'"),
+        ("default_limit", "many", "--default-limit: bad value 'many'"),
+        ("single_queue", "no spaces", "--single-queue: bad queue name 'no spaces'"),
+        ("cors_origin", ["app.example"], "--cors-origin: bad origin 'app.example'"),
+        ("cors_origin", ["http://*.example"], "--cors-origin: bad origin 'http://*.example'"),
+        ("log_level", "loud", "--log-level: bad value 'loud'"),
+        ("data", "", "--data: an empty path"),
+        ("config", "/no/such/file", "can't read the config file /no/such/file: No such file or directory"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_the_option(option: str, value: object, reason: str) -> None:
+    assert refusal(**{option: value}).startswith(reason)
+
+
+def test_with_both_listeners_off_there_is_nothing_to_serve() -> None:
+    assert refusal(stomp_addr="", http_addr="").startswith("nothing to listen on")
+
+
+@pytest.mark.parametrize("name", ["CURBSTONE_DEFAULT_LIMIT", "NARCONI_DEFAULT_LIMIT"])
+def test_a_bad_value_in_the_environment_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "x")
+    assert refusal().startswith(f"{name}: bad value 'x'")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("capp = 1", "unknown key 'capp' in the config file {file}; there are data, cap, sync,"),
+        ('config = "other.toml"', "unknown key 'config'"),
+        ("[serve]\ncap = 1", "unknown key 'serve'"),
+        ("cap =", "the config file {file} is not TOML: "),
+        ("cap = 5", "cap in the config file: bad value 5"),
+        ("sync = 100", "sync in the config file: bad value 100: a text in quotes is wanted"),
+        ("stomp-addr = 61613", "stomp-addr in the config file: bad value 61613: a text in quotes is wanted"),
+        ("cap = [1, 2]", "cap in the config file: bad value [1, 2]"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_one_line_that_names_the_key(tmp_path: Path, content: str, reason: str) -> None:
+    file = tmp_path / "curbstone.toml"
+    file.write_text(content)
+    assert refusal(config=str(file)).startswith(reason.format(file=file))

@@ -1,0 +1,154 @@
+"""The repository reads itself: who may import whom, where the outside world comes in, what ships, and sizes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
+
+# Imports point inward: an adapter knows the engine and itself, the engine knows only itself.
+# curbstone/ puts all together and may import everything.
+MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "gateway": {"core"},
+    "openapi": set(),
+    "stomp": {"core"},
+}
+
+# Sockets, clocks, threads, dice and files come in through these doors only; all else gets them handed in.
+OUTSIDE_WORLD = {
+    *("asyncio", "concurrent", "fcntl", "multiprocessing", "os", "random", "sched", "select", "selectors"),
+    *("shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time"),
+}
+DOORS = {"core/disk.py", "core/host.py", "gateway/server.py", "gateway/waiting.py", "stomp/server.py"}
+# They turn a given time into a text and ask no clock.
+HARMLESS = {"time.gmtime", "time.strftime"}
+
+NOT_SHIPPED = {"bench", "build", "curbstone-data", "dist", "docs", "htmlcov", "tests", "tools"}
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+
+FOLDERS = sorted(MAY_IMPORT)
+SOURCES = sorted(path for folder in [*FOLDERS, "curbstone"] for path in (ROOT / folder).glob("*.py"))
+ALL_PYTHON = sorted({*SOURCES, *(path for folder in ("bench", "tests") for path in (ROOT / folder).rglob("*.py"))})
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the full name of everything imported; `from curbstone.core import log` is curbstone.core.log."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: write the import with its full name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def declared_dependencies() -> set[str]:
+    """Return the import names of the run-time dependencies (here they all equal the project's name)."""
+    names = (re.match(r"[\w.-]+", line) for line in PROJECT["project"]["dependencies"])
+    return {name[0].replace("-", "_") for name in names if name}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_imports_point_inward(path: Path) -> None:
+    folder = relative(path).partition("/")[0]
+    for name in imported(parsed(path)):
+        top, _, rest = name.partition(".")
+        assert top not in FOLDERS, f"write curbstone.{name}"
+        if top == "curbstone":
+            other = rest.partition(".")[0]
+            assert folder == "curbstone" or other in {folder, *MAY_IMPORT[folder]}, f"{folder} may not import {name}"
+        elif top not in sys.stdlib_module_names:
+            assert folder != "core", f"core may not import {name}: the engine needs the standard library only"
+            assert top in declared_dependencies(), f"{top} is not among the dependencies in pyproject.toml"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
+    if relative(path) in DOORS or path.parent.name == "curbstone":
+        return
+    names = {*imported(parsed(path))} - HARMLESS
+    found = {name.partition(".")[0] for name in names} & OUTSIDE_WORLD
+    assert not found, f"{sorted(found)} belong into {sorted(DOORS)}"
+
+
+@pytest.mark.parametrize("path", ALL_PYTHON, ids=relative)
+def test_files_and_functions_are_small(path: Path) -> None:
+    file_lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert file_lines <= FILE_LINES_MAX
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", ALL_PYTHON, ids=relative)
+def test_every_file_says_what_it_is(path: Path) -> None:
+    docstring = ast.get_docstring(parsed(path))
+    assert docstring, "a module starts with a docstring"
+
+
+def test_tests_and_bench_import_the_parts_by_their_full_names() -> None:
+    for path in ALL_PYTHON:
+        # `stomp` alone is stomp.py, the client.
+        tops = {name.partition(".")[0] for name in imported(parsed(path))} - {"stomp"}
+        assert not tops & set(FOLDERS), f"{relative(path)}: write curbstone.…"
+
+
+def test_every_folder_ships() -> None:
+    on_disk = {
+        path.name
+        for path in ROOT.iterdir()
+        if path.is_dir() and not path.name.startswith((".", "__")) and path.suffix != ".egg-info"
+    }
+    links = {path.name for path in (ROOT / "curbstone").iterdir() if path.is_symlink()}
+    table = dict(SETUPTOOLS["package-dir"])
+    assert table.pop("curbstone") == "curbstone"
+    assert table == {f"curbstone.{folder}": folder for folder in FOLDERS}
+    assert sorted(SETUPTOOLS["packages"]) == sorted(["curbstone", *table])
+    assert links == set(FOLDERS), "each folder needs its link in curbstone/"
+    assert on_disk - NOT_SHIPPED - {"curbstone"} == set(FOLDERS), "a folder is neither shipped nor known as not shipped"
+    for link in links:
+        assert (ROOT / "curbstone" / link).readlink().as_posix() == f"../{link}", "links must be relative"
+
+
+@pytest.mark.parametrize("folder", ["curbstone", *FOLDERS])
+def test_every_file_of_a_folder_ships(folder: str) -> None:
+    package = folder if folder == "curbstone" else f"curbstone.{folder}"
+    patterns = ["*.py", *SETUPTOOLS["package-data"].get(package, [])]
+    shipped = {path for pattern in patterns for path in (ROOT / folder).glob(pattern)}
+    for path in (ROOT / folder).rglob("*"):
+        inside_link = any(parent.is_symlink() for parent in path.parents) or path.is_symlink()
+        if path.is_file() and not inside_link and "__pycache__" not in path.parts and path.name[0] != ".":
+            assert path in shipped, f"{relative(path)} is in no pattern of package-data, so it would not be installed"
+
+
+def test_no_folder_at_the_root_hides_an_installed_package() -> None:
+    """With stomp/__init__.py, `import stomp` in a checkout would find our folder instead of stomp.py."""
+    assert not [relative(path) for path in ROOT.glob("*/__init__.py") if path.parent.name != "curbstone"]
+    command = [sys.executable, "-c", "import stomp; print(stomp.__file__, stomp.Connection12.__name__)"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    file, name = output.split()
+    assert name == "StompConnection12"
+    assert ROOT / "stomp" not in Path(file).parents
