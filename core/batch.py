@@ -60,6 +60,7 @@ class Batch:
         self.start = 0
         self.end = 0
         self.marks: dict[str, int] = {}
+        self.key_notes = b""
         self._settled_parts: list[bytes] = []
         self._released_part = b""
         self._records_bytes = 0
@@ -291,7 +292,9 @@ class Batch:
                 self.marks[group.name] = group.delivered
                 if group.name:
                     notes += encode_delivered(group.name, group.delivered)
-        return notes
+        below = queue.log.segments[drops].number if drops else 0
+        self.key_notes = queue.keys.notes([part.publish for part in self.taken], queue.next_seq, below)
+        return notes + self.key_notes
 
     @property
     def messages_bytes(self) -> int:

@@ -74,12 +74,15 @@ class Broker:
     ) -> Broker:
         """Recover all queues of a data directory; blocking. Raise DataDirectoryError."""
         broker = cls(host, disk, defaults, sync, max_ttl_ms, salt)
-        with suppress(FileExistsError):
-            disk.make_dir(QUEUES)
-            disk.sync_dir("")
-        for entry in sorted(disk.list_dir(QUEUES)):
-            broker._recover(entry)
-        broker._replay_journal()
+        try:
+            with suppress(FileExistsError):
+                disk.make_dir(QUEUES)
+                disk.sync_dir("")
+            for entry in sorted(disk.list_dir(QUEUES)):
+                broker._recover(entry)
+            broker._replay_journal()
+        except OSError as error:
+            raise DataDirectoryError(f"the data directory can't be read: {error}") from error
         return broker
 
     def _recover(self, entry: str) -> None:

@@ -7,6 +7,7 @@ protocol has such a thing, and a text for people that names the rule broken::
     ├── BadRequest          400  a name, option or value breaks a rule
     ├── NoSuchQueue         404  the queue does not exist (or was deleted meanwhile)
     ├── Conflict            409  an option contradicts what the queue holds
+    ├── KeyReused           422  an idempotency key came back with other content
     ├── StaleDelivery       410  the delivery ended before it was settled
     ├── MessageTooLarge     413  larger than the queue's or the server's limit
     ├── QueueFull           507  does not fit under the queue's cap
@@ -41,6 +42,12 @@ class Conflict(CurbstoneError):
     """The request contradicts the state of the queue, such as a cap below what it holds."""
 
     status = 409
+
+
+class KeyReused(CurbstoneError):
+    """An idempotency key came back with other content."""
+
+    status = 422
 
 
 class StaleDelivery(CurbstoneError):

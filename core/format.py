@@ -74,6 +74,7 @@ class Note(IntEnum):
 
     FLOOR = 1  # the oldest segment there must be
     DELIVERED = 2  # a named group's delivered mark
+    KEY = 3  # an idempotency key, and what was published under it
 
 
 class SegmentHeader(NamedTuple):
@@ -340,11 +341,20 @@ def encode_delivered(group: str, seq: int) -> bytes:
     return encode_note(Note.DELIVERED, seq.to_bytes(8, "little") + group.encode())
 
 
-def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, int, str]]:
-    """Yield (kind, number, name) of the notes; a kind this version does not know is yielded all the same."""
+def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (kind, payload) of the notes; a kind this version does not know is yielded all the same."""
     while offset < end:
         kind, size = _NOTE.unpack_from(data, offset)
         offset += _NOTE.size
-        payload = data[offset : offset + size]
-        yield kind, int.from_bytes(payload[:8], "little"), payload[8:].decode("utf-8", "replace")
+        yield kind, data[offset : offset + size]
         offset += size
+
+
+def decode_floor(payload: bytes) -> int:
+    """Return the segment number of a floor note."""
+    return int.from_bytes(payload[:8], "little")
+
+
+def decode_delivered(payload: bytes) -> tuple[str, int]:
+    """Return the group and the seq of a delivered note."""
+    return payload[8:].decode(), int.from_bytes(payload[:8], "little")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.format import ENTRY_BYTES, Reason, Released, Settled
 from curbstone.core.group import Group
+from curbstone.core.keys import KEY_NOTE_BYTES
 from curbstone.core.log import Commit
 from curbstone.core.message import Message
 from curbstone.core.reader import Reader
@@ -136,7 +137,8 @@ class Pending:
     @property
     def settle_reserve(self) -> int:
         """Bytes kept free so that releasing every message once always fits."""
-        return RELEASE_BYTES * sum([group.pending for group in self.groups.values()])
+        keys = KEY_NOTE_BYTES * len(self._queue.keys)
+        return keys + RELEASE_BYTES * sum([group.pending for group in self.groups.values()])
 
     def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
         """Settle in memory what the broker's journal says and the log does not; return what to write of it."""

@@ -25,7 +25,18 @@ class Settle(NamedTuple):
 class Publish:
     """Messages that wait to be written; those before `next` are done."""
 
-    __slots__ = ("atomic_bytes", "messages", "next", "on_done", "records", "refusal", "reserved", "settles", "tx")
+    __slots__ = (
+        "atomic_bytes",
+        "key",
+        "messages",
+        "next",
+        "on_done",
+        "records",
+        "refusal",
+        "reserved",
+        "settles",
+        "tx",
+    )
 
     def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int = 0) -> None:
         self.messages = messages
@@ -39,5 +50,7 @@ class Publish:
         self.tx = 0
         """Number in the broker's journal: it has been promised, and is never refused."""
         self.reserved = 0
+        self.key: tuple[bytes, bytes] | None = None
+        """The idempotency key and digest, to be noted in the same batch."""
         self.refusal: CurbstoneError | None = None
         """Said in its turn, instead of writing anything."""

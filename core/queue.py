@@ -13,8 +13,9 @@ from curbstone.core.dead import Deaths
 from curbstone.core.dispatch import Ring
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.expiry import Expiry
-from curbstone.core.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.format import BATCH_BYTES, Reason, decode_notes, entry_bytes
 from curbstone.core.group import Group
+from curbstone.core.keys import IdempotencyKey, Keys
 from curbstone.core.leasing import Leasing, Outcome
 from curbstone.core.log import Commit, Log
 from curbstone.core.message import Delivery, Message
@@ -71,6 +72,7 @@ class Queue:
         self.is_closed = False
         self.probe = False
         self.marks_due = False
+        self.keys = Keys(self)
         self.pending = Pending(self)
         self.expiry = Expiry(self)
         self.deaths = Deaths(self)
@@ -98,52 +100,64 @@ class Queue:
 
     # --- producers
 
-    def publish(self, messages: list[Message], on_done: Published, *, atomic: bool = False) -> None:
+    def publish(
+        self,
+        messages: list[Message],
+        on_done: Published,
+        *,
+        atomic: bool = False,
+        key: IdempotencyKey | None = None,
+    ) -> None:
         """Publish messages in order.
 
         `on_done(None, first_seq, count)`: the next `count` of the list are on disk, with consecutive seqs.
         `on_done(error, 0, count)`: the next `count` were refused. It is called until all are covered; once
-        for all if `atomic`.
+        for all if `atomic` or with a `key`, under which they are stored once (see `core.keys`).
         """
         refusal = self.refusal()
         if refusal is not None or not messages:
             self.host.call_soon(lambda: on_done(refusal, 0, len(messages)))
-            return
-        most = self.options.max_message_size
-        sizes_ok = all([len(message.body) <= most for message in messages])
-        if atomic or not sizes_ok:
-            self._publish_checked(messages, on_done, atomic)
+        elif atomic or key is not None:
+            self._publish_whole(messages, on_done, key)
         else:
-            self.writer.publish(Publish(messages, on_done))
-
-    def _publish_checked(self, messages: list[Message], on_done: Published, atomic: bool) -> None:
-        most = self.options.max_message_size
-        first_bad = next((n for n, message in enumerate(messages) if len(message.body) > most), None)
-        if atomic:
-            error: CurbstoneError | None = None
-            size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES
-            if first_bad is not None:
-                error = self.too_large(messages[first_bad])
-            elif size > self.options.cap // ATOMIC_SHARE:
-                error = MessageTooLarge(
-                    f"{size} bytes at once can never fit the queue's cap of {self.options.cap} bytes"
-                )
-            if error is None:
-                self.writer.publish(Publish(messages, on_done, size))
+            most = self.options.max_message_size
+            if all([len(message.body) <= most for message in messages]):
+                self.writer.publish(Publish(messages, on_done))
             else:
-                self.host.call_soon(lambda: on_done(error, 0, len(messages)))
-            return
-        rest = messages
-        while first_bad is not None:  # a rare case: one refusal must not change what is said of the others
-            if first_bad:
-                self.writer.publish(Publish(rest[:first_bad], on_done))
-            refused = Publish([rest[first_bad]], on_done)
-            refused.refusal = self.too_large(rest[first_bad])
+                self._publish_but_large(messages, on_done, most)
+
+    def _publish_whole(self, messages: list[Message], on_done: Published, key: IdempotencyKey | None) -> None:
+        """Publish all or nothing."""
+        cap, most = self.options.cap, self.options.max_message_size
+        size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES
+        too_large = next((message for message in messages if len(message.body) > most), None)
+        error: CurbstoneError | None = None
+        if too_large is not None:
+            error = self.too_large(too_large)
+        elif size > cap // ATOMIC_SHARE:
+            error = MessageTooLarge(f"{size} bytes at once can never fit the queue's cap of {cap} bytes")
+        if error is not None:
+            self.host.call_soon(lambda: on_done(error, 0, len(messages)))
+        elif key is not None:
+            self.keys.publish(Publish(messages, on_done, size), key)
+        else:
+            self.writer.publish(Publish(messages, on_done, size))
+
+    def _publish_but_large(self, messages: list[Message], on_done: Published, most: int) -> None:
+        """Publish all but those that are too large, each answered in its turn."""
+        good: list[Message] = []
+        for message in messages:
+            if len(message.body) <= most:
+                good.append(message)
+                continue
+            if good:
+                self.writer.publish(Publish(good, on_done))
+                good = []
+            refused = Publish([message], on_done)
+            refused.refusal = self.too_large(message)
             self.writer.publish(refused)
-            rest = rest[first_bad + 1 :]
-            first_bad = next((n for n, message in enumerate(rest) if len(message.body) > most), None)
-        if rest:
-            self.writer.publish(Publish(rest, on_done))
+        if good:
+            self.writer.publish(Publish(good, on_done))
 
     def too_large(self, message: Message) -> MessageTooLarge:
         """Return what to say of a message that is."""
@@ -358,6 +372,8 @@ class Queue:
         for name, mark in batch.marks.items():
             self.pending.groups[name].delivered_logged = mark
         self.marks_due = False
+        for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
+            self.keys.recover(payload, commit.segment.number)
         self.cleaner.committed()
         self.timers.arm()
         self.changed()

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from curbstone.core.format import Flag, Note, decode_entries, decode_notes, decode_released, decode_settled, entry_bytes
+from curbstone.core.format import (
+    Flag,
+    Note,
+    decode_delivered,
+    decode_entries,
+    decode_floor,
+    decode_notes,
+    decode_released,
+    decode_settled,
+    entry_bytes,
+)
 from curbstone.core.log import Segment
 from curbstone.core.message import Message
 from curbstone.core.recovery import Batch, Chain, Scan, find_chain
@@ -128,11 +138,13 @@ class Replay:
                 group.recover(seq, tries, due_ms)
         for name, _reason, first, count in decode_settled(batch.data, batch.settles_at, batch.notes_at):
             self._settle(name, first, count)
-        for kind, number, name in decode_notes(batch.data, batch.notes_at, batch.end_at):
+        for kind, payload in decode_notes(batch.data, batch.notes_at, batch.end_at):
             if kind == Note.FLOOR:
-                self._floor = max(self._floor, number)
+                self._floor = max(self._floor, decode_floor(payload))
             elif kind == Note.DELIVERED:
-                self._mark(name, number)
+                self._mark(*decode_delivered(payload))
+            elif kind == Note.KEY:
+                queue.keys.recover(payload, segment.number)
         self._mark(UNNAMED, header.delivered)
         queue.log.tx = max(queue.log.tx, header.tx)
 

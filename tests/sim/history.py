@@ -1,6 +1,6 @@
 """What was promised and what came of it: the judge of a simulated run.
 
-Each message carries a token in its body. A token is `confirmed` once its publish was, `doomed` from
+Each message carries a token in its body; with each group that is entitled to it, it is counted apart. A token is `confirmed` once its publish was, `doomed` from
 the moment something was asked that removes it (ack, pop, purge, expiry) and `gone` once that was
 confirmed. After everything was drained:
 
@@ -16,7 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from curbstone.core.runs import UNNAMED
+
 from curbstone.core.message import Message
+
+
+GROUPS = (UNNAMED, "g", "h")
+GROUP_STEP = 1_000_000_000
 
 
 @dataclass
@@ -50,22 +56,26 @@ class History:
         self.live: dict[int, str] = {}
         """Tokens that are delivered and unsettled now, and to whom."""
 
-    def message(self, size: int, delay_ms: int = 0) -> Message:
+    def message(self, size: int, delay_ms: int = 0, groups: tuple[str, ...] = ()) -> Message:
         """Return a message with a new token."""
         token = self._next
         self._next += 1
         body = (b"%d:" % token).ljust(size, b"abcdefgh"[token % 8 : token % 8 + 1])
         self.bodies[token] = body
-        return Message(body, b"n:%d\n" % token if token % 3 else b"", delay_ms=delay_ms)
+        return Message(body, b"n:%d\n" % token if token % 3 else b"", delay_ms=delay_ms, groups=groups)
 
     @staticmethod
-    def token(message: Message) -> int:
-        return int(message.body.partition(b":")[0])
+    def token(message: Message, group: str = UNNAMED) -> int:
+        return int(message.body.partition(b":")[0]) + GROUP_STEP * GROUPS.index(group)
 
-    def delivered(self, message: Message, to: str) -> None:
+    def tokens(self, message: Message) -> list[int]:
+        """Return the tokens of a message, one for each group that is entitled to it."""
+        return [self.token(message, group) for group in message.groups or (UNNAMED,)]
+
+    def delivered(self, message: Message, to: str, group: str = UNNAMED) -> None:
         """A message was handed to somebody. What is wrong with that is kept for `check`: the engine catches errors."""
         try:
-            self._delivered(message, to)
+            self._delivered(message, to, group)
         except Violation as violation:
             self.violations.append(violation)
 
@@ -74,11 +84,12 @@ class History:
         if self.violations:
             raise self.violations[0]
 
-    def _delivered(self, message: Message, to: str) -> None:
-        token = self.token(message)
-        if self.bodies.get(token) != message.body:
+    def _delivered(self, message: Message, to: str, group: str) -> None:
+        token = self.token(message, group)
+        number = token % GROUP_STEP
+        if self.bodies.get(number) != message.body:
             raise Violation(f"token {token} came out as it was not sent")
-        if message.headers.split(b"x-dead-")[0] != (b"n:%d\n" % token if token % 3 else b""):
+        if message.headers.split(b"x-dead-")[0] != (b"n:%d\n" % number if number % 3 else b""):
             raise Violation(f"token {token} came out with the headers {message.headers!r}")
         if token in self.gone:
             raise Violation(f"token {token} came back after its settling was confirmed, to {to}")
@@ -103,7 +114,7 @@ class History:
         back = sorted(self.gone & seen)
         if back:
             raise Violation(f"settled for good, and back: {back}")
-        phantoms = sorted(t for t in seen if t not in self.bodies or t in self.refused)
+        phantoms = sorted(t for t in seen if t % GROUP_STEP not in self.bodies or t in self.refused)
         if phantoms:
             raise Violation(f"never accepted, and there: {phantoms}")
         for unit in self.units:

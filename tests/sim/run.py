@@ -11,7 +11,7 @@ from curbstone.core.errors import CurbstoneError, QueueFull, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import QueueOptions, SyncMode
-from curbstone.core.queue import Outcome, Queue
+from curbstone.core.queue import Outcome, Peeked, Queue
 from curbstone.core.waiters import Lease
 from tests.sim.history import History, Unit, Violation
 from tests.sim.world import Crash, SimDisk, SimHost
@@ -32,11 +32,15 @@ class Run:
         self.history = History()
         self.wall_ms = 1_700_000_000_000
         self.names = [queue_name(name) for name in ("a", "b", "dead")][: self.rng.choice([2, 3, 3])]
+        grouped = self.rng.random() < 0.3
+        self.entitled: list[tuple[str, ...]] = [(), ("g",), ("g", "h")] if grouped else [()]
+        self.readers = ["", "g", "h"] if grouped else [""]
         self.max_size = self.rng.choice([60, 400, 3000])
         self.crashes = 0
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
         self.consumers: list[Consumer] = []
         self.leases: list[tuple[Queue, Lease]] = []
+        self.drained: list[int] = []
         self._start()
 
     def _cap_of(self, directory: str) -> int | None:
@@ -127,17 +131,20 @@ class Run:
         queue = self._queue()
         count = self.rng.choice([1, 1, 3, 20])
         delay = self.rng.choice([0, 0, 0, 50, 5000])
-        messages = [self.history.message(self.rng.randrange(10, self.max_size), delay) for _ in range(count)]
-        tokens = [self.history.token(message) for message in messages]
+        groups = self.rng.choice(self.entitled)
+        sizes = [self.rng.randrange(10, self.max_size) for _ in range(count)]
+        messages = [self.history.message(size, delay, groups) for size in sizes]
+        waiting = [self.history.tokens(message) for message in messages]
         atomic = self.rng.random() < 0.2
         if atomic:
-            self.history.units.append(Unit(tokens))
+            self.history.units.append(Unit([token for tokens in waiting for token in tokens]))
 
         def done(error: CurbstoneError | None, first_seq: int, covered: int) -> None:
-            mine, tokens[:covered] = tokens[:covered], []
+            mine = [token for tokens in waiting[:covered] for token in tokens]
+            del waiting[:covered]
             if error is None:
                 self.history.confirmed.update(mine)
-                if not delay:
+                if not delay and not groups:
                     self.ordered.setdefault(queue.name, []).extend(mine)
             elif isinstance(error, QueueFull) and "disk" not in str(error):
                 self.history.refused.update(mine)
@@ -150,13 +157,15 @@ class Run:
             return
         queue = self._queue()
         window = self.rng.choice([1, 5, 50])
+        group = self.rng.choice(self.readers)
         consumer: Consumer
 
         def deliver(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
-                self.history.delivered(delivery.message, f"a consumer of {queue.name}")
+                self.history.delivered(delivery.message, f"a consumer of {queue.name}", group)
 
-        consumer = queue.subscribe(deliver, window=window, weight=self.rng.choice([1, 2]), on_closed=lambda _: None)
+        weight = self.rng.choice([1, 2])
+        consumer = queue.subscribe(deliver, window=window, weight=weight, group=group, on_closed=lambda _: None)
         self.consumers.append(consumer)
 
     def settle(self) -> None:
@@ -167,7 +176,7 @@ class Run:
         consumer = self.rng.choice(holders)
         seqs = list(consumer.unsettled)
         chosen = self.rng.sample(seqs, self.rng.randrange(1, len(seqs) + 1))
-        tokens = [self.history.token(consumer.unsettled[seq].message) for seq in chosen]
+        tokens = [self.history.token(consumer.unsettled[seq].message, consumer.group) for seq in chosen]
         kind = self.rng.choice(["ack", "ack", "nack", "reject"])
         for token in tokens:
             self.history.live.pop(token, None)
@@ -198,7 +207,7 @@ class Run:
             consumer.pause()
             return
         for delivery in consumer.unsettled.values():
-            self.history.live.pop(self.history.token(delivery.message), None)
+            self.history.live.pop(self.history.token(delivery.message, consumer.group), None)
         self.consumers.remove(consumer)
         consumer.close()
 
@@ -241,7 +250,7 @@ class Run:
         if holders:
             consumer = self.rng.choice(holders)
             seqs = self.rng.sample(list(consumer.unsettled), min(len(consumer.unsettled), self.rng.choice([1, 2])))
-            unit.acks = [self.history.token(consumer.unsettled[seq].message) for seq in seqs]
+            unit.acks = [self.history.token(consumer.unsettled[seq].message, consumer.group) for seq in seqs]
             transaction.ack(consumer, seqs)
             for token in unit.acks:  # who has it while the transaction is under way is not followed
                 self.history.live.pop(token, None)
@@ -265,7 +274,8 @@ class Run:
         """Change what a queue does with messages that fail."""
         names = [name for name in self.names if name.queue != "dead"]
         changes: dict[str, object] = {"max_tries": self.rng.choice([0, 3])}
-        changes["dead_letter"] = "dead" if "dead" in {name.queue for name in self.names} else ""
+        can_die = "dead" in {name.queue for name in self.names} and len(self.readers) == 1  # a dead letter has no group
+        changes["dead_letter"] = "dead" if can_die else ""
         if not changes["dead_letter"]:
             changes["max_tries"] = 0
         self.broker.declare(self.rng.choice(names), changes, lambda _: None)
@@ -278,15 +288,20 @@ class Run:
         queue = self._queue()
         self.host.settle()
         present: list[Message] = []
-        queue.peek(100_000, lambda found: present.extend([p.message for p in found if p.state != "wip"]))  # type: ignore[union-attr]
+        alone = len(self.readers) == 1  # what a peek says of a message, it says of its first group
+
+        def peeked(found: list[Peeked] | CurbstoneError) -> None:
+            assert isinstance(found, list)
+            present.extend([entry.message for entry in found if entry.state != "wip" or not alone])
+
+        queue.peek(100_000, peeked)
         self.host.settle()
-        tokens = [self.history.token(message) for message in present]
+        tokens = [token for message in present for token in self.history.tokens(message)]
+        tokens = [token for token in tokens if token not in self.history.live]
         self._doom(tokens)
 
-        def purged(error: CurbstoneError | None, count: int) -> None:
-            if error is None:
-                if count < len(tokens):
-                    raise Violation(f"purged {count} of {len(tokens)}")
+        def purged(error: CurbstoneError | None, _count: int) -> None:
+            if error is None and alone:
                 self.history.gone.update(tokens)
 
         queue.purge(purged)
@@ -328,7 +343,7 @@ class Run:
         self.disk.crash_in = -1
         for consumer in self.consumers:
             for delivery in consumer.unsettled.values():
-                self.history.live.pop(self.history.token(delivery.message), None)
+                self.history.live.pop(self.history.token(delivery.message, consumer.group), None)
             consumer.close()
         self.host.settle()
         self.host.pass_time(10_000)
@@ -340,7 +355,7 @@ class Run:
         self.host.settle()
         out = self._drain_queues()
         self._check()
-        self.history.judge([self.history.token(message) for messages in out.values() for message in messages])
+        self.history.judge(self.drained)
         for name, messages in out.items():
             self._judge_order(name, messages)
 
@@ -349,26 +364,30 @@ class Run:
         out: dict[QueueName, list[Message]] = {}
         for queue in self.broker.queues():
             out[queue.name] = []
-            self._drainer(queue, out[queue.name])
+            for group in self.readers:
+                self._drainer(queue, group, out[queue.name])
         for _ in range(12):
             self.host.settle()
             self.host.pass_time(10_000)
         self.host.settle()
         for queue in self.broker.queues():
-            counts = queue.counts()
-            if counts.rdy or counts.delayed or counts.wip:
-                raise Violation(f"{queue.name} says {counts} after everything was acked")
+            for group in self.readers:
+                counts = queue.counts(group)
+                if counts.rdy or counts.delayed or counts.wip:
+                    raise Violation(f"{queue.name} {group!r} says {counts} after everything was acked")
         return out
 
-    def _drainer(self, queue: Queue, out: list[Message]) -> None:
+    def _drainer(self, queue: Queue, group: str, out: list[Message]) -> None:
         def deliver(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
-                self.history.delivered(delivery.message, "the drain")
-                self.history.live.pop(self.history.token(delivery.message), None)
-                out.append(delivery.message)
+                self.history.delivered(delivery.message, "the drain", group)
+                self.drained.append(self.history.token(delivery.message, group))
+                self.history.live.pop(self.history.token(delivery.message, group), None)
+                if not group:
+                    out.append(delivery.message)
             consumer.ack([delivery.message.seq for delivery in deliveries])
 
-        consumer = queue.subscribe(deliver, window=7, on_closed=lambda _: None)
+        consumer = queue.subscribe(deliver, window=7, group=group, on_closed=lambda _: None)
 
     def _judge_order(self, name: QueueName, messages: list[Message]) -> None:
         there = {self.history.token(message) for message in messages}
