@@ -24,6 +24,7 @@ from curbstone.core.format import (
     runs_of,
     settled_bytes,
 )
+from curbstone.core.group import Group
 from curbstone.core.log import Commit
 from curbstone.core.message import Message
 from curbstone.core.publish import Publish
@@ -70,10 +71,13 @@ class Batch:
     # --- settles and releases
 
     def take_records(self) -> None:
-        """Take settles and releases, as many as the room kept for them allows in one commit."""
+        """Take settles and releases, as many as the room kept for them allows in one commit.
+
+        What the cleaner needs to copy any one segment is never touched.
+        """
         writer = self._writer
         log = self._queue.log
-        limit = max(0, min(log.slack_bytes // 2, (log.publish_room + log.slack_bytes) // 2))
+        limit = max(0, min(log.slack_bytes // 2, log.records_room))
         waiting = writer._settled
         for key in list(waiting):
             group, reason = key
@@ -240,7 +244,8 @@ class Batch:
         has_records = bool(self._settled_parts or self._released_part)
         roll = queue.cleaner.wants_roll()
         asked = self.messages or self.copies or has_records or self.tx
-        if not (asked or drops or roll or queue.probe or queue.marks_due):
+        marks_due = queue.marks_due and log.records_room > 0
+        if not (asked or drops or roll or queue.probe or marks_due):
             for callback in self.callbacks:  # there was nothing to write before them
                 queue.host.call_soon(partial(callback, None))
             for part in self.taken:
@@ -288,13 +293,24 @@ class Batch:
         queue = self._queue
         notes = encode_floor(queue.log.segments[drops].number) if drops else b""
         for group in queue.pending.groups.values():
-            if group.delivered > group.delivered_logged:
-                self.marks[group.name] = group.delivered
-                if group.name:
-                    notes += encode_delivered(group.name, group.delivered)
+            mark = max(group.delivered, self._delivered_soon(group))
+            if mark > group.delivered_logged or (drops and mark and group.name):
+                self.marks[group.name] = mark
+                if group.name:  # the segment with its last note may be the one that goes
+                    notes += encode_delivered(group.name, mark)
         below = queue.log.segments[drops].number if drops else 0
         self.key_notes = queue.keys.notes([part.publish for part in self.taken], queue.next_seq, below)
         return notes + self.key_notes
+
+    def _delivered_soon(self, group: Group) -> int:
+        """Return up to which seq messages of this very batch will be handed out as soon as it is on disk.
+
+        Said beforehand, a crash right after that finds them marked as delivered.
+        """
+        room = self._queue.room(group.name)
+        if not self.messages or not room or group.rdy:
+            return 0
+        return self._queue.next_seq + min(room, len(self.messages)) - 1
 
     @property
     def messages_bytes(self) -> int:

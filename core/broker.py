@@ -191,19 +191,19 @@ class Broker:
             raise Unavailable("the server is shutting down")
         queue = self._queues.get(name)
         if queue is None:
-            self._check_cap(self.defaults.merged(changes, name.project), None)
+            self._check(name, self.defaults.merged(changes, name.project), None)
             self._create(name, changes).opening.when_open(on_done)
             return
         meta = queue.meta.with_options(changes, queue.next_seq)
-        self._check_cap(meta.options, queue)
+        self._check(name, meta.options, queue)
         if meta == queue.meta:
             queue.opening.when_open(on_done)
         else:
             self._store(queue, meta, on_done)
 
     @staticmethod
-    def _check_cap(options: QueueOptions, queue: Queue | None) -> None:
-        if options.dead_letter and queue is not None and options.dead_letter == str(queue.name):
+    def _check(name: QueueName, options: QueueOptions, queue: Queue | None) -> None:
+        if options.dead_letter == str(name):
             raise BadRequest("bad option dead_letter: a queue can't be its own")
         if queue is not None and queue.opening.is_open and options.cap < min(queue.options.cap, queue.log.bytes):
             raise Conflict(f"the queue holds {queue.log.bytes} bytes, more than a cap of {options.cap}")
@@ -339,6 +339,9 @@ class Broker:
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, finish what is under way, then end consumers and close the files."""
         self.is_stopping = True
+        for queue in self._queues.values():
+            queue.marks_due = queue.pending.has_unlogged_marks
+            queue.dirty()
         self._shutdown(on_done)
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
@@ -351,7 +354,7 @@ class Broker:
             queue.log.close()
         self.journal.close()
         self.disk.close()
-        on_done()
+        self.host.call_soon(on_done)
 
 
 def _copy(message: Message) -> Message:

@@ -28,6 +28,7 @@ class Cleaner:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._blocked = False
+        self._waits_for_drop = False
         self._last_segment = 0
         self._futile_live: int | None = None
         self._low_room: int | None = None
@@ -48,12 +49,21 @@ class Cleaner:
             return False
         if not self._blocked:
             self._blocked = True
+            self._waits_for_drop = True
             self._last_segment = queue.log.active.number
-        elif queue.log.segments[0].number > self._last_segment:
+        elif not self._helps:
+            if self.droppable() and self._waits_for_drop:  # the next commit makes a little more room still
+                self._waits_for_drop = False
+                return True
             self._blocked = False
             self._futile_live = queue.pending.runs.bytes_live
             return False
         return True
+
+    @property
+    def _helps(self) -> bool:
+        """Whether there are segments left that were there when a publish began to wait."""
+        return self._blocked and self._queue.log.segments[0].number <= self._last_segment
 
     def _worth_trying(self) -> bool:
         """Return whether anything was settled since cleaning everything did not help."""
@@ -105,7 +115,7 @@ class Cleaner:
     @property
     def is_active(self) -> bool:
         """Whether segments have to go."""
-        return self._blocked or self._erasing or self._is_low()
+        return self._helps or self._erasing or self._is_low()
 
     @property
     def _erasing(self) -> bool:

@@ -137,7 +137,7 @@ class Consumer:
         if self.closed:
             return
         self.closed = True
-        self.queue.leave(self)
+        self.queue.detach(self)
         deliveries = list(self.unsettled.values())
         self.unsettled.clear()
         self.queue.settling.release(self.group, deliveries)

@@ -129,8 +129,12 @@ class OsDisk:
             os.close(self._lock)
             who = f"process {owner}" if owner else "another process"
             raise DataDirectoryError(f"the data directory {root} is in use by {who}") from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(self._lock)
+            raise DataDirectoryError(f"can't write to the data directory {root}: {error.strerror}") from error
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path)

@@ -32,6 +32,11 @@ class Ring:
         """The consumers in it, each once."""
         return list(dict.fromkeys(taker for taker in self._takers if isinstance(taker, Consumer)))
 
+    @property
+    def room(self) -> int:
+        """How many deliveries the takers take now."""
+        return sum([max(taker.room, 0) for taker in dict.fromkeys(self._takers)])
+
     def join(self, taker: Taker) -> None:
         """Let a taker take part."""
         self._takers += [taker] * max(taker.weight, 1)

@@ -259,6 +259,11 @@ class Log:
         """Bytes that publishes may add now; may be negative."""
         return self.free_bytes - self._reserve_bytes(max(segment.end for segment in self.segments))
 
+    @property
+    def records_room(self) -> int:
+        """Bytes that settles and releases may add now: all but what copying any one segment forward takes."""
+        return self.publish_room + self.slack_bytes - BATCH_BYTES
+
     def fits(self, size: int) -> bool:
         """Return whether a publish of `size` bytes, maybe larger than a segment, leaves the reserve free."""
         if size <= self.segment_bytes:

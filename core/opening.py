@@ -18,21 +18,24 @@ class Opening:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.is_open = False
+        self._is_creating = True
         self._waiting: list[Done] = []
         self._storing: list[tuple[bytes, Done]] = []
 
     @property
     def is_working(self) -> bool:
         """Whether a job is under way."""
-        return bool(self._storing) or not (self.is_open or self._queue.is_closed)
+        return bool(self._storing) or self._is_creating
 
     def opened(self) -> None:
         """The queue is on disk: what waited for it goes on."""
         self.is_open = True
+        self._is_creating = False
         self._tell(None)
 
     def failed(self, error: CurbstoneError) -> None:
         """The queue could not be created."""
+        self._is_creating = False
         self._tell(error)
 
     def _tell(self, error: CurbstoneError | None) -> None:

@@ -18,7 +18,7 @@ CAP_BYTES_MAX = 1 << 44
 GROUPS_MAX = 32
 SECONDS_MAX = 10 * 365 * 86400
 
-_SIZE = re.compile(r"(\d{1,15})\s*([kmgt]i?)?b?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]i?)?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {"ki": KIB, "mi": MIB, "gi": 1024 * MIB, "ti": 1024 * 1024 * MIB}
 

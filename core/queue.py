@@ -83,6 +83,8 @@ class Queue:
         self.cleaner = Cleaner(self)
         self.writer = Writer(self)
         self._rings: dict[str, Ring] = {}
+        self._attached: dict[Consumer, None] = {}
+        """All consumers that have not ended, those that paused included."""
         self._woken: dict[str, None] = {}
         self._watchers: list[Callable[[], None]] = []
         self._changed = False
@@ -186,6 +188,7 @@ class Queue:
     ) -> Consumer:
         """Return a consumer that `deliver` is called for; see `Consumer`."""
         consumer = Consumer(self, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed)
+        self._attached[consumer] = None
         self.join(group, consumer)
         return consumer
 
@@ -223,6 +226,16 @@ class Queue:
             ring.leave(taker)
             self.changed()
 
+    def detach(self, consumer: Consumer) -> None:
+        """Forget a consumer that has ended."""
+        self.leave(consumer)
+        self._attached.pop(consumer, None)
+
+    def room(self, group: str) -> int:
+        """Return how many deliveries the consumers of a group take now."""
+        ring = self._rings.get(group)
+        return ring.room if ring else 0
+
     # --- leases, and settling without a consumer
 
     def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
@@ -255,8 +268,9 @@ class Queue:
             return
         group = self.pending.unnamed
         self.leasing.end(UNNAMED, seq)
-        for consumer in self.consumers(UNNAMED):
-            consumer.unsettled.pop(seq, None)
+        for consumer in self._attached:
+            if consumer.group == UNNAMED:
+                consumer.unsettled.pop(seq, None)
         group.wip.discard(seq)
         group.forget(seq)
         self.pending.clear_run(group, run, 1 << (seq - run.first), 0)
@@ -453,7 +467,7 @@ class Queue:
 
     def _end(self, error: CurbstoneError) -> None:
         self.writer.refuse_all(error)
-        consumers = self.consumers()
+        consumers, self._attached = list(self._attached), {}
         for ring in list(self._rings.values()):
             ring.end()
         for consumer in consumers:

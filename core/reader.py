@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
-from curbstone.core.format import BATCH_BYTES, ENTRY_BYTES, batch_is_whole, decode_batch_header, decode_entries
+from curbstone.core.format import (
+    BATCH_BYTES,
+    BATCH_MAGIC_BYTES,
+    ENTRY_BYTES,
+    batch_is_whole,
+    decode_batch_header,
+    decode_entries,
+)
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.runs import Run, Runs, seqs_of
@@ -143,9 +150,12 @@ def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: in
     while index < len(data):
         header = decode_batch_header(data, index)
         if header is None or not batch_is_whole(data, index, header.length, salt):
-            # The headers' lengths can't be trusted any more: what follows is found by the next run's own place.
-            damage = f"{path}: bytes from {start + index} on do not check"
-            break
+            damage = damage or f"{path}: bytes from {start + index} on do not check"
+            magic = data.find(BATCH_MAGIC_BYTES, index + 5)  # what follows is still good: look for the next batch
+            if magic < 0:
+                break
+            index = magic - 4
+            continue
         if header.messages and header.first_seq <= last and header.messages_bytes >= ENTRY_BYTES:
             for message in decode_entries(data, index + BATCH_BYTES, header.messages, header.first_seq):
                 if first <= message.seq <= last:

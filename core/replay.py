@@ -235,6 +235,8 @@ class Replay:
                     if old.pending(name) >> (seq - old.first) & 1:
                         self._entitle(current, 1 << (seq - current.first), [name])
                 queue.pending.runs.grow(current, 64)
+                if old.expires_ms:
+                    queue.expiry.note(current, old.expires_ms)
 
     def _extends(self, run: Run, seq: int) -> bool:
         following = self._queue.pending.runs.at_or_after(run.last + 1)

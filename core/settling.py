@@ -94,6 +94,9 @@ class Settling:
             if most and tries >= most:
                 self._queue.deaths.bury(group, delivery, Reason.MAX_TRIES, tries, error)
                 continue
+            if 0 < delivery.message.expires_ms <= now_ms:
+                self._queue.expiry.expire(group, delivery.message)
+                continue
             group.release(delivery.message, tries, due_ms, wall_ms + delay_ms)
             self._queue.writer.released(Released(group_name, delivery.message.seq, 1, tries, due_ms))
         self._queue.wake(group_name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
-MARKS_MS = 100
+MARKS_MS = 5
 IDLE_MS = 1000
 
 

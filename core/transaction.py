@@ -82,6 +82,7 @@ class Transaction:
         for seq in seqs:
             if seq not in consumer.unsettled or seq in asked:
                 raise StaleDelivery(f"message {seq} is not unsettled here")
+            asked.add(seq)
         self._wishes.append(_Wish(consumer, seqs, kind, delay_ms, error))
 
     def _share(self, queue: Queue) -> _Share:

@@ -143,6 +143,7 @@ class Writer:
             return
         log = queue.log
         batch = Batch(self, queue)
+        was_cleaning = queue.cleaner.is_active
         copy = queue.cleaner.next_copy() if not self._disk_full else None
         if copy is not None and not (self._inbox and self._copy_next):
             self._copy_next = True
@@ -151,9 +152,14 @@ class Writer:
         else:
             self._copy_next = False
             batch.take_records()
-            batch.take_publishes()
+            if not self._disk_full:
+                batch.take_publishes()
         commit = batch.commit()
         if commit is None:
+            if queue.cleaner.is_active and not was_cleaning:
+                queue.dirty()  # a publish that has to wait has just begun the cleaning
+            if self._disk_full and self._inbox:
+                self._fail("no space left on the disk", QueueFull("no space left on the disk"))
             return
         self._busy = True
         started_ms = queue.host.now_ms()

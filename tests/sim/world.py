@@ -198,8 +198,10 @@ class SimDisk:
             self.durable_names = {p: i for p, i in self.durable_names.items() if not p.startswith(path + "/")}
         elif kind.startswith("rename:"):
             old = kind.removeprefix("rename:")
-            if old in self.durable_names:
-                self.durable_names[path] = self.durable_names.pop(old)
+            if inode is not None:
+                if self.durable_names.get(old) is inode:
+                    del self.durable_names[old]
+                self.durable_names[path] = inode
             elif old in self.durable_dirs:
                 self.durable_dirs = {path if d == old else d for d in self.durable_dirs}
                 moved = {p: i for p, i in self.durable_names.items() if p.startswith(old + "/")}
@@ -247,15 +249,16 @@ class SimDisk:
 
     def rename(self, old: str, new: str) -> None:
         self.tick()
-        if old in self.names:
-            self.names[new] = self.names.pop(old)
+        inode = self.names.pop(old, None)
+        if inode is not None:
+            self.names[new] = inode
         elif old in self.dirs:
             self.dirs = {new if d == old else d for d in self.dirs}
             for path in [p for p in self.names if p.startswith(old + "/")]:
                 self.names[new + path.removeprefix(old)] = self.names.pop(path)
         else:
             raise FileNotFoundError(old)
-        self.changes.append((f"rename:{old}", new, None))
+        self.changes.append((f"rename:{old}", new, inode))
 
     def remove(self, path: str) -> None:
         self.tick()
