@@ -121,7 +121,9 @@ class Batch:
         self.copies = copy
         self._messages_bytes = sum(map(entry_bytes, copy))
         released, settled = self._queue.pending.state_of(copy)
-        if released:
+        log = self._queue.log
+        room = log.free_bytes - self._messages_bytes - self._records_bytes - 2 * (SEGMENT_BYTES + BATCH_BYTES)
+        if released and len(encode_released(released)) <= room:  # many tiny messages: their tries may have to go
             self._released_part += encode_released(released)
         for (group, reason), seqs in settled.items():
             self._settled_parts.append(encode_settled(group, reason, runs_of(seqs)))

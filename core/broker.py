@@ -118,13 +118,16 @@ class Broker:
             queue = by_uid.get(part.uid)
             if queue is None or part.tx <= queue.log.tx:
                 continue
-            self.journal.replaying()
-            publish = Publish(part.messages, lambda _error, _first, _count: self.journal.part_done(), 1)
+            self.journal.replaying(part)
+            publish = Publish(part.messages, self._part_written(part.tx), 1)
             publish.tx = part.tx
             publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
             queue.writer.publish(publish)
         highest = max((queue.log.tx for queue in self._queues.values()), default=0)
         self.journal.next_tx = max(self.journal.next_tx, highest + 1)
+
+    def _part_written(self, tx: int) -> Published:
+        return lambda _error, _first, _count: self.journal.part_done(tx)
 
     def _make(self, meta: Meta) -> Queue:
         directory = f"{QUEUES}/{meta.uid}"

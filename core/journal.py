@@ -24,6 +24,7 @@ _RECORD = struct.Struct("<IIQI")  # crc, bytes of the parts, number, parts
 _PART = struct.Struct("<QIIII")  # uid, messages, bytes of their entries, timed messages, bytes of the settles
 _TIMED = struct.Struct("<IQQ")  # place of the message, its delay and ttl in ms
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
+REPLACE_AGAIN_MS = 1000
 _NAME = "journal"
 
 
@@ -43,6 +44,17 @@ class Recorded(NamedTuple):
     uid: int
     messages: list[Message]
     settled: list[Settled]
+    record: bytes
+    """The whole record the part is of."""
+
+
+class _Waiting(NamedTuple):
+    """A record on its way to the disk."""
+
+    tx: int
+    record: bytes
+    parts: int
+    on_done: Callable[[BaseException | None], None]
 
 
 class Journal:
@@ -53,10 +65,12 @@ class Journal:
         self._disk = disk
         self._file: File | None = None
         self._end = 0
-        self._outstanding = 0
-        self._waiting: list[tuple[bytes, int, Callable[[BaseException | None], None]]] = []
+        self._needed: dict[int, tuple[bytes, int]] = {}
+        """Records with parts that are not in their queue's log yet, and how many parts."""
+        self._waiting: list[_Waiting] = []
+        self._doubtful: list[tuple[_Waiting, BaseException]] = []
+        """Records whose sync failed: they may be on disk or not, until the file is replaced."""
         self._busy = False
-        self._failed = False
         self.next_tx = 1
 
     def recover(self) -> list[Recorded]:
@@ -75,87 +89,116 @@ class Journal:
         return recorded
 
     def write(self, parts: list[Part], on_done: Callable[[int, BaseException | None], None]) -> None:
-        """Record a transaction; `on_done(number, error)` when it is synced. It counts as outstanding from then on."""
+        """Record a transaction; `on_done(number, error)` when it is synced, or can't come into effect any more."""
         tx = self.next_tx
         self.next_tx += 1
         body = b"".join(map(_encode_part, parts))
         head = _RECORD.pack(0, len(body), tx, len(parts))[4:]
         record = crc32(body, crc32(head)).to_bytes(4, "little") + head + body
-        self._outstanding += len(parts)
-
-        def done(error: BaseException | None) -> None:
-            if error is not None:
-                self._outstanding -= len(parts)
-            on_done(tx, error)
-
-        self._waiting.append((record, len(parts), done))
+        self._waiting.append(_Waiting(tx, record, len(parts), partial(on_done, tx)))
         self._flush()
 
-    def replaying(self) -> None:
+    def replaying(self, recorded: Recorded) -> None:
         """A part that was read back is being written again: until that is done its record must stay."""
-        self._outstanding += 1
+        record, left = self._needed.get(recorded.tx, (recorded.record, 0))
+        self._needed[recorded.tx] = (record, left + 1)
 
-    def part_done(self) -> None:
+    def part_done(self, tx: int) -> None:
         """A part is in its queue's log."""
-        self._outstanding -= 1
+        record, left = self._needed.pop(tx)
+        if left > 1:
+            self._needed[tx] = (record, left - 1)
+
+    @property
+    def _needed_bytes(self) -> int:
+        return sum(len(record) for record, _ in self._needed.values())
 
     def _flush(self) -> None:
-        if self._busy or not self._waiting:
+        if self._busy or self._doubtful or not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        data = b"".join(record for record, _, _ in waiting)
-        earlier = self._outstanding - sum(parts for _, parts, _ in waiting)
-        offset = self._end if earlier else 0
-        refusal = self._refusal(offset + len(data), earlier)
-        if refusal is not None:
-            for _, _, done in waiting:
-                self._host.call_soon(partial(done, refusal))
+        data = b"".join(item.record for item in waiting)
+        offset = self._end if self._needed else 0
+        if offset + len(data) > JOURNAL_BYTES_MAX:
+            if offset and self._needed_bytes + len(data) <= JOURNAL_BYTES_MAX // 2:
+                self._waiting = waiting
+                self._replace()
+                return
+            full = OSError("too many transactions over several queues are under way")
+            for item in waiting:
+                self._host.call_soon(partial(item.on_done, full))
             return
-        anew = self._failed
         self._busy = True
 
         def job() -> None:
-            if self._file is None or anew:
-                self._file = self._open(anew)
+            if self._file is None:
+                self._file = self._open()
             self._file.write(offset, [data])
             self._file.sync()
 
         def finished(_: object, error: BaseException | None) -> None:
             self._busy = False
-            self._failed = error is not None
-            if error is None:
-                self._end = offset + len(data)
-            for _record, _parts, done in waiting:
-                done(error)
+            if error is not None:
+                self._doubtful = [(item, error) for item in waiting]
+                self._replace()
+                return
+            self._end = offset + len(data)
+            for item in waiting:
+                self._needed[item.tx] = (item.record, item.parts)
+            for item in waiting:
+                item.on_done(None)
             self._flush()
 
         self._host.submit(job, finished)
 
-    def _refusal(self, end: int, earlier: int) -> OSError | None:
-        """A file whose sync failed is replaced, but only when nothing in it is needed any more."""
-        if self._failed and earlier:
-            return OSError("the journal can't be written, and earlier transactions are not finished")
-        if end > JOURNAL_BYTES_MAX:
-            return OSError("too many transactions over several queues are under way")
-        return None
+    def _replace(self) -> None:
+        """Put a file in place that has only what is needed, and not what may or may not be on disk.
 
-    def _open(self, anew: bool) -> File:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if anew:
+        Until that is done nobody is told that a doubtful transaction failed: it would come into effect
+        after a crash, when what it did had been done otherwise.
+        """
+        data = b"".join(record for _, (record, _) in sorted(self._needed.items()))
+        self._busy = True
+
+        def job() -> None:
+            self._close_file()
+            fresh = f"{_NAME}.new"
             with suppress(FileNotFoundError):
-                self._disk.remove(_NAME)
+                self._disk.remove(fresh)
+            file = self._disk.open(fresh, create=True)
+            file.write(0, [data])
+            file.sync()
+            self._disk.rename(fresh, _NAME)
+            self._disk.sync_dir("")
+            self._file = file
+
+        def finished(_: object, error: BaseException | None) -> None:
+            self._busy = False
+            if error is not None:
+                self._host.call_later(REPLACE_AGAIN_MS, self._replace)
+                return
+            self._end = len(data)
+            doubtful, self._doubtful = self._doubtful, []
+            for item, failure in doubtful:
+                item.on_done(failure)
+            self._flush()
+
+        self._host.submit(job, finished)
+
+    def _open(self) -> File:
         with suppress(FileExistsError):
             self._disk.open(_NAME, create=True).close()
             self._disk.sync_dir("")
         return self._disk.open(_NAME)
 
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._close_file()
 
 
 def _encode_part(part: Part) -> bytes:
@@ -180,14 +223,15 @@ def _decode(data: bytes, recorded: list[Recorded]) -> int:
         if end > len(data) or crc32(memoryview(data)[offset + 4 : end]) != crc or tx <= last_tx:
             break  # the rest is of an earlier round, or was never synced
         last_tx = tx
+        record = data[offset:end]
         offset += _RECORD.size
         for _ in range(parts):
-            part, offset = _decode_part(data, offset, tx)
+            part, offset = _decode_part(data, offset, tx, record)
             recorded.append(part)
     return offset
 
 
-def _decode_part(data: bytes, offset: int, tx: int) -> tuple[Recorded, int]:
+def _decode_part(data: bytes, offset: int, tx: int, record: bytes) -> tuple[Recorded, int]:
     uid, count, messages_bytes, timed, settles_bytes = _PART.unpack_from(data, offset)
     offset += _PART.size
     messages = decode_entries(data, offset, count, 0)
@@ -196,4 +240,4 @@ def _decode_part(data: bytes, offset: int, tx: int) -> tuple[Recorded, int]:
         messages[place].delay_ms, messages[place].ttl_ms = delay_ms, ttl_ms
     offset += timed * _TIMED.size
     settled = list(decode_settled(data, offset, offset + settles_bytes))
-    return Recorded(tx, uid, messages, settled), offset + settles_bytes
+    return Recorded(tx, uid, messages, settled, record), offset + settles_bytes

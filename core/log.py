@@ -250,9 +250,13 @@ class Log:
         return self.segment_bytes // 4
 
     def _reserve_bytes(self, largest: int) -> int:
-        """What a publish must leave free: room to copy any one segment forward, and to settle meanwhile."""
+        """What a publish must leave free: room to copy any one segment forward, and to settle meanwhile.
+
+        A copy takes a little more than what is copied: it says of each message how often it was tried.
+        """
         headers = SEGMENTS_PER_CAP // 2 * (SEGMENT_BYTES + BATCH_BYTES)
-        return max(self.segment_bytes, largest) + self.slack_bytes + headers
+        copy = max(self.segment_bytes, largest)
+        return copy + copy // 4 + self.slack_bytes + headers
 
     @property
     def publish_room(self) -> int:

@@ -175,6 +175,7 @@ class _Spread:
         self._on_done = on_done
         self._reserved: list[Queue] = []
         self._left = 0
+        self._tx = 0
 
     def begin(self) -> None:
         """Reserve room in every queue, then write the journal."""
@@ -231,6 +232,7 @@ class _Spread:
             self._give_back()
             self._fail(Unavailable(f"the journal can't be written: {error}"))
             return
+        self._tx = tx
         self._left = len(self._shares)
         for queue, share in self._shares.items():
             publish = Publish(share.messages, self._part_done, share.size)
@@ -240,7 +242,7 @@ class _Spread:
             queue.writer.publish(publish)
 
     def _part_done(self, _error: CurbstoneError | None, _first: int, _count: int) -> None:
-        self._broker.journal.part_done()
+        self._broker.journal.part_done(self._tx)
         self._left -= 1
         if not self._left:
             self._on_done(None)
