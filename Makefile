@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
 INPUTS := pyproject.toml constraints.txt
+INTEROP := $(VENV)/.installed-interop
+SDK_TOOLS := $(VENV)/sdk-tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python install` chooses another.
@@ -17,10 +19,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: help install dev run test lint format soak bench clean
+.PHONY: interop-deps sdk sdk-tools help install dev run test lint format soak bench clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(RUNTIME)  ## Make .venv and install Curbstone in it (editable)
 
@@ -29,7 +31,7 @@ dev: $(DEV)  ## The same, with the tools for tests and checks
 run: $(RUNTIME)  ## Start the server with its defaults
 	@exec $(BIN)/curbstone serve
 
-test: $(DEV)  ## Run the tests (soak tests left out)
+test: $(DEV) sdk-tools interop-deps  ## Run the tests (soak tests left out)
 	$(BIN)/python -m pytest
 
 lint: $(DEV)  ## Ruff, formatting, types, and the import rule
@@ -42,19 +44,33 @@ format: $(DEV)  ## Let ruff fix imports and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(DEV)  ## The long tests (CURBSTONE_SIM_SECONDS=600)
+soak: $(DEV) sdk-tools  ## The long tests (CURBSTONE_SIM_SECONDS=600)
 	$(BIN)/python -m pytest -m soak
 
 bench: $(DEV)  ## Measure; prints figures and never fails on them
 	$(BIN)/python -m bench
 
+sdk: sdk-tools  ## Make the Python and TypeScript clients in build/sdk
+	$(SDK_TOOLS)/bin/python tools/sdk/generate.py build/sdk
+
+interop-deps: $(INTEROP)  ## Install the clients that tests/interop talks to: npm packages and Chromium
+
+sdk-tools: $(SDK_TOOLS)/.installed  ## Install the tools that make and check the SDKs
+
 clean:  ## Remove .venv, caches and build output; never a data directory
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) tests/interop/node_modules build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Curbstone needs Python 3.11 or newer, and none is on the PATH." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+# Where it is impossible this says so and goes on: the tests that need the tools then fail and name them.
+$(SDK_TOOLS)/.installed: tools/sdk/requirements.txt tools/sdk/package-lock.json | $(BIN)/python
+	@{ $(BIN)/python -m venv $(SDK_TOOLS) \
+	&& $(SDK_TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement tools/sdk/requirements.txt \
+	&& npm ci --prefix tools/sdk --no-audit --no-fund --ignore-scripts --loglevel=error \
+	&& touch $@; } || echo "sdk-tools: not installed; Node.js 18 with npm is needed" >&2
 
 $(RUNTIME): $(INPUTS) | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable .
@@ -63,3 +79,7 @@ $(RUNTIME): $(INPUTS) | $(BIN)/python
 $(DEV): $(INPUTS) | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $(RUNTIME) $@
+
+# Likewise: without them the tests of real clients fail and say so, all others run.
+$(INTEROP): tests/interop/package-lock.json tests/interop/setup.sh | $(BIN)/python
+	@if tests/interop/setup.sh; then touch $@; else echo "interop-deps: not all clients are installed" >&2; fi

@@ -1,11 +1,12 @@
 """The `curbstone` command. Each sub-command is a function in a file of its own, registered here.
 
-A command returns its exit code, or None for 0. What goes wrong is told in one line on stderr: exit code 2
-for a wrong command line or setting, 1 for a server that can't do what it was asked.
+A command returns its exit code, or None for 0. What goes wrong is told in one line on stderr; the exit codes
+are in `failure`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -13,19 +14,36 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from curbstone import __version__
+from curbstone.bench_command import bench
+from curbstone.check_command import check
 from curbstone.core.errors import CurbstoneError
+from curbstone.dump_command import dump
+from curbstone.failure import FAILED, INTERRUPTED, WRONG, CommandFailed
+from curbstone.move_command import move
+from curbstone.peek_command import peek
+from curbstone.purge_command import purge
+from curbstone.queues_command import queues
+from curbstone.recv_command import recv
+from curbstone.redrive_command import redrive
+from curbstone.send_command import send
 from curbstone.serve_command import serve
 from curbstone.settings import SettingsError
+from curbstone.top_command import top
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 the server refused or can't; 2 wrong command line or setting; 3 the server can't be reached;"
+    " 4 no such queue; 5 there was nothing; 6 damage found; 130 interrupted."
+)
 
 app = typer.Typer(
     name="curbstone",
-    add_completion=False,
     rich_markup_mode=None,  # plain text wraps anywhere and reads well in a pipe
     context_settings={"help_option_names": ["-h", "--help"]},
     # A traceback with the values of local variables could show messages and secrets.
     pretty_exceptions_enable=False,
 )
-app.command()(serve)
+for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check):
+    app.command(epilog=None if command is serve else EXIT_CODES)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -56,13 +74,18 @@ def _run(arguments: list[str]) -> int:
         # Not standalone, so that errors come here instead of being drawn in a box.
         code = app(arguments, prog_name="curbstone", standalone_mode=False)
     except TyperException as error:
-        return _fail(f"{error.format_message()} (see curbstone --help)", 2)
+        return _fail(f"{error.format_message()} (see curbstone --help)", WRONG)
     except SettingsError as error:
-        return _fail(str(error), 2)
+        return _fail(str(error), WRONG)
+    except CommandFailed as error:
+        return _fail(str(error), error.code)
     except CurbstoneError as error:
-        return _fail(str(error), 1)
+        return _fail(str(error), FAILED)
+    except BrokenPipeError:  # who reads our output had enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except Abort:
-        return _fail("aborted", 130)
+        return _fail("aborted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 

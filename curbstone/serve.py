@@ -25,11 +25,16 @@ from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.app import create_app
 from curbstone.gateway.frames import binary_frame, text_frame
+from curbstone.gateway.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.traffic import Traffic
+from curbstone.mqks.limits import Limits as MqksLimits
+from curbstone.mqks.server import MqksServer
 from curbstone.settings import Address, Settings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
+from curbstone.stomp.websocket import StompSockets
 
 log = logging.getLogger("curbstone")
 
@@ -143,23 +148,30 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
     if settings.stomp_addr is not None:
         stomp = StompServer(broker, host, limits=limits, single_queue=single_queue)
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
+    mqks = MqksServer(broker, host, limits=MqksLimits(body_bytes_max=settings.max_message_size))
+    mq_traffic = Traffic()
     if settings.http_addr is not None:
         sockets = StompSockets(
             broker, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue
         )
+        gateway = GatewaySettings(
+            max_message_size=settings.max_message_size,
+            max_ttl_s=settings.max_ttl,
+            default_limit=settings.default_limit,
+            cors_origins=settings.cors_origin,
+            hosts=settings.http_host,
+        )
         app = create_app(
             broker,
             host,
-            GatewaySettings(
-                max_message_size=settings.max_message_size,
-                max_ttl_s=settings.max_ttl,
-                default_limit=settings.default_limit,
-                cors_origins=settings.cors_origin,
-                hosts=settings.http_host,
-            ),
+            gateway,
+            more_routes=mq_routes(broker, gateway, settings.mq_delay, mq_traffic),
             more_sockets={"/stomp": sockets.open},
+            more_traffic={"mq": mq_traffic, "mqks": mqks.registry.traffic},
         )
         listeners.append(Listener("http", settings.http_addr, GatewayServer(app)))
+    if settings.mqks_addr is not None:
+        listeners.append(Listener("mqks", settings.mqks_addr, mqks))
     for listener in listeners:
         if not listener.address.is_loopback:
             log.warning("%s: other machines can reach %s and nobody has to log in", listener.name, listener.address)

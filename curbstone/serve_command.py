@@ -45,7 +45,7 @@ HttpAddr = Annotated[
     str | None, _option("--http-addr", metavar="ADDRESS", help="HTTP and WebSocket, likewise. Default: 127.0.0.1:8080")
 ]
 MqksAddr = Annotated[
-    str | None, _option("--mqks-addr", metavar="ADDRESS", help='MQKS is not in this version: only "" (off) is accepted')
+    str | None, _option("--mqks-addr", metavar="ADDRESS", help="MQKS, likewise. Default: 127.0.0.1:25000")
 ]
 MaxMessageSize = Annotated[
     str | None, _option("--max-message-size", metavar="SIZE", help="Largest body of a message. Default: 1MiB")
@@ -56,6 +56,10 @@ MaxTtl = Annotated[
 DefaultLimit = Annotated[
     str | None,
     _option("--default-limit", metavar="N", help="Window of a WebSocket consumer that names none. Default: 10"),
+]
+MqDelay = Annotated[
+    str | None,
+    _option("--mq-delay", metavar="SECONDS", help="When a message fetched at /mq and not deleted returns. Default: 10"),
 ]
 SingleQueue = Annotated[
     str | None, _option("--single-queue", metavar="NAME", help="Make every STOMP destination this queue")
@@ -100,6 +104,7 @@ def serve(
     max_message_size: MaxMessageSize = None,
     max_ttl: MaxTtl = None,
     default_limit: DefaultLimit = None,
+    mq_delay: MqDelay = None,
     single_queue: SingleQueue = None,
     cors_origin: CorsOrigin = None,
     http_host: HttpHost = None,

@@ -30,6 +30,9 @@ ENVIRONMENT_PREFIX = "CURBSTONE_"
 LOOPBACK = "127.0.0.1"
 MESSAGE_BYTES_MAX = 1 << 30
 LIMIT_MAX = 100_000
+LEASE_S_MAX = 7 * 86400
+
+LISTENERS = ("stomp_addr", "http_addr", "mqks_addr")
 
 # What other servers call these settings. The value is rewritten into our own form first.
 OLDER_NAMES = {
@@ -114,7 +117,8 @@ class Settings(BaseSettings):
     sync: Annotated[SyncMode, PlainValidator(lambda value: SyncMode.parse(_text(value)))] = SyncMode()
     stomp_addr: ListenAddress = Address(LOOPBACK, 61613)
     http_addr: ListenAddress = Address(LOOPBACK, 8080)
-    mqks_addr: ListenAddress = None
+    mqks_addr: ListenAddress = Address(LOOPBACK, 25000)
+    mq_delay: float = Field(default=10, ge=0.001, le=LEASE_S_MAX, allow_inf_nan=False)
     max_message_size: Size = Field(default=1024 * 1024, ge=1, le=MESSAGE_BYTES_MAX)
     max_ttl: float = Field(default=3600, gt=0, le=SECONDS_MAX, allow_inf_nan=False)
     default_limit: int = Field(default=10, ge=1, le=LIMIT_MAX)
@@ -140,13 +144,6 @@ class Settings(BaseSettings):
             scheme, separator, rest = origin.partition("://")
             if scheme not in ("http", "https") or not separator or not rest or "/" in rest or "*" in rest:
                 raise ValueError(f"bad origin {origin!r}: http(s)://host, http(s)://host:port, or * for all")
-        return value
-
-    @field_validator("mqks_addr")
-    @classmethod
-    def _has_no_mqks(cls, value: Address | None) -> Address | None:
-        if value is not None:
-            raise ValueError('MQKS is not in this version; leave it out or set it to ""')
         return value
 
     @field_validator("*", mode="wrap")
@@ -183,10 +180,10 @@ def load(command_line: Mapping[str, object]) -> Settings:
         settings = Settings(**dict(command_line))  # type: ignore[arg-type]
     except ValidationError as error:
         raise SettingsError(_explain(error, command_line)) from None
-    if settings.stomp_addr is None and settings.http_addr is None:
-        raise SettingsError("nothing to listen on: --stomp-addr and --http-addr are both off")
+    if not any(getattr(settings, name) for name in LISTENERS):
+        raise SettingsError("nothing to listen on: --stomp-addr, --http-addr and --mqks-addr are all off")
     if not settings.insecure:
-        for name in ("stomp_addr", "http_addr"):
+        for name in LISTENERS:
             address: Address | None = getattr(settings, name)
             if address is not None and not address.is_loopback:
                 raise SettingsError(

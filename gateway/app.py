@@ -11,11 +11,14 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
+from curbstone.gateway import documents
 from curbstone.gateway.batch import Batch
+from curbstone.gateway.event_stream import EventStreams
 from curbstone.gateway.guard import Guard, answer_preflight, is_preflight
 from curbstone.gateway.health import Health
 from curbstone.gateway.leases import Leases
 from curbstone.gateway.messages import Messages
+from curbstone.gateway.metrics import Metrics
 from curbstone.gateway.problem import ClientGone, Problem
 from curbstone.gateway.queue_sockets import QueueSockets
 from curbstone.gateway.queues import Queues
@@ -23,6 +26,7 @@ from curbstone.gateway.reply import reply_problem
 from curbstone.gateway.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import Opener, Session, SocketRequest
+from curbstone.gateway.traffic import Counted, GatewayTraffic
 from curbstone.gateway.upkeep import Upkeep
 from curbstone.gateway.waiting import Polls
 
@@ -35,14 +39,23 @@ QUEUE = "/v2/{project}/queues/{queue}"
 logger = logging.getLogger("curbstone.gateway")
 
 
-def routes(broker: Broker, settings: GatewaySettings, polls: Polls) -> list[BaseRoute]:
-    """Return all routes, the busiest first. One resource a path, so that a wrong verb learns the right ones."""
+def routes(
+    broker: Broker,
+    settings: GatewaySettings,
+    guard: Guard,
+    polls: Polls,
+    streams: EventStreams,
+    traffic: GatewayTraffic,
+) -> list[BaseRoute]:
+    """Return the routes of queues and messages, the busiest first.
+
+    One resource a path, so that a wrong verb learns the right ones.
+    """
     queues = Queues(broker, settings)
-    messages = Messages(broker, settings, polls)
-    batch = Batch(broker, settings)
-    leases = Leases(broker, settings, polls)
+    messages = Messages(broker, settings, guard, polls, streams, traffic.http)
+    batch = Batch(broker, settings, traffic.http)
+    leases = Leases(broker, settings, polls, streams, traffic.http)
     upkeep = Upkeep(broker, settings)
-    health = Health(broker)
     return [
         Route(QUEUE + "/messages", Resource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
         Route(QUEUE + "/messages/batch", Resource(POST=batch.post)),
@@ -54,8 +67,20 @@ def routes(broker: Broker, settings: GatewaySettings, polls: Polls) -> list[Base
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
         Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
         Route(QUEUES, Resource(GET=queues.list)),
+    ]
+
+
+def server_routes(broker: Broker, protocols: Mapping[str, Counted]) -> list[BaseRoute]:
+    """Return the routes beside those of queues: health, figures, documents."""
+    health = Health(broker)
+    return [
         Route("/healthz", Resource(GET=health.alive)),
         Route("/readyz", Resource(GET=health.ready)),
+        Route("/metrics", Resource(GET=Metrics(broker, protocols).get)),
+        Route("/openapi.yaml", Resource(GET=documents.openapi_yaml)),
+        Route("/openapi.json", Resource(GET=documents.openapi_json)),
+        Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
+        Route("/docs", Resource(GET=documents.docs)),
     ]
 
 
@@ -72,12 +97,15 @@ class Gateway:
         guard: Guard,
         sockets: QueueSockets,
         polls: Polls,
+        streams: EventStreams,
         message_bytes_max: int,
     ) -> None:
+        self.routes = list(routes)
         self._router = Router(routes, redirect_slashes=False, default=_not_found)
         self._guard = guard
         self._sockets = sockets
         self._polls = polls
+        self._streams = streams
         self.message_bytes_max = message_bytes_max
         """The largest WebSocket message that is read."""
 
@@ -106,8 +134,9 @@ class Gateway:
         return self._sockets.open(request)
 
     def release(self) -> None:
-        """Answer all requests that wait for a message: the server stops."""
+        """Answer all requests that wait for a message, and end all streams: the server stops."""
         self._polls.release()
+        self._streams.release()
 
 
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -121,12 +150,18 @@ def create_app(
     *,
     more_routes: Sequence[BaseRoute] = (),
     more_sockets: Mapping[str, Opener] | None = None,
+    more_traffic: Mapping[str, Counted] | None = None,
 ) -> Gateway:
     """Return the gateway in front of a broker.
 
-    `more_routes` come after its own; `more_sockets` are the WebSockets of other protocols by path.
+    `more_routes` come after its own; `more_sockets` are the WebSockets of other protocols by path, `more_traffic`
+    what those protocols count, by their names, for /metrics.
     """
+    traffic = GatewayTraffic()
+    protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
+    streams = EventStreams(host, traffic.sse)
     guard = Guard(settings)
     polls = Polls()
-    sockets = QueueSockets(broker, settings, guard, more_sockets)
-    return Gateway([*routes(broker, settings, polls), *more_routes], guard, sockets, polls, settings.frame_bytes_max)
+    sockets = QueueSockets(broker, settings, guard, traffic.websocket, more_sockets)
+    own = [*routes(broker, settings, guard, polls, streams, traffic), *server_routes(broker, protocols)]
+    return Gateway([*own, *more_routes], guard, sockets, polls, streams, settings.frame_bytes_max)

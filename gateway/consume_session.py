@@ -18,6 +18,7 @@ from curbstone.gateway.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.parameters import seconds_ms
 from curbstone.gateway.problem import Problem
 from curbstone.gateway.sockets import GOING_AWAY, Wire, error_frame
+from curbstone.gateway.traffic import Traffic
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -33,9 +34,17 @@ class ConsumeSession:
     subprotocol = "consume"
 
     def __init__(
-        self, queue: Queue, *, settles: bool, limit: int, encoding: Encoding | None = None, group: str = ""
+        self,
+        queue: Queue,
+        *,
+        settles: bool,
+        limit: int,
+        encoding: Encoding | None = None,
+        group: str = "",
+        traffic: Traffic | None = None,
     ) -> None:
         self._queue = queue
+        self._traffic = traffic or Traffic()
         self._settles = settles
         self._limit = limit
         self._encoding = encoding
@@ -74,6 +83,9 @@ class ConsumeSession:
             else:
                 pieces.append(text_frame(b"{%b}" % inside))
                 pieces.append(binary_frame(message.body))
+        self._traffic.delivered += len(deliveries)
+        if not self._settles:
+            self._traffic.acked += len(deliveries)
         self._wire.send(b"".join(pieces))
 
     def hold(self) -> None:
@@ -158,6 +170,7 @@ class ConsumeSession:
     def _flush(self) -> None:
         if self._acked and self._consumer:
             acked, self._acked = self._acked, []
+            self._traffic.acked += len(acked)
             try:
                 self._consumer.ack(acked, self._on_settled)
             except StaleDelivery as error:

@@ -76,6 +76,18 @@ class Guard:
         if origin and not is_same_host(origin, host) and not self.is_listed(origin):
             raise Problem(403, "pages of this origin may not connect; see --cors-origin")
 
+    def check_page(self, scope: Scope) -> None:
+        """Raise Problem 403 for a GET that takes something on behalf of a page of another origin.
+
+        Any page can cause a GET. With EventSource it says where it comes from in Origin, with others
+        in Sec-Fetch-Site.
+        """
+        headers = dict(scope["headers"])
+        origin = headers.get(b"origin", b"")
+        self.check_socket_origin(origin, headers.get(b"host", b""))
+        if not origin and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+            raise Problem(403, "pages of another origin may not take messages; see --cors-origin")
+
     def is_listed(self, origin: bytes) -> bool:
         """Tell whether the origin may call."""
         return "*" in self._origins or origin.decode("latin-1").lower() in self._origins

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
 from curbstone.gateway.metadata import json_parts
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+    from curbstone.core.waiters import Lease
 
 Encoding = Literal["utf8", "base64", "hex"]
 
@@ -41,6 +45,14 @@ def body_json(body: bytes, encoding: Encoding | None) -> bytes:
         return b'"message":' + orjson.dumps(body.decode("utf-8", "replace"))
     text = base64.b64encode(body) if encoding == "base64" else body.hex().encode()
     return b'"encoding":"%b","message":"%b"' % (encoding.encode(), text)
+
+
+def lease_json(queue: Queue, lease: Lease, encoding: Encoding | None) -> bytes:
+    """Return a leased message as a JSON object."""
+    message = lease.delivery.message
+    token = orjson.dumps(lease.token)
+    inside = metadata_json(message, queue.message_id(message.seq), lease.delivery.tries, token)
+    return b'{%b,"expires":%d,%b}' % (inside, lease.expires_ms, body_json(message.body, encoding))
 
 
 def body_of_json(text: object, encoding: Encoding) -> bytes:

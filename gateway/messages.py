@@ -1,30 +1,39 @@
-"""Messages over HTTP: publish, pop, peek. Publish and pop are the hot paths."""
+"""Messages over HTTP: publish, pop, peek, stream. Publish and pop are the hot paths."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Delivery, Message
+from curbstone.gateway import cloud_events
 from curbstone.gateway.body import read_body
+from curbstone.gateway.event_stream import EventStream, EventStreams
+from curbstone.gateway.guard import Guard
 from curbstone.gateway.message_json import Encoding, body_json, metadata_json
-from curbstone.gateway.metadata import block_of_http, http_headers, is_kept
+from curbstone.gateway.metadata import HttpHeaders, block_of_http, http_headers, is_kept
 from curbstone.gateway.parameters import (
     COUNT_MAX,
     encoding_of,
     group_of,
     groups_of,
+    lease_ms,
     query_of,
     seconds_ms,
     ttl_ms,
     wait_ms,
     whole_number,
 )
+from curbstone.gateway.problem import Problem
+from curbstone.gateway.publication import event_message
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply, reply_json
-from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.settings import MIB, GatewaySettings
+from curbstone.gateway.traffic import Traffic
 from curbstone.gateway.waiting import Polls, answer
 
 if TYPE_CHECKING:
@@ -33,6 +42,9 @@ if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
 STATES = ("rdy", "wip", "delayed")
+
+PEEK_BYTES_MAX = 8 * MIB
+"""A reply holds no more bodies than until here, but at least one message."""
 
 _TRUE_FALSE = (b"false", b"true")
 # A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
@@ -46,25 +58,53 @@ _OPAQUE = (
 class Messages:
     """The handlers of `/v2/{project}/queues/{queue}/messages`."""
 
-    def __init__(self, broker: Broker, settings: GatewaySettings, polls: Polls) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: GatewaySettings,
+        guard: Guard,
+        polls: Polls,
+        streams: EventStreams,
+        traffic: Traffic,
+    ) -> None:
         self._broker = broker
+        self._guard = guard
         self._settings = settings
         self._polls = polls
+        self._streams = streams
+        self._traffic = traffic
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: publish the body; answered after the commit."""
         queue = self._broker.get(name_in(scope))
-        block = block_of_http(tuple([field for field in scope["headers"] if is_kept(field[0])]))
+        fields = tuple([field for field in scope["headers"] if is_kept(field[0])])
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
-        message = Message(await read_body(scope, receive, bytes_max), block)
+        mode = cloud_events.mode_of(fields)
+        if mode:
+            message = await self._read_event(scope, receive, mode, fields, bytes_max)
+        else:
+            message = Message(await read_body(scope, receive, bytes_max), block_of_http(fields))
         if scope["query_string"]:
             query = query_of(scope)
             if "ttl" in query:
                 message.ttl_ms = ttl_ms(query["ttl"], self._settings.max_ttl_s)
             message.delay_ms = seconds_ms("delay", query.get("delay", 0))
             message.groups = groups_of(query.get("groups", ""))
+        self._traffic.published += 1
         _, seq, _ = await answer(lambda done: queue.publish([message], done))
+        self._traffic.confirmed += 1
         await reply(send, 201, [(b"x-msg-id", queue.message_id(seq).encode())])
+
+    async def _read_event(
+        self, scope: Scope, receive: Receive, mode: bytes, fields: HttpHeaders, bytes_max: int
+    ) -> Message:
+        """Return the message that a CloudEvent in the body stands for; its own metadata stay beside the event's."""
+        if mode == cloud_events.BATCH:
+            raise Problem(415, "a batch of CloudEvents belongs to …/messages/batch")
+        event = cloud_events.parse(await read_body(scope, receive, self._settings.json_bytes_max))
+        message = event_message(event, bytes_max)
+        message.headers += block_of_http(tuple([field for field in fields if field[0].startswith(b"x-")]))
+        return message
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
         """DELETE: take one message; it is settled when the reply leaves."""
@@ -81,6 +121,8 @@ class Messages:
         if delivery is None:
             await reply(send, 204)
             return
+        self._traffic.delivered += 1
+        self._traffic.acked += 1
         message = delivery.message
         fields = [
             *http_headers(message.headers),
@@ -92,8 +134,8 @@ class Messages:
         ]
         await reply(send, 200, fields, message.body)
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """GET: look at messages without taking them."""
+    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET: look at messages without taking them; with `Accept: text/event-stream` take them as a stream."""
         queue = self._broker.get(name_in(scope))
         query = query_of(scope)
         limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, COUNT_MAX)
@@ -103,11 +145,48 @@ class Messages:
         after = queue.parse_id(query["after"]) if query.get("after") else 0
         if after is None:
             raise BadRequest(f"bad after {query['after'][:80]!r}: not the id of a message of this queue")
+        duration_ms = lease_ms(query.get("seconds", queue.options.lease))
+        group = group_of(query)
         encoding = encoding_of(query)
-        peeked: list[Peeked]
-        (peeked,) = await answer(lambda done: queue.peek(limit, done, after=after, state=state))
+        if scope["method"] == "GET" and b"text/event-stream" in _header(scope, b"accept").lower():
+            self._guard.check_page(scope)
+            stream = EventStream(
+                self._streams, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
+            )
+            await self._streams.open(stream, _header(scope, b"last-event-id").decode("latin-1"))
+            await stream.run(receive, send)
+            return
+        peeked = await _peek(queue, limit, after, state)
         texts = [_peeked_json(queue, item, encoding) for item in peeked]
         await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}")
+
+
+async def _peek(queue: Queue, limit: int, after: int, state: str) -> list[Peeked]:
+    """Look a few at a time, so that no more than twice the bytes of a reply are in memory."""
+    at_once = max(PEEK_BYTES_MAX // queue.options.max_message_size, 1)
+    found: list[Peeked] = []
+    size = 0
+    while len(found) < limit:
+        count = min(at_once, limit - len(found))
+        peeked: list[Peeked]
+        (peeked,) = await answer(partial(_peek_some, queue, count, after, state))
+        for item in peeked:
+            size += len(item.message.headers) + len(item.message.body)
+            if found and size > PEEK_BYTES_MAX:
+                return found
+            found.append(item)
+        if len(peeked) < count:
+            break
+        after = peeked[-1].message.seq
+    return found
+
+
+def _peek_some(queue: Queue, count: int, after: int, state: str, done: Callable[..., None]) -> None:
+    queue.peek(count, done, after=after, state=state)
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
 
 
 def _peeked_json(queue: Queue, item: Peeked, encoding: Encoding | None) -> bytes:

@@ -6,11 +6,13 @@ The engine keeps a header block (see `core.headers`). Its lines, and what they a
     x-msg-x-foo:v       HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
     x-foo:v             HTTP x-msg-x-x-foo: v           JSON "x-foo": "v"
     foo:v (STOMP's)     HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
+    ce-id:v             HTTP ce-id: v                   JSON "ce-id": "v" (see `cloud_events`)
     x-dead-queue:v      HTTP x-msg-dead-queue: v        JSON "dead": {"queue": "v"}
 
 What HTTP can't carry as it is (control characters, non-ASCII, outer spaces) goes out as percent-encoded
 UTF-8, names that are no HTTP token not at all. What came in as an HTTP header goes out verbatim: where
-that takes more than printable ASCII, the line `x-http-charset` records how its bytes were read.
+that takes more than printable ASCII, the line `x-http-charset` records how its bytes were read. Attributes of
+CloudEvents are kept decoded and go out encoded as that specification says.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import orjson
 
 from curbstone.core import headers
 from curbstone.core.errors import BadRequest
+from curbstone.gateway import cloud_events
 from curbstone.gateway.settings import METADATA_BYTES_MAX
 
 PREFIX = "x-msg-x-"
@@ -61,20 +64,28 @@ def _cached(fn: Callable[[bytes], T]) -> Callable[[bytes], T]:
 
 def is_kept(name: bytes) -> bool:
     """Tell whether a request header of this (lower-case) name is stored with the message."""
-    return name == b"content-type" or name.startswith(HTTP_PREFIX)
+    return name == b"content-type" or name.startswith((HTTP_PREFIX, cloud_events.HTTP_PREFIX))
 
 
 @lru_cache(maxsize=128)
 def block_of_http(fields: HttpHeaders) -> bytes:
     """Return the block for the kept headers of a request, names in lower case; repeated ones are joined."""
-    charset = _charset(b"".join([value for _, value in fields]))
     merged: dict[bytes, bytes] = {}
     for name, value in fields:
         merged[name] = merged[name] + b", " + value if name in merged else value
-    pairs = [(name.decode("latin-1"), value.decode(charset or "ascii")) for name, value in merged.items() if value]
+    charset = _charset(b"".join([value for name, value in merged.items() if not _is_attribute(name)]))
+    pairs = [(name.decode("latin-1"), _line_value(name, value, charset)) for name, value in merged.items() if value]
     if charset:
         pairs.append((CHARSET, charset))
     return _limited(headers.encode(pairs))
+
+
+def _is_attribute(name: bytes) -> bool:
+    return name.startswith(cloud_events.HTTP_PREFIX)
+
+
+def _line_value(name: bytes, value: bytes, charset: str) -> str:
+    return cloud_events.value_of_header(value) if _is_attribute(name) else value.decode(charset or "ascii")
 
 
 def _charset(values: bytes) -> str:
@@ -89,7 +100,7 @@ def _charset(values: bytes) -> str:
 
 
 def block_of_json(fields: Mapping[str, Any]) -> bytes:
-    """Return the block for the metadata in a JSON object: its Content-Type and all keys that start with x-.
+    """Return the block for the metadata in a JSON object: its Content-Type and all keys that start with x- or ce-.
 
     Raise BadRequest for a value that is no string, and for names and values with CR, LF or NUL.
     """
@@ -102,7 +113,7 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
             name = headers.CONTENT_TYPE
             if value == "":
                 continue
-        else:
+        elif not name.startswith(cloud_events.PREFIX):
             continue
         if not isinstance(value, str):
             raise BadRequest(f"bad metadata {name[:80]!r}: the value must be a string")
@@ -132,7 +143,8 @@ def http_headers(block: bytes) -> HttpHeaders:
         header = _http_name(name)
         if header and header not in own:
             own.add(header)
-            found[header] = _http_value(value, charset)
+            is_attribute = _is_attribute(header)
+            found[header] = cloud_events.header_of_value(value) if is_attribute else _http_value(value, charset)
     return tuple(found.items())
 
 
@@ -143,7 +155,7 @@ def _http_name(name: str) -> bytes:
     if name == CHARSET or not _TOKEN.fullmatch(name):
         return b""
     name = name.lower()
-    if name.startswith(PREFIX):
+    if name.startswith((PREFIX, cloud_events.PREFIX)):
         return name.encode()
     if name.startswith(DEAD):
         return b"x-msg-" + name[2:].encode()
@@ -182,7 +194,7 @@ def json_parts(block: bytes) -> tuple[bytes, bytes]:
             key = name.removeprefix(DEAD)
             dead[key] = int(value) if key in _DEAD_NUMBERS and value.isdecimal() else value
         elif name != CHARSET:
-            own[name if name.startswith("x-") else PREFIX + name] = value
+            own[name if name.startswith(("x-", cloud_events.PREFIX)) else PREFIX + name] = value
     inside: dict[str, object] = dict(_reversed(own))
     if dead:
         inside["dead"] = dict(_reversed(dead))

@@ -17,8 +17,9 @@ COUNT_MAX = 1000
 LIMIT_MAX = 100_000
 WAIT_S_MAX = 30
 SECONDS_MAX = 10 * 365 * 86400
+LEASE_S_MAX = 7 * 86400
 
-_DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?|\.[0-9]{1,15}", re.ASCII)
+_DECIMAL = re.compile(r"([0-9]{1,15}(\.[0-9]{1,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _ENCODINGS: dict[str, Encoding] = {"": "utf8", "utf8": "utf8", "utf-8": "utf8", "base64": "base64", "hex": "hex"}
 
 
@@ -57,10 +58,20 @@ def wait_ms(value: object) -> int:
     return min(seconds_ms("wait", value), WAIT_S_MAX * 1000)
 
 
+def lease_ms(seconds: object) -> int:
+    """Return how long a lease lasts, in ms; raise BadRequest."""
+    duration_ms = seconds_ms("seconds", seconds, LEASE_S_MAX)
+    if not duration_ms:
+        raise BadRequest("bad seconds 0: a lease lasts longer than that")
+    return duration_ms
+
+
 def whole_number(name: str, value: object, least: int, most: int) -> int:
     """Return a whole number in these bounds, given as a JSON number or as text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 15:
         value = int(value)
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON has one kind of number
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise BadRequest(f"bad {name} {_shown(value)}: a whole number from {least} to {most}")
     return value
@@ -90,10 +101,12 @@ def group_of(values: Mapping[str, object]) -> str:
 
 def groups_of(value: object) -> tuple[str, ...]:
     """Return the groups entitled to a message, from "a,b" or from a list."""
-    names = value.split(",") if isinstance(value, str) else value
+    names: object = value
+    if isinstance(value, str):
+        names = value.split(",") if value else []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadRequest(f"bad groups {_shown(value)}: names separated by commas, or a list of names")
-    return tuple(dict.fromkeys(group_name(name) for name in names if name))
+    return tuple(dict.fromkeys(group_name(name) for name in names))
 
 
 def _shown(value: object) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from curbstone.core.errors import MessageTooLarge
 from curbstone.core.message import Message
+from curbstone.gateway import cloud_events
 from curbstone.gateway.message_json import body_of_json
 from curbstone.gateway.metadata import block_of_json
 from curbstone.gateway.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
@@ -28,6 +29,13 @@ def put_body(message: Message, fields: Mapping[str, Any], bytes_max: int) -> Non
     """Fill in the body from the member `message`; raise BadRequest or MessageTooLarge."""
     message.body = body_of_json(fields.get("message"), encoding_named(fields.get("encoding", "utf8")))
     check_size(message.body, bytes_max)
+
+
+def event_message(event: Any, bytes_max: int) -> Message:
+    """Return the message a CloudEvent in structured mode stands for; raise BadRequest or MessageTooLarge."""
+    fields, body = cloud_events.message_fields(event)
+    check_size(body, bytes_max)
+    return Message(body, block_of_json(fields))
 
 
 def check_size(body: bytes, bytes_max: int) -> None:

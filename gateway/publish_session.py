@@ -18,6 +18,7 @@ from curbstone.gateway.frames import Inbound, text_frame
 from curbstone.gateway.publication import check_size, message_of, put_body
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import GOING_AWAY, TOO_BIG, Wire, error_frame
+from curbstone.gateway.traffic import Traffic
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -48,9 +49,16 @@ class PublishSession:
     subprotocol = "publish"
 
     def __init__(
-        self, queue: Queue, settings: GatewaySettings, *, groups: tuple[str, ...] = (), confirm_ids: bool = False
+        self,
+        queue: Queue,
+        settings: GatewaySettings,
+        *,
+        groups: tuple[str, ...] = (),
+        confirm_ids: bool = False,
+        traffic: Traffic | None = None,
     ) -> None:
         self._queue = queue
+        self._traffic = traffic or Traffic()
         self._settings = settings
         self._groups = groups
         self._confirm_ids = confirm_ids
@@ -125,6 +133,7 @@ class PublishSession:
         batch = _Batch(len(messages), size)
         self._batches.append(batch)
         self._unconfirmed += len(messages)
+        self._traffic.published += len(messages)
         self._unconfirmed_bytes += size
         if self._unconfirmed > UNCONFIRMED_MAX or self._unconfirmed_bytes > UNCONFIRMED_BYTES_MAX:
             self._is_crowded = True
@@ -165,6 +174,7 @@ class PublishSession:
     def _answer(self, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
         """Confirm or refuse `count` messages; return whether the connection goes on."""
         if error is None:
+            self._traffic.confirmed += count
             if self._confirm_ids:
                 ids = [self._queue.message_id(seq) for seq in range(first_seq, first_seq + count)]
                 self._wire.send(b"".join([text_frame(b'{"id":"%b"}' % name.encode()) for name in ids]))

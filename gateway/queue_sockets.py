@@ -23,6 +23,7 @@ from curbstone.gateway.problem import Problem
 from curbstone.gateway.publish_session import PublishSession
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import Opener, Session, SocketRequest
+from curbstone.gateway.traffic import Traffic
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -35,8 +36,14 @@ class QueueSockets:
     """Opens sessions for `/v2/{project}/queues/{queue}/messages`, and at `others` those of other protocols."""
 
     def __init__(
-        self, broker: Broker, settings: GatewaySettings, guard: Guard, others: Mapping[str, Opener] | None = None
+        self,
+        broker: Broker,
+        settings: GatewaySettings,
+        guard: Guard,
+        traffic: Traffic,
+        others: Mapping[str, Opener] | None = None,
     ) -> None:
+        self._traffic = traffic
         self._broker = broker
         self._settings = settings
         self._guard = guard
@@ -64,9 +71,12 @@ class QueueSockets:
         if confirm_ids is None:
             raise BadRequest(f"bad confirm {query['confirm'][:80]!r}: json, or leave it out")
         queue = self._broker.get(name)
+        traffic = self._traffic
         if protocol == PublishSession.subprotocol:
-            return PublishSession(queue, self._settings, groups=groups, confirm_ids=confirm_ids)
-        return ConsumeSession(queue, settles="ack" in query, limit=limit, encoding=encoding, group=group)
+            return PublishSession(queue, self._settings, groups=groups, confirm_ids=confirm_ids, traffic=traffic)
+        return ConsumeSession(
+            queue, settles="ack" in query, limit=limit, encoding=encoding, group=group, traffic=traffic
+        )
 
 
 def _subprotocol(request: SocketRequest) -> str:

@@ -60,6 +60,9 @@ class Queues:
         """PUT: make the queue if there is none, set the options in the body."""
         name = name_in(scope)
         changes = await read_object(scope, receive, self._settings.json_bytes_max)
+        for option, value in changes.items():
+            if isinstance(value, float) and value.is_integer():
+                changes[option] = int(value)  # JSON has one kind of number
         await answer(lambda done: self._broker.declare(name, changes, done))
         await reply(send, 201)
 

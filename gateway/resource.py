@@ -22,6 +22,8 @@ class Resource:
         self._verbs = verbs
         if "GET" in verbs:
             verbs["HEAD"] = verbs["GET"]
+        self.has_own_options = "OPTIONS" in verbs
+        """Whether OPTIONS does something here that it does not do everywhere."""
         verbs.setdefault("OPTIONS", self._options)
         self.allow: tuple[bytes, bytes] = (b"allow", ", ".join(verbs).encode())
 

@@ -87,3 +87,43 @@ class Polls:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what `work` returns; it takes long enough to hold up everything else and touches nothing shared."""
+    return await asyncio.to_thread(work)
+
+
+class Bell:
+    """Wakes one coroutine; a ring while nobody waits is kept."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake it."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until it has rung since the last wait."""
+        await self._event.wait()
+        self._event.clear()
+
+
+class Departure:
+    """Watches for the end of a client, for a reply that goes on without end."""
+
+    def __init__(self, receive: Receive, on_gone: Callable[[], None]) -> None:
+        self.is_gone = False
+        self._on_gone = on_gone
+        self._watch = asyncio.ensure_future(_disconnected(receive))
+        self._watch.add_done_callback(self._end)
+
+    def _end(self, watch: asyncio.Future[None]) -> None:
+        if not watch.cancelled():
+            self.is_gone = True
+            self._on_gone()
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._watch.cancel()

@@ -38,6 +38,9 @@ def agree(head: Head, limits: Limits) -> Agreement:
     """
     version = _version(head)
     client_sends, client_wants = _heart_beat(head)
+    if version == V10:
+        # It has no heart-beats; stompjs offers them all the same, and then sends none.
+        client_sends = client_wants = 0
     server_sends = max(client_wants, limits.heart_beat_ms_min) if client_wants else 0
     return Agreement(version, server_sends, client_sends)
 

@@ -64,9 +64,9 @@ def escape(text: str, version: str) -> str:
 def encode_block(block: bytes, version: str) -> bytes:
     """Return the header lines of a stored block for a session of that version.
 
-    The block is the encoding of 1.2 and passes through, but for the gateway's own mark. Without a backslash it says the same in every
-    version; with one, 1.1 lacks `\\r`, and 1.0 has no escapes: a name that needs one is left out there,
-    for it would end up as another header.
+    The block is the encoding of 1.2 and passes through, but for the gateway's own mark. Without a backslash
+    it says the same in every version; with one, 1.1 lacks `\\r`, and 1.0 has no escapes: a name that needs
+    one is left out there, for it would end up as another header.
     """
     if CHARSET_MARK in block:
         block = _CHARSET_LINE.sub(b"", block)

@@ -45,9 +45,11 @@ class Limits:
     transaction_frames_max: int = 10_000
     """Frames of all open transactions of a connection."""
     transaction_bytes_max: int = 16 * 1024 * 1024
+    """Bodies and headers of what they send."""
 
     unconfirmed_max: int = 20_000
     """Frames handed to the engine and not yet on disk, before reading stops."""
     unconfirmed_bytes_max: int = 8 * 1024 * 1024
+    """Their bodies, headers and receipts."""
     output_bytes_max: int = 4 * 1024 * 1024
     """Unsent output before reading stops: a client that never reads its receipts must not fill the memory."""

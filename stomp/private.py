@@ -48,10 +48,14 @@ def make(connection: Connection, name: QueueName) -> Queue:
 def close_if_slow(connection: Connection, queue: Queue, consumer: Consumer) -> None:
     """End the connection if its subscription leaves too much lying in its private queue."""
     limit = connection.limits.private_bytes_max
-    if connection.ending or consumer.room > 0:
+    if connection.ending:
         return
+    # The directory also holds what was settled long ago, so its size alone says nothing of the subscriber.
     counts = queue.counts()
-    if counts.rdy and counts.bytes > limit:
+    if counts.bytes <= limit:
+        return
+    waits = counts.rdy > 0 and consumer.room <= 0
+    if waits or sum([len(delivery.message.body) for delivery in consumer.unsettled.values()]) > limit:
         connection.fail(
             ProtocolError(f"the subscriber is too slow, more than {limit} bytes wait in a queue of its own")
         )

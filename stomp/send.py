@@ -165,7 +165,9 @@ class _Run:
         self._target = target
         self._receipts = receipts
         self._done = 0
-        self._bytes = sum([len(message.body) for message in messages])
+        # Small bodies may come with large headers and receipts, and those wait in memory as well.
+        self._bytes = sum([len(message.body) + len(message.headers) for message in messages])
+        self._bytes += sum([len(receipt) for receipt in receipts if receipt is not None])
         if self._publish(target, messages):
             connection.started(len(messages), self._bytes)
         elif asked := [receipt for receipt in receipts if receipt is not None]:

@@ -63,7 +63,7 @@ class Settler:
             subscription.consumer.reject(seqs, refusal.error, done)
         else:
             subscription.consumer.nack(seqs, refusal.delay_ms, refusal.error, done)
-        self._connection.started(1)
+        done.started()
         self._subscriptions.drop_drained(subscription)
 
     def flush(self) -> None:
@@ -75,12 +75,13 @@ class Settler:
             subscription.settling, subscription.receipts, subscription.walk = {}, [], None
             if self._connection.ending:
                 continue
+            done = _Settled(self._connection, len(seqs), receipts)
             try:
-                subscription.consumer.ack(seqs, _Settled(self._connection, len(seqs), receipts))
+                subscription.consumer.ack(seqs, done)
             except CurbstoneError as error:
                 self._connection.fail(error, receipts[0] if receipts else None)
                 continue
-            self._connection.started(len(seqs))
+            done.started()
             self._subscriptions.drop_drained(subscription)
 
     def find(self, head: Head) -> tuple[Subscription, int]:
@@ -160,12 +161,17 @@ class Settler:
 class _Settled:
     """Sends the RECEIPTs when the settling is on disk."""
 
-    __slots__ = ("_connection", "_count", "_receipts")
+    __slots__ = ("_bytes", "_connection", "_count", "_receipts")
 
     def __init__(self, connection: Connection, count: int, receipts: list[bytes]) -> None:
         self._connection = connection
         self._count = count
         self._receipts = receipts
+        self._bytes = sum([len(receipt) for receipt in receipts])
+
+    def started(self) -> None:
+        """The engine has it."""
+        self._connection.started(self._count, self._bytes)
 
     def __call__(self, error: CurbstoneError | None) -> None:
         connection = self._connection
@@ -173,7 +179,7 @@ class _Settled:
             connection.fail(error, self._receipts[0] if self._receipts else None)
         elif self._receipts and not connection.lost:
             connection.write(frames.receipts(self._receipts))
-        connection.confirmed(self._count)
+        connection.confirmed(self._count, self._bytes)
 
 
 def _not_found(token: bytes) -> ProtocolError:

@@ -56,7 +56,7 @@ class Transactions:
 
     def send(self, head: Head, plan: SendPlan, body: bytes) -> None:
         """Put a SEND in its transaction."""
-        transaction = self._count(head, len(body))
+        transaction = self._count(head, len(body) + len(plan.block))
         if plan.target.destination.kind is Kind.TOPIC:
             raise ProtocolError("a transaction can't send to a topic", head.lines["destination"])
         queue = self._connection.broker.ensure(plan.target.name)

@@ -41,6 +41,7 @@ class ServerProcess:
 
     stomp: tuple[str, int]
     http: tuple[str, int]
+    mqks: tuple[str, int]
 
     def __init__(self, data_dir: Path, *args: str, env: dict[str, str] | None = None) -> None:
         self.data_dir = data_dir
@@ -79,8 +80,9 @@ class ServerProcess:
         """Start it again on the same data, after killing it if it runs; with new ports unless asked otherwise."""
         if self.process.poll() is None:
             self.kill()
-        again = (f"--stomp-addr={_address(self.stomp)}", f"--http-addr={_address(self.http)}") if same_ports else ()
-        self.process = self._start(again)
+        names = ("stomp", "http", "mqks") if same_ports else ()
+        again = [f"--{name}-addr={_address(getattr(self, name))}" for name in names if hasattr(self, name)]
+        self.process = self._start(tuple(again))
 
     def __enter__(self) -> ServerProcess:
         return self
@@ -98,7 +100,7 @@ class ServerProcess:
             assert code == 0, f"the server stopped with code {code}"
 
     def _start(self, again: tuple[str, ...]) -> subprocess.Popen[str]:
-        free_ports = ("--stomp-addr=127.0.0.1:0", "--http-addr=127.0.0.1:0")
+        free_ports = [f"--{name}-addr=127.0.0.1:0" for name in ("stomp", "http", "mqks")]
         with self.log_file.open("ab") as log:
             process = subprocess.Popen(
                 [*self.command(), *free_ports, *self.args, *again],

@@ -47,23 +47,24 @@ def stomp_dialogue(address: tuple[str, int], *frames: bytes) -> bytes:
 
 
 def test_the_ready_line_names_the_ports_that_were_free(server: ServerProcess) -> None:
-    form = r"curbstone ready stomp=127\.0\.0\.1:(\d+) http=127\.0\.0\.1:(\d+)"
+    form = r"curbstone ready stomp=127\.0\.0\.1:(\d+) http=127\.0\.0\.1:(\d+) mqks=127\.0\.0\.1:(\d+)"
     match = re.fullmatch(form, server.ready_line)
     assert match
-    assert (server.stomp[1], server.http[1]) == (int(match[1]), int(match[2]))
-    assert 0 not in (server.stomp[1], server.http[1])
-    assert can_connect(server.stomp)
-    assert can_connect(server.http)
+    ports = [address[1] for address in (server.stomp, server.http, server.mqks)]
+    assert ports == [int(number) for number in match.groups()]
+    assert 0 not in ports
+    assert all(can_connect(address) for address in (server.stomp, server.http, server.mqks))
 
 
-@pytest.mark.parametrize(("off", "left"), [("--stomp-addr=", "http"), ("--http-addr=", "stomp")])
-def test_a_listener_that_is_off_is_not_in_the_ready_line(tmp_path: Path, off: str, left: str) -> None:
-    with ServerProcess(tmp_path / "data", off) as server:
+@pytest.mark.parametrize("left", ["stomp", "http", "mqks"])
+def test_listeners_that_are_off_are_not_in_the_ready_line(tmp_path: Path, left: str) -> None:
+    off = [f"--{name}-addr=" for name in ("stomp", "http", "mqks") if name != left]
+    with ServerProcess(tmp_path / "data", *off) as server:
         assert re.fullmatch(rf"curbstone ready {left}=127\.0\.0\.1:\d+", server.ready_line)
 
 
 def test_ipv6_addresses_are_printed_in_brackets(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data", "--stomp-addr=[::1]:0", "--http-addr=") as server:
+    with ServerProcess(tmp_path / "data", "--stomp-addr=[::1]:0", "--http-addr=", "--mqks-addr=") as server:
         assert re.fullmatch(r"curbstone ready stomp=\[::1\]:\d+", server.ready_line)
         assert can_connect(server.stomp)
 
@@ -143,22 +144,22 @@ def test_what_was_confirmed_is_there_after_kill_9_and_restart(server: ServerProc
 
 
 def test_it_can_come_back_on_the_same_ports(server: ServerProcess) -> None:
-    stomp, http = server.stomp, server.http
+    ports = server.stomp, server.http, server.mqks
     server.restart(same_ports=True)
-    assert (server.stomp, server.http) == (stomp, http)
+    assert (server.stomp, server.http, server.mqks) == ports
 
 
 def test_a_second_process_on_the_same_data_is_refused(server: ServerProcess) -> None:
     code, line = refused(
-        "serve", "--data", str(server.data_dir), "--stomp-addr=:0", "--http-addr=:0", "--log-level=warning",
-        cwd=server.data_dir.parent,
+        "serve", "--data", str(server.data_dir), "--stomp-addr=:0", "--http-addr=:0", "--mqks-addr=:0",
+        "--log-level=warning", cwd=server.data_dir.parent,
     )  # fmt: skip
     assert code == 1
     assert re.search(rf"data directory .* in use by process {server.process.pid}\b", line)
     assert can_connect(server.stomp)
 
 
-@pytest.mark.parametrize("kind", ["stomp", "http"])
+@pytest.mark.parametrize("kind", ["stomp", "http", "mqks"])
 def test_a_port_in_use_is_one_line_and_code_1(server: ServerProcess, tmp_path: Path, kind: str) -> None:
     port = getattr(server, kind)[1]
     with pytest.raises(NotReady) as caught:
@@ -190,7 +191,6 @@ def test_a_data_directory_that_can_not_be_one_is_one_line_and_code_1(tmp_path: P
         (["serve", "--cap"], "'--cap' requires an argument"),
         (["serve", "more"], "unexpected extra argument"),
         (["serve", "--http-addr", "0.0.0.0:8080"], "there is no authentication yet"),
-        (["serve", "--mqks-addr", ":25000"], "MQKS is not in this version"),
         (["serve", "--config", "missing.toml"], "can't read the config file missing.toml"),
         (["sevre"], "No such command 'sevre'"),
         (["--bad"], "No such option: --bad"),
@@ -224,4 +224,3 @@ def test_help_and_version_need_no_server(tmp_path: Path) -> None:
     text = " ".join(output("serve", "--help").split())
     assert "-cap, --cap SIZE" in text
     assert "There is no authentication yet" in text
-    assert "MQKS is not in this version" in text

@@ -31,7 +31,8 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert str(settings.sync) == "always"
     assert settings.stomp_addr == Address("127.0.0.1", 61613)
     assert settings.http_addr == Address("127.0.0.1", 8080)
-    assert settings.mqks_addr is None
+    assert settings.mqks_addr == Address("127.0.0.1", 25000)
+    assert settings.mq_delay == 10
     assert settings.max_message_size == 1024 * 1024
     assert settings.max_ttl == 3600
     assert settings.default_limit == 10
@@ -149,7 +150,7 @@ def test_an_address_of_this_machine_only_needs_no_permission(address: str) -> No
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.168.1.5:1", "example.org:1", "localhost.example:1"])
-@pytest.mark.parametrize("option", ["stomp_addr", "http_addr"])
+@pytest.mark.parametrize("option", ["stomp_addr", "http_addr", "mqks_addr"])
 def test_an_address_that_others_can_reach_needs_insecure(option: str, address: str) -> None:
     reason = refusal(**{option: address})
     assert "--insecure" in reason
@@ -165,10 +166,11 @@ def test_an_address_that_others_can_reach_needs_insecure(option: str, address: s
         ("sync", "sometimes", "--sync: bad sync mode 'sometimes'"),
         ("stomp_addr", "nowhere", "--stomp-addr: bad address 'nowhere'"),
         ("http_addr", "nowhere", "--http-addr: bad address 'nowhere'"),
-        ("mqks_addr", "127.0.0.1:25000", "--mqks-addr: MQKS is not in this version"),
+        ("mqks_addr", "nowhere", "--mqks-addr: bad address 'nowhere'"),
         ("max_message_size", "0", "--max-message-size: bad value 0"),
         ("max_ttl", "-1", "--max-ttl: bad value '-1'"),
         ("max_ttl", "nan", "--max-ttl: bad value 'nan'"),
+        ("mq_delay", "0", "--mq-delay: bad value '0'"),
         ("default_limit", "many", "--default-limit: bad value 'many'"),
         ("single_queue", "no spaces", "--single-queue: bad queue name 'no spaces'"),
         ("cors_origin", ["app.example"], "--cors-origin: bad origin 'app.example'"),
@@ -182,8 +184,8 @@ def test_a_bad_value_is_one_line_that_names_the_option(option: str, value: objec
     assert refusal(**{option: value}).startswith(reason)
 
 
-def test_with_both_listeners_off_there_is_nothing_to_serve() -> None:
-    assert refusal(stomp_addr="", http_addr="").startswith("nothing to listen on")
+def test_with_all_listeners_off_there_is_nothing_to_serve() -> None:
+    assert refusal(stomp_addr="", http_addr="", mqks_addr="").startswith("nothing to listen on")
 
 
 @pytest.mark.parametrize("name", ["CURBSTONE_DEFAULT_LIMIT", "NARCONI_DEFAULT_LIMIT"])

@@ -22,7 +22,9 @@ def _collect(directory: str) -> dict[tuple[str, int], int]:
 
 def bytes_at_rest(data_dir: Path) -> dict[str, int]:
     """Return the sum of the file sizes of each queue's directory, while no process works there."""
-    return {path.name: sum(_collect(str(path)).values()) for path in (data_dir / "queues").iterdir()}
+    with suppress(FileNotFoundError):  # a server that was killed very early
+        return {path.name: sum(_collect(str(path)).values()) for path in (data_dir / "queues").iterdir()}
+    return {}
 
 
 class Sampler:

@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -41,8 +42,8 @@ class Lives:
         """Do a workload under strace and kill the server, if it does not die by itself."""
         try:
             process = TracedServer(self.data_dir, *OPTIONS, inject=inject)
-        except NotReady as error:
-            assert error.code == -9, error
+        except NotReady as error:  # killed, or a clear word of what failed
+            assert error.code == -9 or "Traceback" not in error.log, error
             self.died = True
             return None
         server = MortalServer(process, first_life)
@@ -64,12 +65,11 @@ class Lives:
         with ServerProcess(self.data_dir, *OPTIONS) as process:
             server = MortalServer(process, first_life)
             server.check_health()
-            worker = Worker(server, self.history, f"{self.name} after")
-            drain(worker)
-            assert worker.send(A, 1000)
-            assert worker.send(B, 0)
-            drain(worker)
-            worker.close()
+            with closing(Worker(server, self.history, f"{self.name} after")) as worker:
+                drain(worker)
+                assert worker.send(A, 1000)
+                assert worker.send(B, 0)
+                drain(worker)
             verdict = self.history.judge()
             verdict.check()
         assert "Traceback" not in process.log, process.log
@@ -110,6 +110,7 @@ def sample(kind: str, most: int, size: int) -> list[int]:
 
 
 def kill_in_fresh_directory(tmp_path: Path, kind: str, number: int) -> bool:
+    """Kill the server at its Nth call of a kind and judge what came of it; return whether it came so far."""
     lives = Lives(tmp_path / f"{kind}-{number}" / "data")
     lives.data_dir.parent.mkdir()
     lives.go(f"{CALLS[kind]}:signal=KILL:when={number}", do_all)
@@ -120,6 +121,7 @@ def kill_in_fresh_directory(tmp_path: Path, kind: str, number: int) -> bool:
 
 
 def kill_in_used_directory(tmp_path: Path, used: tuple[Path, History], kind: str, number: int) -> bool:
+    """The same in a directory that has a past: the first calls are those of the recovery."""
     lives = Lives(tmp_path / f"{kind}-{number}" / "data", History(used[1]), "second")
     shutil.copytree(used[0], lives.data_dir)
     lives.go(f"{CALLS[kind]}:signal=KILL:when={number}", lambda worker: do_all(worker, REOPEN_ROUNDS), first_life=2)
@@ -158,19 +160,16 @@ def test_killed_at_every_call_after_reopening(tmp_path: Path, used: tuple[Path, 
 # --- calls that fail
 
 
-def insist(worker: Worker, rounds: int) -> None:
-    """Do the workload though some of it fails; the server has to live."""
-    do_all(worker, rounds)
-    assert worker.errors, "nothing failed"
-
-
-def failing_once(tmp_path: Path, kind: str, error: str, number: int) -> None:
+def failing_once(tmp_path: Path, kind: str, error: str, number: int) -> bool:
+    """Have one call fail and judge what came of it; return whether the server had anything to say of it."""
     lives = Lives(tmp_path / f"{kind}-{number}" / "data")
     lives.data_dir.parent.mkdir()
-    lives.go(f"{CALLS[kind]}:error={error}:when={number}", do_all)
-    assert not lives.died
+    process = lives.go(f"{CALLS[kind]}:error={error}:when={number}", do_all)
+    assert process is None or not lives.died
+    noticed = process is None or "failed" in process.log
     print(f"{kind} failed with {error} at {number}: {lives.judge()}")
     shutil.rmtree(lives.data_dir.parent)
+    return noticed
 
 
 FAILURES = [("sync", "EIO"), ("write", "ENOSPC"), ("write", "EIO")]
@@ -178,8 +177,8 @@ FAILURES = [("sync", "EIO"), ("write", "ENOSPC"), ("write", "EIO")]
 
 @pytest.mark.parametrize(("kind", "error"), FAILURES)
 def test_a_call_that_fails_once(tmp_path: Path, counts: Counter[str], kind: str, error: str) -> None:
-    for number in sample(f"{kind} {error}", counts[kind], 2):
-        failing_once(tmp_path, kind, error, number)
+    numbers = sample(f"{kind} {error}", counts[kind], 2)
+    assert any([failing_once(tmp_path, kind, error, number) for number in numbers])
 
 
 @pytest.mark.soak

@@ -31,8 +31,19 @@ class Gone(Exception):
 class Worker:
     """A client that does one thing at a time, over STOMP and HTTP. Raises Gone once the server has died."""
 
-    def __init__(self, server: MortalServer, history: History, name: str) -> None:
+    def __init__(
+        self,
+        server: MortalServer,
+        history: History,
+        name: str,
+        *,
+        queues: tuple[str, ...] = (A, B),
+        window: int = WINDOW,
+    ) -> None:
         self._server = server
+        self._queues = queues
+        """What it consumes from."""
+        self._window = window
         self._history = history
         self._name = name
         self._sessions = 0
@@ -54,9 +65,9 @@ class Worker:
             self._sessions += 1
             try:
                 self._peer = StompPeer(self._server.life.stomp, HANG_S)
-                for queue in (A, B):
+                for queue in self._queues:
                     wanted = {"id": queue, "destination": f"/queue/{queue}", "ack": "client-individual"}
-                    self._peer.send(encode("SUBSCRIBE", wanted | {"prefetch-count": str(WINDOW)}))
+                    self._peer.send(encode("SUBSCRIBE", wanted | {"prefetch-count": str(self._window)}))
             except OSError:
                 self._died()
         assert self._peer is not None
@@ -77,7 +88,7 @@ class Worker:
         try:
             self._server.process.process.wait(HANG_S)
         except subprocess.TimeoutExpired:
-            raise Stuck("the server lives and broke a connection without a word") from None
+            raise Stuck("the server lives, and did not answer or broke a connection without a word") from None
         raise Gone
 
     def _request(self, frames: list[bytes], receipts: int) -> bool:
@@ -172,10 +183,10 @@ class Worker:
         peer = self._connected()
         try:
             for _ in range(UNSETTLED_LOOKS_MAX):
-                for queue in (A, B):
+                for queue in self._queues:
                     rdy, wip = self._counts(queue)
                     mine = sum(held == queue for held, _ in self.held.values())
-                    if mine < wip or (rdy and wip < WINDOW):
+                    if mine < wip or (rdy and wip < self._window):
                         break
                 else:
                     return
@@ -187,7 +198,7 @@ class Worker:
                     self._take(frame)
         except (OSError, http.client.HTTPException):
             self._died()
-        raise Stuck(f"deliveries do not come: {[self._counts(queue) for queue in (A, B)]}, held {len(self.held)}")
+        raise Stuck(f"deliveries do not come: {[self._counts(queue) for queue in self._queues]}, held {len(self.held)}")
 
     def _counts(self, queue: str) -> tuple[int, int]:
         project, _, name = queue.partition("/")

@@ -240,3 +240,31 @@ async def test_a_bad_batch_publishes_nothing(gateway: Running, batch: str, statu
     assert reply.status_code == status
     assert reply.json()["message"]
     assert await gateway.pop_all() == []
+
+
+async def test_a_reply_of_a_peek_is_bounded_in_bytes_and_can_be_continued(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curbstone.gateway.messages.PEEK_BYTES_MAX", 1000)
+    await gateway.publish(*[b"x" * size for size in (10, 400, 400, 400, 5000, 5000, 1)])
+    sizes: list[list[int]] = []
+    after = ""
+    while peeked := (await gateway.http.get(MESSAGES, params={"limit": 100, "after": after})).json()["messages"]:
+        sizes.append([len(message["message"]) for message in peeked])
+        after = peeked[-1]["id"]
+    assert sizes == [[10, 400, 400], [400], [5000], [5000], [1]]
+
+
+async def test_a_peek_of_many_small_messages_shows_them_all(gateway: Running) -> None:
+    batch = [{"message": str(number)} for number in range(1000)]
+    assert (await gateway.http.post(MESSAGES + "/batch", json=batch)).status_code == 201
+    peeked = (await gateway.http.get(MESSAGES, params={"limit": 1000})).json()["messages"]
+    assert [message["message"] for message in peeked] == [str(number) for number in range(1000)]
+
+
+async def test_a_reply_of_a_lease_is_bounded_in_bytes(gateway: Running) -> None:
+    for _ in range(80):
+        await gateway.publish(b"x" * 65_536)
+    leased = (await gateway.http.post(MESSAGES + "/lease", json={"count": 1000})).json()["messages"]
+    assert 1 <= len(leased) <= 40
+    assert (await gateway.counts())[1] == len(leased)

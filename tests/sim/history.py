@@ -16,10 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from curbstone.core.runs import UNNAMED
-
 from curbstone.core.message import Message
-
+from curbstone.core.runs import UNNAMED
 
 GROUPS = (UNNAMED, "g", "h")
 GROUP_STEP = 1_000_000_000

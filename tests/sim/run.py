@@ -362,6 +362,8 @@ class Run:
     def _drain_queues(self) -> dict[QueueName, list[Message]]:
         """Consume and ack everything, also what goes from queue to queue meanwhile."""
         out: dict[QueueName, list[Message]] = {}
+        for name in self.names:  # a dead letter may bring its queue into being only now
+            self.broker.ensure(name)
         for queue in self.broker.queues():
             out[queue.name] = []
             for group in self.readers:

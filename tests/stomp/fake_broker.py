@@ -23,6 +23,7 @@ class FakeCounts:
     rdy: int
     wip: int
     delayed: int
+    bytes: int
 
 
 class Item:
@@ -46,6 +47,12 @@ class FakeConsumer:
         self.on_closed: Callable[[CurbstoneError], None] = options["on_closed"]
         self.unsettled: dict[int, Delivery] = {}
         self.held = self.paused = self.closed = False
+
+    @property
+    def room(self) -> int:
+        if self.held or self.paused or self.closed:
+            return 0
+        return 256 if self.auto else self.window - len(self.unsettled)
 
     def ack(self, seqs: Sequence[int], on_done: Callable[[Any], None] | None = None) -> None:
         self._take(seqs)
@@ -124,6 +131,7 @@ class FakeQueue:
         self.last_seq = 0
         self.deleted = False
         self.refuse: CurbstoneError | None = None
+        self.changes: Mapping[str, object] = {}
 
     def message_id(self, seq: int) -> str:
         return f"{self.uid}-{seq}"
@@ -166,7 +174,8 @@ class FakeQueue:
         items = self.items.get(group, {}).values()
         delayed = sum(1 for item in items if not item.wip and item.due_ms > self.broker.now_ms)
         wip = sum(1 for item in items if item.wip)
-        return FakeCounts(len(items) - delayed - wip, wip, delayed)
+        size = sum(len(item.message.body) for item in items)
+        return FakeCounts(len(items) - delayed - wip, wip, delayed, size)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         self.watchers.append(fn)
@@ -266,6 +275,13 @@ class FakeBroker:
             self.all[name] = FakeQueue(self, name)
         return self.all[name]
 
+    def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Callable[[Any], None]) -> None:
+        self.ensure(name).changes = changes
+        self.later(on_done)
+
+    def bindings(self, name: QueueName) -> set[str]:
+        return {event for event, names in self.bound.items() if name in names}
+
     def delete(self, name: QueueName, on_done: Callable[[bool], None]) -> None:
         queue = self.all.pop(name, None)
         if queue is not None:
@@ -285,12 +301,16 @@ class FakeBroker:
         self.later(on_done)
 
     def publish_event(self, event: str, messages: list[Message], on_done: Callable[[Any, int, int], None]) -> None:
+        refused: CurbstoneError | None = None
         for name in self.bound.get(event, []):
             queue = self.all[name]
+            if queue.refuse is not None:
+                refused = refused or queue.refuse
+                continue
             for message in messages:
                 queue.add(Message(message.body, message.headers))
             queue.changed()
-        self.queue_call(lambda: on_done(None, 0, len(messages)))
+        self.queue_call(lambda: on_done(refused, 0, len(messages)))
 
     def transaction(self) -> FakeTransaction:
         return FakeTransaction(self)

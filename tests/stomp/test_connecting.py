@@ -134,3 +134,26 @@ def test_c20_tls_is_recognised() -> None:
     assert client.session.closing
     assert client.session.take_output() == []
     assert "tls" in client.session.failure
+
+
+@pytest.mark.parametrize("host", ["/", "example.org", "", "any thing"])
+def test_c06_host_means_nothing(host: str) -> None:
+    (connected,) = Client(version=None).send(f"CONNECT|accept-version:1.2|host:{host}")
+    assert connected.command == "CONNECTED"
+
+
+def test_c10_nobody_has_to_log_in_and_nothing_of_it_is_shown() -> None:
+    """There is no authentication yet, which is why the server listens on loopback only."""
+    client = Client(connect="|login:user|passcode:secret")
+    assert b"secret" not in client.connected.raw
+    assert b"secret" not in client.error("CONNECT|login:user|passcode:secret").body
+
+
+@pytest.mark.parametrize("offer", ["", "|accept-version:1.0"])
+def test_c03_1_0_has_no_heart_beats_even_if_they_are_offered(offer: str) -> None:
+    """stompjs offers them in 1.0 and sends none; it was given up after a second."""
+    client = Client(version=None)
+    (connected,) = client.send(f"CONNECT{offer}|heart-beat:200,200")
+    assert connected.headers["heart-beat"] == "0,0"
+    client.session.tick(client.now_ms + 3_600_000)
+    assert not client.session.closing

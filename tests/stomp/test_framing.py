@@ -133,3 +133,132 @@ def test_f35_each_frame_ends_with_one_line_feed() -> None:
     client.feed(Client.frame(send("x", "receipt:1")) + Client.frame(SUB))
     client.broker.turn()
     assert b"".join(client.session.take_output()).count(b"\0\n") == 2
+
+
+def test_f08_escapes_are_decoded_in_one_pass() -> None:
+    client = Client()
+    client.send(send("x", r"v:a\\nb"))
+    (message,) = client.send(SUB)
+    assert message.headers["v"] == r"a\nb"
+
+
+def test_f10_a_repeated_header_is_limited_by_its_bytes() -> None:
+    limits = Limits(headers_max=5)
+    assert "headers larger" in Client(limits=limits).error(send("x", *["same:name"] * 10_000)).headers["message"]
+    assert Client(limits=limits).receipts(send("x", *["same:name"] * 100, "receipt:r")) == ["r"]
+
+
+def test_f12_a_header_line_without_a_colon() -> None:
+    assert b"'nocolon'" in Client().error(send("x", "nocolon")).body
+
+
+def test_f13_a_header_without_a_name() -> None:
+    assert b"':value'" in Client().error(send("x", ":value")).body
+
+
+def test_f17_crlf_is_tolerated_until_the_version_is_known() -> None:
+    client = Client(version=None)
+    client.feed(b"CONNECT\r\naccept-version:1.1\r\nhost:x\r\n\r\n\0")
+    assert client.turn()[0].headers["version"] == "1.1"
+    client.feed(b"SEND\ndestination:/queue/a\nk:v\r\n\nx\0")
+    client.turn()
+    client.feed(Client.frame(SUB))
+    client.broker.turn()
+    out = b"".join(client.session.take_output())
+    assert b"\nk:v \n" in out or b"\nk:v\r\n" in out, "there the CR is part of the value"
+
+
+def test_f18_a_bare_cr_in_a_header() -> None:
+    assert "bare CR" in Client().error(send("x", "k:a\rb")).headers["message"]
+
+
+def test_f19_line_ends_between_frames_are_heart_beats() -> None:
+    client = Client(version=None)
+    client.feed(
+        b"\n\r\n\nCONNECT\naccept-version:1.2\n\n\0\n\r\n\n\n" + Client.frame(send("x", "receipt:r")) + b"\r\n\n"
+    )
+    assert [frame.command for frame in client.turn()] == ["CONNECTED", "RECEIPT"]
+
+
+def test_f20_a_frame_may_lack_its_blank_line() -> None:
+    """As the specification's own DISCONNECT does."""
+    client = Client()
+    client.feed(b"DISCONNECT\nreceipt:77\n\0")
+    assert [frame.headers for frame in client.turn()] == [{"receipt-id": "77"}]
+
+
+def test_f22_the_body_must_end_where_content_length_says() -> None:
+    error = Client().error("SEND|destination:/queue/a|content-length:3|receipt:r||four")
+    assert ("no NUL" in error.headers["message"], error.headers["receipt-id"]) == (True, "r")
+
+
+@pytest.mark.parametrize("value", ["-1", "abc", "1e3", "+5", " 5", "99999999999999999999", "", "5 ", "0x5", "٣"])
+def test_f23_a_content_length_is_digits(value: str) -> None:
+    client = Client()
+    assert "content-length" in client.error(f"SEND|destination:/queue/a|content-length:{value}||abc").headers["message"]
+    assert not client.broker.all
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_f24_content_length_counts_on_every_frame(version: str) -> None:
+    client = Client(version=version)
+    assert client.receipts("BEGIN|transaction:t|content-length:0|receipt:r") == ["r"]
+    assert "body" in client.error("ABORT|transaction:t|content-length:2||ab").headers["message"]
+
+
+def test_f25_without_a_length_the_body_ends_at_nul() -> None:
+    client = Client()
+    client.feed("SEND\ndestination:/queue/a\n\nzwölf €\0SEND\ndestination:/queue/a\n\nnext\0".encode())
+    assert [frame.body.decode() for frame in client.send(SUB)] == ["zwölf €", "next"]
+
+
+def test_f27_frames_cut_anywhere_are_the_same_frames() -> None:
+    frames = [send("a" * 50, "k:v", "receipt:1"), "BEGIN|transaction:t", send("b", "transaction:t"),
+              "COMMIT|transaction:t|receipt:2", SUB]  # fmt: skip
+    stream = b"".join(Client.frame(frame) for frame in frames)
+    outcomes = set()
+    for cut in range(len(stream) + 1):
+        client = Client()
+        client.feed(stream[:cut])
+        client.feed(stream[cut:])
+        outcomes.add(tuple(frame.raw for frame in client.turn()))
+    client = Client()
+    for at in range(len(stream)):
+        client.feed(stream[at : at + 1])
+    outcomes.add(tuple(frame.raw for frame in client.turn()))
+    assert len(outcomes) == 1
+
+
+def test_f28_commands_are_case_sensitive() -> None:
+    assert "capitals" in Client().error("send|destination:/queue/a||x").headers["message"]
+
+
+@pytest.mark.parametrize("data", [b"FOO\n\n\0", b"X" * 40, b"SENDSENDSENDSENDSENDSENDSENDSENDSEND"])
+def test_f29_an_unknown_command_is_refused_before_it_is_whole(data: bytes) -> None:
+    client = Client()
+    client.feed(data)
+    (error,) = client.turn()
+    assert "unknown command" in error.headers["message"]
+
+
+@pytest.mark.parametrize("command", ["MESSAGE", "RECEIPT", "ERROR", "CONNECTED"])
+def test_f30_a_command_of_the_server(command: str) -> None:
+    assert "servers only" in Client().error(command).headers["message"]
+
+
+def test_f31_limits_hold_before_connect_and_after() -> None:
+    limits = Limits(header_bytes_max=1000, headers_max=10, connect_body_bytes_max=50)
+    for version in (None, "1.2"):
+        command = "CONNECT" if version is None else "SEND|destination:/queue/a"
+        for headers in ("|".join(f"h{n}:x" for n in range(11)), "h:" + "x" * 1000):
+            assert "headers" in Client(version=version, limits=limits).error(f"{command}|{headers}").headers["message"]
+    assert "body" in Client(version=None, limits=limits).error("CONNECT||" + "x" * 51).headers["message"]
+    assert Client(limits=limits).receipts(send("x" * 51, "receipt:r")) == ["r"]
+
+
+def test_f32_headers_are_utf8() -> None:
+    client = Client()
+    client.feed(b"SEND\ndestination:/queue/a\nk:\xff\xfe\n\nx\0")
+    (error,) = client.turn()
+    assert "not UTF-8" in error.headers["message"]
+    assert b"xff" in error.body, "what broke the rule is shown"

@@ -191,9 +191,8 @@ def test_reading_stops_while_too_much_is_unconfirmed() -> None:
         broker.slow = True
         count = 100_000
         peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * count + b"DISCONNECT\nreceipt:r\n\n\0")
-        await until(lambda: bool(broker.all))
-        for _ in range(50):
-            await asyncio.sleep(0.001)
+        (client,) = server._clients
+        await until(lambda: not client._reading)
         taken = len(broker.bodies("a"))
         assert taken < count, "the rest waits in the socket"
         broker.slow = False
@@ -248,6 +247,19 @@ def test_c16_heart_beats_over_a_socket() -> None:
         await peer.send(b"CONNECT\naccept-version:1.2\nheart-beat:0,100\n\n\0")
         assert (await peer.frame()).headers["heart-beat"] == "100,0"
         assert await asyncio.wait_for(peer.reader.readexactly(2), WAIT_S) == b"\n\n"
+
+    run(test)
+
+
+def test_c17_a_peer_that_vanished_is_found_by_keepalive() -> None:
+    async def test(world: World) -> None:
+        await world.peer()
+        (client,) = world.server._clients
+        raw: socket.socket = client._transport.get_extra_info("socket")
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "or small replies take 40 ms"
 
     run(test)
 

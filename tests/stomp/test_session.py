@@ -67,6 +67,19 @@ def test_congestion_comes_and_goes() -> None:
         assert client.changes > before, "the owner of the socket hears of it"
 
 
+@pytest.mark.parametrize("header", ["receipt:", "k:"])
+def test_large_headers_count_for_congestion_as_bodies_do(header: str) -> None:
+    """20,000 empty messages with receipts of 5 KB each used to be taken in at once."""
+    client = Client(limits=Limits(unconfirmed_bytes_max=10_000))
+    client.feed(Client.frame(send("", header + "x" * 5_000)) * 3)
+    assert client.session.congested
+    client.turn()
+    assert not client.session.congested
+    limits = Limits(transaction_bytes_max=10_000)
+    many = [send("", "transaction:t", "k:" + "x" * 5_000)] * 3
+    assert "bytes in open" in Client(limits=limits).error("BEGIN|transaction:t", *many).headers["message"]
+
+
 def test_a_heavy_reader_of_plans_does_not_mix_up_heads() -> None:
     client = Client()
     for n in range(2000):

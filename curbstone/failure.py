@@ -1,0 +1,23 @@
+"""How a command ends: its exit codes, and the error that carries one.
+
+  0  done
+  1  the server refused, or can't do it now
+  2  the command line or a setting is wrong
+  3  the server can't be reached
+  4  there is no such queue
+  5  there was nothing: no message to receive or to show
+  6  `check` found damage
+130  interrupted
+"""
+
+from __future__ import annotations
+
+FAILED, WRONG, UNREACHABLE, NO_QUEUE, NOTHING, DAMAGED, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+
+
+class CommandFailed(Exception):
+    """A command can't go on; the text is one line for stderr."""
+
+    def __init__(self, reason: str, code: int = FAILED) -> None:
+        super().__init__(reason)
+        self.code = code

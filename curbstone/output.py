@@ -1,0 +1,92 @@
+"""What commands print: tables and progress for people, nothing but data in a pipe.
+
+Data goes to stdout, progress to stderr and only where that is a terminal. What producers wrote is shown on a
+terminal without control characters: an escape sequence in a message must not reach it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+PIPE_WIDTH = 1000
+
+
+def console() -> Console:
+    """Return the console for stdout; in a pipe no line is cut or wrapped."""
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> Table:
+    """Return a table; numbers stand on the right."""
+    shown = [[value if isinstance(value, str) else f"{value:,}" for value in row] for row in rows]
+    numeric = [all(_is_number(row[place]) for row in shown) for place in range(len(columns))]
+    grid = Table(title=title or None, box=None, header_style="bold", pad_edge=False)
+    for name, right in zip(columns, numeric, strict=True):
+        grid.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for row in shown:
+        grid.add_row(*[Text(printable(value)) for value in row])
+    return grid
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def print_body(body: bytes) -> None:
+    """Print a message's body and a line feed: byte for byte in a pipe, without control characters on a terminal."""
+    sys.stdout.flush()
+    if sys.stdout.isatty():
+        body = printable(body.decode("utf-8", "replace"), "\n\t").encode("utf-8", "replace")
+    sys.stdout.buffer.write(body + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Return text in which control characters and other invisible ones are shown as escapes."""
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text])
+
+
+def size(number: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in UNITS[:-1]:
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} {UNITS[-1]}"
+
+
+@contextmanager
+def progress(text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show how far long work has got; yields what is called with each number of things done."""
+    err = Console(stderr=True)
+    if not err.is_terminal:
+        yield lambda _count: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
+        task = bar.add_task(text, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def note(text: str) -> None:
+    """Say something to people, on stderr and only on a terminal."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)
+
+
+def _is_number(text: str) -> bool:
+    return bool(text) and (text[0].isdigit() or text == "-")

@@ -1,0 +1,35 @@
+"""`curbstone queues`: what there is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.command_options import DEFAULT_SERVER, Json, ServerUrl
+
+
+def queues(
+    project: Annotated[str, typer.Argument(metavar="[PROJECT]", help="The project", show_default=True)] = "default",
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """List the queues of a project."""
+    from curbstone.client import Client, queue_of
+    from curbstone.output import console, print_json, size, table
+
+    path = f"/v2/{queue_of(f'{project}/any').project}/queues"
+    with Client(server) as client:
+        found: list[dict[str, Any]] = client.call("GET", path).json()["queues"]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [
+            *(queue["name"], queue["rdy"], queue["wip"], queue["delayed"], queue["consumers"]),
+            *(size(queue["bytes"]), f"{100 * queue['bytes'] / queue['cap']:.0f} %"),
+            "damaged" if queue.get("damaged") else "",
+        ]
+        for queue in found
+    ]
+    console().print(table(("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "ON DISK", "OF CAP", ""), rows))

@@ -1,0 +1,193 @@
+"""Figures for Prometheus, with names like RabbitMQ's.
+
+Nothing is counted here: the engine and the protocols count in plain numbers, which are read when somebody
+asks. Figures of each queue are bounded in number; the totals are of all queues, also of deleted ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.exposition import choose_encoder
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.names import QueueName
+from curbstone.core.stats import Stats
+from curbstone.gateway.reply import reply
+from curbstone.gateway.traffic import Counted
+from curbstone.gateway.waiting import in_thread
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+    from curbstone.core.queue import Queue
+
+QUEUES_MAX = 1000
+"""The most queues that have figures of their own: the first ones by name."""
+
+UNSHOWN_PROJECT = "_temp"
+"""Where STOMP's private queues are: each connection has other ones, so their names would be new series without end."""
+
+_QUEUE_LABELS = ("project", "queue")
+_QUEUE_GAUGES = {
+    "messages_ready": "Messages that can be delivered now",
+    "messages_unacked": "Messages delivered and unsettled",
+    "messages_delayed": "Messages to be delivered later",
+    "disk_bytes": "What the queue takes on disk",
+    "cap_bytes": "The most it may take on disk",
+    "cap_used_ratio": "The part of the cap that is taken, 0 to 1",
+    "consumers": "Consumers",
+}
+_TOTALS = {
+    "messages_published": ("published", "Messages on disk and confirmed"),
+    "messages_delivered": ("delivered", "Deliveries"),
+    "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
+    "messages_acknowledged": ("acked", "Messages settled by their consumers"),
+    "messages_returned": ("released", "Deliveries given back: nack, end of a lease or of a connection"),
+    "messages_rejected": ("rejected", "Deliveries rejected"),
+    "messages_expired": ("expired", "Messages whose time to live ran out"),
+    "messages_dead_lettered": ("dead_lettered", "Messages sent to a dead-letter queue"),
+    "messages_dropped": ("dropped", "Dead messages for which there was no dead-letter queue"),
+    "messages_purged": ("purged", "Messages removed by a purge"),
+}
+_BY_PROTOCOL = {
+    "messages_received": ("published", "Messages taken from producers"),
+    "messages_confirmed": ("confirmed", "Messages confirmed to producers"),
+    "messages_delivered": ("delivered", "Messages handed to consumers"),
+    "messages_acknowledged": ("acked", "Deliveries acknowledged"),
+}
+_COUNTERS = (*(field for field, _ in _TOTALS.values()), "commits", "commit_ms")
+
+
+class _QueueFigures(NamedTuple):
+    name: QueueName
+    gauges: dict[str, float]
+    counters: dict[str, int]
+
+
+class Metrics:
+    """The handler of `/metrics`."""
+
+    def __init__(self, broker: Broker, protocols: Mapping[str, Counted]) -> None:
+        self._broker = broker
+        self._protocols = dict(protocols)
+        self._seen: dict[str, Stats] = {}
+        """The counters of the queues of the last look, by uid: those of a queue deleted since are final."""
+        self._gone = dict.fromkeys(_COUNTERS, 0)
+        """What the deleted ones had counted: a total never falls."""
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET /metrics: read here, written in a thread, which with many queues takes a while."""
+        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+        encode, content_type = choose_encoder(accept.decode("latin-1"))
+        snapshot = self._look()
+        body = await in_thread(lambda: encode(_registry(snapshot)))
+        await reply(send, 200, [(b"content-type", content_type.encode()), (b"cache-control", b"no-store")], body)
+
+    def _look(self) -> Snapshot:
+        queues = self._broker.queues()
+        self._remember(queues)
+        totals = {name: self._gone[name] + sum(getattr(q.stats, name) for q in queues) for name in _COUNTERS}
+        named = [queue for queue in queues if queue.name.project != UNSHOWN_PROJECT]
+        shown = sorted(named, key=_by_name)[:QUEUES_MAX]
+        protocols = {
+            name: {field: getattr(counted, field) for field, _ in _BY_PROTOCOL.values()}
+            for name, counted in self._protocols.items()
+        }
+        health = self._broker.health()
+        return Snapshot([_figures_of(queue) for queue in shown], totals, protocols, len(queues), health.ok, health.sync)
+
+    def _remember(self, queues: list[Queue]) -> None:
+        now = {queue.uid: queue.stats for queue in queues}
+        for uid, stats in self._seen.items():
+            if uid not in now:
+                for name in _COUNTERS:
+                    self._gone[name] += getattr(stats, name)
+        self._seen = now
+
+
+def _by_name(queue: Queue) -> QueueName:
+    return queue.name
+
+
+def _figures_of(queue: Queue) -> _QueueFigures:
+    counts = queue.counts()
+    gauges: dict[str, float] = {
+        "messages_ready": counts.rdy,
+        "messages_unacked": counts.wip,
+        "messages_delayed": counts.delayed,
+        "disk_bytes": counts.bytes,
+        "cap_bytes": queue.options.cap,
+        "cap_used_ratio": counts.bytes / queue.options.cap,
+        "consumers": counts.consumers,
+    }
+    return _QueueFigures(queue.name, gauges, {field: getattr(queue.stats, field) for field, _ in _TOTALS.values()})
+
+
+class Snapshot(NamedTuple):
+    """All figures of one moment."""
+
+    queues: list[_QueueFigures]
+    totals: dict[str, int]
+    protocols: dict[str, dict[str, int]]
+    queues_count: int
+    is_healthy: bool
+    sync: str
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield them as prometheus-client wants them."""
+        yield GaugeMetricFamily("curbstone_up", "Whether messages are taken (see /readyz)", float(self.is_healthy))
+        mode = GaugeMetricFamily("curbstone_sync_info", "When commits are made durable", labels=("mode",))
+        mode.add_metric((self.sync,), 1)
+        yield mode
+        yield GaugeMetricFamily("curbstone_queues", "Queues", self.queues_count)
+        left_out = self.queues_count - len(self.queues)
+        yield GaugeMetricFamily("curbstone_queues_left_out", "Queues without figures of their own here", left_out)
+        for name, (field, text) in _TOTALS.items():
+            yield CounterMetricFamily(f"curbstone_{name}", f"{text}, all queues", self.totals[field])
+        yield CounterMetricFamily("curbstone_syncs", "Commits made durable", self.totals["commits"])
+        seconds = self.totals["commit_ms"] / 1000
+        yield SummaryMetricFamily(
+            "curbstone_commit_duration_seconds", "Time a commit took", self.totals["commits"], seconds
+        )
+        yield SummaryMetricFamily(
+            "curbstone_commit_batch_messages", "Messages in a commit", self.totals["commits"], self.totals["published"]
+        )
+        yield from self._by_protocol()
+        yield from self._by_queue()
+
+    def _by_protocol(self) -> Iterator[Metric]:
+        for name, (field, text) in _BY_PROTOCOL.items():
+            family = CounterMetricFamily(f"curbstone_protocol_{name}", f"{text}, by protocol", labels=("protocol",))
+            for protocol, numbers in self.protocols.items():
+                family.add_metric((protocol,), numbers[field])
+            yield family
+
+    def _by_queue(self) -> Iterator[Metric]:
+        for name, text in _QUEUE_GAUGES.items():
+            gauge = GaugeMetricFamily(f"curbstone_queue_{name}", text, labels=_QUEUE_LABELS)
+            for queue in self.queues:
+                gauge.add_metric(queue.name, queue.gauges[name])
+            yield gauge
+        for name, (field, text) in _TOTALS.items():
+            counter = CounterMetricFamily(f"curbstone_queue_{name}", text, labels=_QUEUE_LABELS)
+            for queue in self.queues:
+                counter.add_metric(queue.name, queue.counters[field])
+            yield counter
+
+
+class _Collected:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterable[Metric]:
+        return self._snapshot.metrics()
+
+
+def _registry(snapshot: Snapshot) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_Collected(snapshot))
+    ProcessCollector(registry=registry)
+    return registry

@@ -1,0 +1,139 @@
+"""Lines of MQKS and what they say: bytes in, requests out, and the answers as bytes. Pure.
+
+A request is `{request_id} {action} {data}` and LF, an answer `{request_id} ok {data}` or
+`{request_id} error {error_id}`. A CR and spaces at the end of a request are cut; what stands between the
+second space and the end is the action's, byte for byte. An answer without data keeps its last space.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from curbstone.core import headers
+from curbstone.mqks.errors import RequestError
+
+NO_ID = b"None"
+"""What an answer is addressed to where a request had no id that could be read."""
+
+HEAD_BYTES = 1024
+"""How much is kept of a line that is too long."""
+
+ID_HEADER, EVENT_HEADER = "mqks-id", "mqks-event"
+"""The header lines that keep what a publisher called its message, and the event it was published to."""
+
+# A message that was moved over HTTP carries them as metadata.
+_ID_HEADERS = (ID_HEADER, "x-msg-x-" + ID_HEADER)
+_EVENT_HEADERS = (EVENT_HEADER, "x-msg-x-" + EVENT_HEADER)
+
+_CONFIRM = b"--confirm "
+_IN_ONE_LINE = ((b"\r", b"\\r"), (b"\n", b"\\n"), (b"\t", b"\\t"))
+
+
+class Line(NamedTuple):
+    """One line without its LF; of one that was too long only the beginning."""
+
+    text: bytes
+    is_whole: bool
+
+
+class LineReader:
+    """Cuts a stream into lines. It looks at each byte once and keeps at most one line."""
+
+    def __init__(self, line_bytes_max: int) -> None:
+        self._bytes_max = line_bytes_max
+        self._begun = bytearray()
+        self.overlong_bytes = 0
+        """How long the line that is being read is so far, if it is too long; else 0."""
+
+    def feed(self, data: bytes) -> list[Line]:
+        """Return the lines that `data` completes."""
+        *ended, rest = data.split(b"\n")
+        lines = []
+        for piece in ended:
+            self._add(piece)
+            lines.append(Line(bytes(self._begun), not self.overlong_bytes))
+            self._begun.clear()
+            self.overlong_bytes = 0
+        self._add(rest)
+        return lines
+
+    def _add(self, piece: bytes) -> None:
+        begun = self._begun
+        if not self.overlong_bytes:
+            if len(begun) + len(piece) <= self._bytes_max:
+                begun += piece
+                return
+            self.overlong_bytes = len(begun)
+        self.overlong_bytes += len(piece)
+        begun += piece[: max(HEAD_BYTES - len(begun), 0)]
+        del begun[HEAD_BYTES:]
+
+
+class Request(NamedTuple):
+    """A request, split; `rest` is what its action makes of it."""
+
+    request_id: bytes
+    action: bytes
+    rest: bytes
+    confirm: bool
+
+
+def parse_request(text: bytes) -> Request:
+    """Return the request in a line; raise RequestError. The id alone: see `request_id_of`."""
+    words = text.rstrip(b" \r").split(b" ", 2)
+    if len(words) < 3 or not words[0]:
+        raise RequestError("a request is {request_id} {action} {data}", text)
+    request_id, action, rest = words
+    confirm = rest.startswith(_CONFIRM)
+    return Request(request_id, action, rest[len(_CONFIRM) :] if confirm else rest, confirm)
+
+
+def request_id_of(text: bytes, bytes_max: int) -> bytes:
+    """Return the id that an answer to this line is addressed to."""
+    words = text.rstrip(b" \r").split(b" ", 2)
+    if len(words) < 3 or not words[0] or len(words[0]) > bytes_max or b"\t" in words[0]:
+        return NO_ID
+    return words[0]
+
+
+def ok(request_id: bytes, data: bytes = b"") -> bytes:
+    """Return an answer."""
+    return b"%b ok %b\n" % (request_id, data)
+
+
+def error(request_id: bytes, error_id: bytes) -> bytes:
+    """Return the answer that something went wrong."""
+    return b"%b error %b\n" % (request_id, error_id)
+
+
+def delivery(consumer_id: bytes, msg_id: bytes, event: bytes, tries: int, body: bytes) -> bytes:
+    """Return the line of a delivery. What would end the line or the connection is written as JSON writes it."""
+    if b"\n" in body or b"\t" in body or b"\r" in body:
+        for plain, written in _IN_ONE_LINE:
+            body = body.replace(plain, written)
+    if tries:
+        return b"%b ok %b event=%b,retry=%d %b\n" % (consumer_id, msg_id, event, tries, body)
+    return b"%b ok %b event=%b %b\n" % (consumer_id, msg_id, event, body)
+
+
+def block_of(msg_id: str, event: str) -> bytes:
+    """Return the header block of a message that is published here."""
+    return headers.encode(((ID_HEADER, msg_id), (EVENT_HEADER, event)))
+
+
+def names_in(block: bytes) -> tuple[bytes, bytes]:
+    """Return the msg_id and the event that a block keeps; each b"" where it has none that fits in a line."""
+    if b"mqks-" not in block:
+        return b"", b""
+    msg_id = event = ""
+    for name, value in headers.decode(block):
+        if name in _ID_HEADERS:
+            msg_id = msg_id or value
+        elif name in _EVENT_HEADERS:
+            event = event or value
+    return _one_word(msg_id), _one_word(event)
+
+
+def _one_word(text: str) -> bytes:
+    # Anyone can set a header of this name over another protocol: it must not break the line.
+    return text.encode() if text.isprintable() and " " not in text else b""

@@ -1,0 +1,100 @@
+"""One MQKS consumer: its deliveries become lines, its messages are settled by the ids their publishers chose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from curbstone.core.message import Delivery
+from curbstone.core.names import QueueName
+from curbstone.mqks import codec
+from curbstone.mqks.traffic import Traffic
+
+if TYPE_CHECKING:
+    from curbstone.core.consumer import Consumer
+    from curbstone.core.queue import Queue
+
+PRUNE_AT = 1000
+"""Ids of settled messages that may be left over before they are swept out."""
+
+
+class Owner(Protocol):
+    """The connection of a consumer."""
+
+    def write(self, data: bytes) -> None:
+        """Send these bytes."""
+
+    def end_consumer(self, consumer: QueueConsumer) -> None:
+        """End a consumer of this connection."""
+
+
+class QueueConsumer:
+    """A consumer of one queue on one connection.
+
+    Publishers may give many messages the same id: settling one settles the oldest that is unsettled here.
+    """
+
+    def __init__(
+        self,
+        consumer_id: bytes,
+        queue_name: QueueName,
+        options: str,
+        manual_ack: bool,
+        owner: Owner,
+        traffic: Traffic,
+    ) -> None:
+        self.id = consumer_id
+        self.queue_name = queue_name
+        self.options = options
+        """Its own options as an --update writes them."""
+        self.manual_ack = manual_ack
+        self.owner = owner
+        self._traffic = traffic
+        self.engine: Consumer
+        self._queue: Queue
+        self._event = queue_name.queue.encode()
+        self._seqs: dict[bytes, list[int]] = {}
+
+    def bind(self, queue: Queue, engine: Consumer) -> None:
+        """Tie it to its queue; once, before any delivery."""
+        self._queue = queue
+        self.engine = engine
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Write the lines of these deliveries."""
+        self._traffic.delivered += len(deliveries)
+        if not self.manual_ack:
+            self._traffic.acked += len(deliveries)
+        lines = []
+        for delivery in deliveries:
+            message = delivery.message
+            msg_id, event = codec.names_in(message.headers)
+            msg_id = msg_id or self._queue.message_id(message.seq).encode()
+            if self.manual_ack:
+                self._seqs.setdefault(msg_id, []).append(message.seq)
+            lines.append(codec.delivery(self.id, msg_id, event or self._event, delivery.tries, message.body))
+        self.owner.write(b"".join(lines))
+
+    def take(self, msg_id: bytes) -> list[int]:
+        """Return the seq to settle for a message id, [] where none is unsettled, and forget the id."""
+        unsettled = self.engine.unsettled
+        seqs = self._seqs.get(msg_id, [])
+        found: list[int] = []
+        while seqs and not found:
+            seq = seqs.pop(0)
+            if seq in unsettled:  # else it was settled by its engine id meanwhile
+                found.append(seq)
+        if not seqs:
+            self._seqs.pop(msg_id, None)
+        if len(self._seqs) > 2 * len(unsettled) + PRUNE_AT:
+            self._prune()
+        return found
+
+    def take_all(self) -> list[int]:
+        """Return the seqs of all that is unsettled, and forget the ids."""
+        self._seqs.clear()
+        return list(self.engine.unsettled)
+
+    def _prune(self) -> None:
+        unsettled = self.engine.unsettled
+        left = {msg_id: [seq for seq in seqs if seq in unsettled] for msg_id, seqs in self._seqs.items()}
+        self._seqs = {msg_id: seqs for msg_id, seqs in left.items() if seqs}

@@ -1,0 +1,190 @@
+"""What all MQKS connections of a server share: their consumers, and which queues go when unused.
+
+Consumers are known by the id their client chose. Two connections may have chosen the same: then each means
+its own, and whoever has none means the latest. `--delete-queue-when-unused` is a wish about a queue, set
+anew by each consume; it is kept in memory, so a queue whose consumers all ended with the server stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from curbstone.core.errors import NoSuchQueue
+from curbstone.core.names import QueueName
+from curbstone.mqks import codec
+from curbstone.mqks.consumer import QueueConsumer
+from curbstone.mqks.traffic import Traffic
+from curbstone.mqks.wishes import Unused
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+
+USED_POLL_MS = 1000
+"""How often to look whether a queue that consumers of other protocols still use is unused at last."""
+
+
+class Timer(Protocol):
+    """A pending call."""
+
+    def cancel(self) -> object:
+        """Make the call not happen."""
+
+
+CallLater = Callable[[int, Callable[[], None]], Timer]
+
+
+class Registry:
+    """See the module's docstring. `call_later(delay_ms, fn)` is the host's."""
+
+    def __init__(self, broker: Broker, call_later: CallLater) -> None:
+        self.broker = broker
+        self.traffic = Traffic()
+        self.sessions: set[object] = set()
+        self.unused: dict[QueueName, Unused] = {}
+        """The queues that go when unused."""
+        self._call_later = call_later
+        self._by_id: dict[bytes, list[QueueConsumer]] = {}
+        self._by_queue: dict[QueueName, dict[QueueConsumer, None]] = {}
+        self._timers: dict[QueueName, Timer] = {}
+        self._settling: dict[QueueName, int] = {}
+
+    def close(self) -> None:
+        """The server stops: queues are no longer deleted because their consumers go."""
+        self.unused.clear()
+        for name in list(self._timers):
+            self._stop_timer(name)
+
+    # --- consumers
+
+    def add(self, consumer: QueueConsumer) -> None:
+        """Make a consumer known; its queue is used now."""
+        self._by_id.setdefault(consumer.id, []).append(consumer)
+        self._by_queue.setdefault(consumer.queue_name, {})[consumer] = None
+        self._stop_timer(consumer.queue_name)
+
+    def remove(self, consumer: QueueConsumer) -> None:
+        """Forget a consumer; where it was the last of its queue, that may go."""
+        namesakes = self._by_id.get(consumer.id, [])
+        if consumer in namesakes:
+            namesakes.remove(consumer)
+            if not namesakes:
+                del self._by_id[consumer.id]
+        self._leave_queue(consumer)
+
+    def latest(self, consumer_id: bytes) -> QueueConsumer | None:
+        """Return the latest consumer of that id."""
+        namesakes = self._by_id.get(consumer_id)
+        return namesakes[-1] if namesakes else None
+
+    def consumers_of(self, name: QueueName) -> list[QueueConsumer]:
+        """Return the consumers of a queue."""
+        return list(self._by_queue.get(name, ()))
+
+    @property
+    def consumers_count(self) -> int:
+        """How many consumers there are."""
+        return sum(map(len, self._by_queue.values()))
+
+    @property
+    def queues_used(self) -> int:
+        """How many queues have a consumer."""
+        return len(self._by_queue)
+
+    def notify(self, name: QueueName, events: frozenset[str], but: QueueConsumer | None = None) -> None:
+        """Tell the consumers of a queue what it is bound to now."""
+        unused = self.unused.get(name)
+        words = "".join([f" {event}" for event in sorted(events)])
+        text = f"--update {name.queue}{words}{unused.text if unused else ''}"
+        for consumer in self.consumers_of(name):
+            if consumer is not but:
+                consumer.owner.write(codec.ok(consumer.id, (text + consumer.options).encode()))
+
+    # --- queues that go when unused
+
+    def set_unused(self, name: QueueName, wish: Unused | None) -> bool:
+        """Set or clear the wish; return whether that changed anything."""
+        before = self.unused.get(name)
+        if wish is None:
+            self.unused.pop(name, None)
+        else:
+            self.unused[name] = wish
+        return wish != before
+
+    def forget(self, name: QueueName) -> None:
+        """The queue is being deleted: what was wished about it goes with it."""
+        self.unused.pop(name, None)
+        self._stop_timer(name)
+
+    def deleted(self, consumer: QueueConsumer) -> None:
+        """The queue of a consumer is no more: tell it, and forget the queue."""
+        name = consumer.queue_name
+        self.forget(name)
+        self._leave_queue(consumer)
+        consumer.owner.write(codec.ok(consumer.id, f"--update {name.queue}".encode()))
+
+    def settling(self, name: QueueName) -> None:
+        """Something is being settled in a queue: it must not go before that is confirmed."""
+        self._settling[name] = self._settling.get(name, 0) + 1
+
+    def settled(self, name: QueueName) -> None:
+        """Undo `settling`."""
+        self._settling[name] -= 1
+        if not self._settling[name]:
+            del self._settling[name]
+            if name not in self._timers:
+                self._delete_if_unused(name)
+
+    def _leave_queue(self, consumer: QueueConsumer) -> None:
+        name = consumer.queue_name
+        consumers = self._by_queue.get(name)
+        if consumers is None or consumer not in consumers:
+            return
+        del consumers[consumer]
+        if consumers:
+            return
+        del self._by_queue[name]
+        unused = self.unused.get(name)
+        if unused is None:
+            return
+        if unused.seconds:
+            self._look_later(name, round(unused.seconds * 1000))
+        else:
+            self._delete_if_unused(name)
+
+    def _look_later(self, name: QueueName, delay_ms: int) -> None:
+        uid = self._uid(name)
+
+        def due() -> None:
+            self._timers.pop(name, None)
+            if self._uid(name) == uid:  # else it was deleted meanwhile, and made again by others
+                self._delete_if_unused(name)
+
+        self._timers[name] = self._call_later(delay_ms, due)
+
+    def _stop_timer(self, name: QueueName) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _delete_if_unused(self, name: QueueName) -> None:
+        """Delete a queue that is to go and that nobody uses, also not over another protocol."""
+        if name not in self.unused or name in self._by_queue or name in self._settling:
+            return
+        with suppress(NoSuchQueue):
+            if self.broker.get(name).counts().consumers:
+                self._look_later(name, USED_POLL_MS)
+                return
+        del self.unused[name]
+        self.broker.delete(name, _ignore)
+
+    def _uid(self, name: QueueName) -> str:
+        try:
+            return self.broker.get(name).uid
+        except NoSuchQueue:
+            return ""
+
+
+def _ignore(_existed: bool) -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,357 @@
+"""One MQKS connection, without its socket: bytes in, bytes out.
+
+The owner of the socket calls `receive` with what it read, sends what `take_output` returns whenever
+`changed` was called, and closes the socket once `closing` is true and everything is sent.
+
+Requests are carried out in their order. Those that change something on disk are answered after the commit,
+the others at once. Only a request with `--confirm` gets its `ok`; an `error` is always told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.message import Message
+from curbstone.core.names import event_name
+from curbstone.mqks import codec, statistics, wishes
+from curbstone.mqks.codec import Line, LineReader, Request
+from curbstone.mqks.consumer import QueueConsumer
+from curbstone.mqks.errors import RequestError, detail
+from curbstone.mqks.limits import Limits
+from curbstone.mqks.registry import Registry
+from curbstone.mqks.wishes import ALL, Consume
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+    from curbstone.core.consumer import Consumer, Done
+
+_TLS = b"\x16\x03"
+_HTTP = re.compile(rb"[A-Z]{3,20} (/|\*|https?://)\S* HTTP/1\.[01]\r?")
+HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class Session:
+    """The state machine of one connection.
+
+    open ──end_input, shut_down, a fatal error──▶ ending ──commits under way are done──▶ closing
+
+    `report(text)` puts the detail of an error into the log and returns the id it has there.
+    """
+
+    def __init__(
+        self, registry: Registry, limits: Limits, changed: Callable[[], None], report: Callable[[str], bytes]
+    ) -> None:
+        self._registry = registry
+        self._broker: Broker = registry.broker
+        self._traffic = registry.traffic
+        self._limits = limits
+        self._changed = changed
+        self._report = report
+        self._reader = LineReader(limits.line_bytes_max)
+        self._output: list[bytes] = []
+        self._consumers: dict[bytes, QueueConsumer] = {}
+        self._held = False
+        self._is_first = True
+        self._errors = 0
+        self._unconfirmed = 0
+        self._unconfirmed_bytes = 0
+        self.ending = False
+        """Whether nothing more is read; the last answers may still wait for the disk."""
+        self.closing = False
+        """Whether the output is complete: send it, then close."""
+        self.congested = False
+        """Whether reading should stop until `changed` is called and this is false again."""
+        self.lost = False
+        registry.sessions.add(self)
+        self._actions: dict[bytes, Callable[[Request], None]] = {
+            b"publish": self._publish,
+            b"consume": self._consume,
+            b"rebind": self._rebind,
+            b"ack": self._ack,
+            b"reject": self._reject,
+            b"delete_consumer": self._delete_consumer,
+            b"delete_queue": self._delete_queue,
+            b"ping": self._ping,
+            b"_eval": self._eval,
+        }
+
+    # --- the socket's side
+
+    def take_output(self) -> list[bytes]:
+        """Return the bytes to send, in order, and forget them."""
+        output, self._output = self._output, []
+        return output
+
+    def receive(self, data: bytes) -> None:
+        """Carry out the requests that `data` completes."""
+        if self._is_first and data.startswith(_TLS):
+            self._finish()
+        for line in self._reader.feed(data) if not self.ending else ():
+            self._carry_out(line)
+            if self.ending:
+                return
+        if self._reader.overlong_bytes > self._limits.junk_bytes_max:
+            self._refuse(codec.NO_ID, RequestError("a line without an end", fatal=True))
+
+    def hold(self) -> None:
+        """Deliver nothing more: the socket is full."""
+        self._held = True
+        for consumer in self._consumers.values():
+            consumer.engine.hold()
+
+    def resume(self) -> None:
+        """Go on after `hold`."""
+        self._held = False
+        for consumer in self._consumers.values():
+            consumer.engine.resume()
+
+    def end_input(self) -> None:
+        """The client sends no more: end once its answers are sent."""
+        self._finish()
+
+    def shut_down(self) -> None:
+        """The server stops; commits under way are waited for."""
+        self._finish()
+
+    def lose(self) -> None:
+        """The socket is gone: deliveries return, what was published is kept."""
+        self.lost = self.closing = True
+        self._finish()
+        self._output = []
+        self._registry.sessions.discard(self)
+
+    # --- one line
+
+    def _carry_out(self, line: Line) -> None:
+        text = line.text
+        if self._is_first:
+            self._is_first = False
+            # A page in a browser can make it send what it likes to any port, but not without this first line.
+            if _HTTP.fullmatch(text):
+                self.write(HTTP_ANSWER)
+                self._finish()
+                return
+        try:
+            if not line.is_whole:
+                raise RequestError("the line is too long", text)
+            if b"\t" in text:
+                raise RequestError("a request holds no tab", text, fatal=True)
+            request = codec.parse_request(text)
+            if len(request.request_id) > self._limits.id_bytes_max:
+                raise RequestError(f"an id has at most {self._limits.id_bytes_max} bytes", text)
+            action = self._actions.get(request.action)
+            if action is None:
+                raise RequestError("unknown action", request.action)
+            action(request)
+        except (RequestError, CurbstoneError) as error:
+            self._refuse(codec.request_id_of(text, self._limits.id_bytes_max), error)
+        else:
+            self._errors = 0
+
+    def _refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
+        """Answer with an error, whose detail is in the log."""
+        shown = error.shown if isinstance(error, RequestError) else b""
+        self._errors += 1
+        self.write(codec.error(request_id, self._report(detail(error, shown))))
+        if self._errors >= self._limits.errors_max or (isinstance(error, RequestError) and error.fatal):
+            self._finish()
+
+    def write(self, data: bytes) -> None:
+        """Send these bytes; in one piece with everything else of this turn."""
+        if self.closing:
+            return
+        self._output.append(data)
+        if len(self._output) == 1:
+            self._changed()
+
+    # --- actions
+
+    def _publish(self, request: Request) -> None:
+        word, _, data = request.rest.partition(b" ")
+        if not word or not data:
+            raise RequestError("publish takes {event} {data}", request.rest)
+        if len(data) > self._limits.body_bytes_max:
+            raise RequestError(f"the data is larger than {self._limits.body_bytes_max} bytes")
+        event = event_name(wishes.text_of(word))
+        message = Message(data, codec.block_of(wishes.text_of(request.request_id), event))
+        self._traffic.published += 1
+
+        def start(answered: Done) -> None:
+            def done(error: CurbstoneError | None, _first: int, _count: int) -> None:
+                self._traffic.confirmed += error is None
+                answered(error)
+
+            self._broker.publish_event(event, [message], done)
+
+        self._start(request, start, len(data))
+
+    def _ping(self, request: Request) -> None:
+        self.write(codec.ok(request.request_id, request.rest))
+
+    def _eval(self, request: Request) -> None:
+        text = statistics.answer(wishes.text_of(request.rest).strip(), self._registry)
+        self.write(codec.ok(request.request_id, text.encode()))
+
+    def _consume(self, request: Request) -> None:
+        wish = wishes.parse_consume(request.rest, self._limits.window_max)
+        earlier = self._consumers.get(request.request_id)
+        if earlier is None and len(self._consumers) >= self._limits.consumers_max:
+            raise RequestError(f"a connection has at most {self._limits.consumers_max} consumers")
+        before = self._bindings(wish)
+        events = wish.binding.apply(before)
+        # Bound before anything else changes: that can be refused.
+        self._start(request, lambda done: self._broker.rebind(wish.queue, events, done))
+        consumer = self._new_consumer(request.request_id, wish)
+        changed = self._registry.set_unused(wish.queue, wish.unused) or events != before
+        if earlier is not None:
+            self.end_consumer(earlier)
+        self._registry.add(consumer)
+        self._consumers[consumer.id] = consumer
+        if changed:
+            # Who replaced the events knows them; who added some learns what they are now.
+            self._registry.notify(wish.queue, events, None if wish.binding.add else consumer)
+
+    def _new_consumer(self, consumer_id: bytes, wish: Consume) -> QueueConsumer:
+        options = f" --window={wish.window}" if wish.window else ""
+        options += " --manual-ack" if wish.manual_ack else ""
+        consumer = QueueConsumer(consumer_id, wish.queue, options, wish.manual_ack, self, self._traffic)
+        queue = self._broker.ensure(wish.queue)
+        window = wish.window or self._limits.window
+        engine = queue.subscribe(
+            consumer.deliver,
+            window=window,
+            auto=not wish.manual_ack,
+            on_closed=lambda error: self._lost(consumer, error),
+        )
+        consumer.bind(queue, engine)
+        if self._held:
+            engine.hold()
+        return consumer
+
+    def _bindings(self, wish: Consume | wishes.Rebind) -> frozenset[str]:
+        try:
+            return self._broker.bindings(wish.queue)
+        except NoSuchQueue:
+            return frozenset()
+
+    def _rebind(self, request: Request) -> None:
+        wish = wishes.parse_rebind(request.rest)
+        before = self._bindings(wish)
+        events = wish.binding.apply(before)
+        self._start(request, lambda done: self._broker.rebind(wish.queue, events, done))
+        if events != before:
+            self._registry.notify(wish.queue, events)
+
+    def _ack(self, request: Request) -> None:
+        def ack(engine: Consumer, seqs: Sequence[int], done: Done) -> None:
+            engine.ack(seqs, done)
+            self._traffic.acked += len(seqs)
+
+        self._settle(request, ack)
+
+    def _reject(self, request: Request) -> None:
+        self._settle(request, lambda engine, seqs, done: engine.nack(seqs, on_done=done))
+
+    def _settle(self, request: Request, settle: Callable[[Consumer, Sequence[int], Done], None]) -> None:
+        consumer_id, msg_id = wishes.parse_settle(request.rest)
+        consumer = self._consumer(consumer_id)
+        seqs = consumer.take_all() if msg_id == ALL else consumer.take(msg_id)
+        if not seqs:  # settled before, maybe by a request that was sent again after a reconnect
+            self._confirm(request)
+            return
+        name = consumer.queue_name
+        registry = self._registry
+
+        def start(answered: Done) -> None:
+            def done(error: CurbstoneError | None) -> None:
+                answered(error)
+                registry.settled(name)
+
+            settle(consumer.engine, seqs, done)
+            registry.settling(name)
+
+        self._start(request, start)
+
+    def _delete_consumer(self, request: Request) -> None:
+        consumer = self._consumer(wishes.only_word(request.rest, "consumer_id"))
+        consumer.owner.end_consumer(consumer)
+        self._confirm(request)
+
+    def _delete_queue(self, request: Request) -> None:
+        name = wishes.queue_of(wishes.text_of(wishes.only_word(request.rest, "queue")))
+        self._registry.forget(name)
+        self._start(request, lambda done: self._broker.delete(name, lambda _existed: done(None)))
+
+    # --- consumers
+
+    def _consumer(self, consumer_id: bytes) -> QueueConsumer:
+        """Return the own consumer of that id, or else any; raise RequestError."""
+        consumer = self._consumers.get(consumer_id) or self._registry.latest(consumer_id)
+        if consumer is None:
+            raise RequestError("unknown consumer", consumer_id)
+        return consumer
+
+    def end_consumer(self, consumer: QueueConsumer) -> None:
+        """End a consumer of this connection: what is unsettled goes back to its queue."""
+        if self._consumers.get(consumer.id) is consumer:
+            del self._consumers[consumer.id]
+        consumer.engine.close()
+        self._registry.remove(consumer)
+
+    def _lost(self, consumer: QueueConsumer, error: CurbstoneError) -> None:
+        """The queue of a consumer was deleted, or the engine stopped. It can be deleted still, and gets nothing."""
+        if isinstance(error, NoSuchQueue):
+            self._registry.deleted(consumer)
+
+    # --- answers that wait for the disk
+
+    def _confirm(self, request: Request) -> None:
+        if request.confirm:
+            self.write(codec.ok(request.request_id))
+
+    def _start(self, request: Request, call: Callable[[Done], object], size: int = 0) -> None:
+        """Hand a request to the engine, and answer it when that calls back."""
+
+        def answered(error: CurbstoneError | None) -> None:
+            if error is not None:
+                self._refuse(request.request_id, error)
+            else:
+                self._confirm(request)
+            self._finished(size)
+
+        call(answered)
+        self._unconfirmed += 1
+        self._unconfirmed_bytes += size
+        limits = self._limits
+        if self._unconfirmed > limits.unconfirmed_max or self._unconfirmed_bytes > limits.unconfirmed_bytes_max:
+            self.congested = True
+
+    def _finished(self, size: int) -> None:
+        self._unconfirmed -= 1
+        self._unconfirmed_bytes -= size
+        limits = self._limits
+        if self.congested and (
+            self._unconfirmed * 2 <= limits.unconfirmed_max
+            and self._unconfirmed_bytes * 2 <= limits.unconfirmed_bytes_max
+        ):
+            self.congested = False
+            self._changed()
+        if self.ending and not self._unconfirmed:
+            self._close()
+
+    def _finish(self) -> None:
+        """Read and deliver nothing more; end as soon as nothing is unconfirmed."""
+        if self.ending:
+            return
+        self.ending = True
+        for consumer in list(self._consumers.values()):
+            self.end_consumer(consumer)
+        if not self._unconfirmed:
+            self._close()
+
+    def _close(self) -> None:
+        self.closing = True
+        self._changed()

@@ -1,0 +1,104 @@
+"""`_eval`: the statistics that the clients of MQKS ask for, by the very expressions they ask with.
+
+In MQKS this evaluated any Python on the server. Here an expression is a key of a table; nothing is executed.
+A list of such expressions in brackets, and `--worker=0` before them, are understood too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from curbstone.mqks.errors import RequestError
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+    from curbstone.mqks.registry import Registry
+
+_WORKER = re.compile(r"--worker=([0-9]{1,6}) +")
+_SPACES = re.compile(r"\s+")
+
+Figure = Callable[["Registry"], int]
+
+
+def answer(code: str, registry: Registry) -> str:
+    """Return what the expression amounts to; raise RequestError for any that is not in the table."""
+    worker = _WORKER.match(code)
+    if worker is not None:
+        if int(worker[1]):
+            raise RequestError("there is one worker, 0", code.encode())
+        code = code[worker.end() :]
+    code = _SPACES.sub("", code).replace(".itervalues()", ".values()")
+    if code.startswith("[") and code.endswith("]") and code not in _FIGURES:
+        return f"[{', '.join([str(_figure(part)(registry)) for part in _parts(code[1:-1])])}]"
+    return str(_figure(code)(registry))
+
+
+def _figure(expression: str) -> Figure:
+    figure = _FIGURES.get(expression)
+    if figure is None:
+        raise RequestError("_eval answers a few statistics only", expression.encode())
+    return figure
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas outside of brackets."""
+    parts = [""]
+    depth = 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part for part in parts if part]
+
+
+def _queues(registry: Registry) -> list[Queue]:
+    return registry.broker.queues()
+
+
+def _events(registry: Registry) -> int:
+    return len({event for queue in _queues(registry) for event in registry.broker.bindings(queue.name)})
+
+
+def _queues_bound(registry: Registry) -> int:
+    return sum([bool(registry.broker.bindings(queue.name)) for queue in _queues(registry)])
+
+
+def _in_queues(registry: Registry) -> int:
+    return sum([counts.rdy + counts.delayed for counts in [queue.counts() for queue in _queues(registry)]])
+
+
+def _waiting_ack(registry: Registry) -> int:
+    return sum([queue.counts().wip for queue in _queues(registry)])
+
+
+def _clients_of_consumers(registry: Registry) -> int:
+    consumers = [consumer for queue in _queues(registry) for consumer in registry.consumers_of(queue.name)]
+    return len({id(consumer.owner) for consumer in consumers})
+
+
+_FIGURES: dict[str, Figure] = {
+    "WORKERS": lambda _: 1,
+    "state.published": lambda registry: registry.traffic.published,
+    "state.queued": lambda registry: sum([queue.stats.published for queue in _queues(registry)]),
+    "state.consumed": lambda registry: sum([queue.stats.delivered for queue in _queues(registry)]),
+    "len(state.queues)": lambda registry: len(_queues(registry)),
+    "len([uforuinstate.queues_used.values()ifu.is_set()])": lambda registry: registry.queues_used,
+    "len(state.queues_to_delete_when_unused)": lambda registry: len(registry.unused),
+    "state.commands_put": lambda _: 0,
+    "state.commands_got": lambda _: 0,
+    "sum(c.qsize()forcinstate.commands_to_workers.values())": lambda _: 0,
+    "sum(q.qsize()forqinstate.queues.values())": _in_queues,
+    "sum(len(ms)formsinstate.messages_by_consumer_ids.values())": _waiting_ack,
+    "sum(q.qsize()forqinstate.responses_by_clients.values())": lambda _: 0,
+    "len(state.queues_by_events)": _events,
+    "len(state.events_by_queues)": _queues_bound,
+    "len(state.queues_by_consumer_ids)": lambda registry: registry.consumers_count,
+    "sum(len(cs)forcsinstate.consumers_by_queues.values())": lambda registry: registry.consumers_count,
+    "len(state.consumer_ids_by_clients)": _clients_of_consumers,
+    "len(set(state.clients_by_consumer_ids.values()))": _clients_of_consumers,
+    "len(state.socks_by_clients)": lambda registry: len(registry.sessions),
+}

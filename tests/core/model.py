@@ -1,0 +1,169 @@
+"""One queue in plain Python: what the engine's must look like after the same calls.
+
+It knows no disk and no log. A message has a place in every group entitled to it; the place is rdy,
+wip or delayed, and gone when settled. What is handed out is the first of the ready by seq.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+UNNAMED = ""
+
+
+@dataclass
+class Place:
+    """A message in one group."""
+
+    tries: int = 0
+    due_ms: int = 0
+    is_wip: bool = False
+
+    @property
+    def state(self) -> str:
+        """One of the engine's words."""
+        if self.is_wip:
+            return "wip"
+        return "delayed" if self.due_ms else "rdy"
+
+
+@dataclass
+class Held:
+    """A message that was published and is not settled in every group."""
+
+    body: bytes
+    expires_ms: int
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, order=True)
+class Dead:
+    """What is expected of a dead letter."""
+
+    body: bytes
+    seq: int
+    reason: str
+    tries: int
+    error: str
+
+
+class Model:
+    """See the module's docstring."""
+
+    def __init__(self, *, declared: tuple[str, ...], max_tries: int, nack_delay_ms: int, dead_letter: bool) -> None:
+        self.declared = declared
+        self.max_tries = max_tries
+        self.nack_delay_ms = nack_delay_ms
+        self.dead_letter = dead_letter
+        self.now_ms = 0
+        self.next_seq = 1
+        self.messages: dict[int, Held] = {}
+        self.dead: list[Dead] = []
+
+    # --- looking
+
+    def places(self, group: str) -> dict[int, Place]:
+        """Return what is unsettled in a group, in the order of seq."""
+        held = sorted(self.messages.items())
+        return {seq: message.places[group] for seq, message in held if group in message.places}
+
+    def ready(self, group: str) -> list[int]:
+        """Return what may be handed out, in order."""
+        return [seq for seq, place in self.places(group).items() if place.state == "rdy"]
+
+    def counts(self, group: str) -> tuple[int, int, int]:
+        """Return how many are rdy, wip and delayed."""
+        states = [place.state for place in self.places(group).values()]
+        return states.count("rdy"), states.count("wip"), states.count("delayed")
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of all bodies that are unsettled somewhere."""
+        return sum(len(message.body) for message in self.messages.values())
+
+    def next_event_ms(self) -> int | None:
+        """Return when something happens by itself, leases apart."""
+        dues = [place.due_ms for message in self.messages.values() for place in message.places.values()]
+        expiries = [message.expires_ms for message in self.messages.values()]
+        return min((ms for ms in dues + expiries if ms), default=None)
+
+    # --- what is done to it
+
+    def publish(self, bodies: list[bytes], *, delay_ms: int, ttl_ms: int, groups: tuple[str, ...]) -> list[int]:
+        """Take messages; return their seqs."""
+        seqs = list(range(self.next_seq, self.next_seq + len(bodies)))
+        self.next_seq += len(bodies)
+        due_ms = self.now_ms + delay_ms if delay_ms else 0
+        for seq, body in zip(seqs, bodies, strict=True):
+            held = self.messages[seq] = Held(body, self.now_ms + ttl_ms if ttl_ms else 0)
+            for group in groups or (UNNAMED, *self.declared):
+                held.places[group] = Place(due_ms=due_ms)
+        return seqs
+
+    def hand_out(self, group: str, room: int) -> list[int]:
+        """Hand out what is ready, first by seq, up to `room`; what was tried too often dies on the way."""
+        taken: list[int] = []
+        for seq in self.ready(group):
+            if len(taken) == room:
+                break
+            place = self.messages[seq].places[group]
+            if self.max_tries and place.tries >= self.max_tries:
+                self.die(group, seq, "max_tries", place.tries, "")
+            else:
+                place.is_wip = True
+                taken.append(seq)
+        return taken
+
+    def settle(self, group: str, seq: int) -> None:
+        """It is done with in a group."""
+        held = self.messages[seq]
+        del held.places[group]
+        if not held.places:
+            del self.messages[seq]
+
+    def die(self, group: str, seq: int, reason: str, tries: int, error: str) -> None:
+        """It goes to the dead-letter queue if there is one."""
+        if self.dead_letter:
+            self.dead.append(Dead(self.messages[seq].body, seq, reason, tries, error))
+        self.settle(group, seq)
+
+    def reject(self, group: str, seq: int, error: str) -> None:
+        """A consumer cannot take it."""
+        self.die(group, seq, "rejected", self.messages[seq].places[group].tries + 1, error)
+
+    def release(self, group: str, seq: int, delay_ms: int, error: str) -> None:
+        """Back to its place, one try older."""
+        place = self.messages[seq].places[group]
+        place.is_wip = False
+        place.tries += 1
+        place.due_ms = self.now_ms + delay_ms if delay_ms else 0
+        if self.max_tries and place.tries >= self.max_tries:
+            self.die(group, seq, "max_tries", place.tries, error)
+
+    def purge(self) -> int:
+        """Remove what nobody holds; return how many messages left."""
+        before = len(self.messages)
+        for seq, held in list(self.messages.items()):
+            for group, place in list(held.places.items()):
+                if not place.is_wip:
+                    self.settle(group, seq)
+        return before - len(self.messages)
+
+    def time(self, now_ms: int) -> None:
+        """It is later: what is due becomes ready, what has expired leaves."""
+        self.now_ms = now_ms
+        for seq, held in list(self.messages.items()):
+            for group, place in list(held.places.items()):
+                if place.due_ms and place.due_ms <= now_ms:
+                    place.due_ms = 0
+                if held.expires_ms and held.expires_ms <= now_ms and not place.is_wip:
+                    if self.dead_letter:
+                        self.dead.append(Dead(held.body, seq, "expired", place.tries, ""))
+                    self.settle(group, seq)
+
+    def restart(self) -> list[Place]:
+        """Nobody holds anything any more; return the places that were held."""
+        held = [place for message in self.messages.values() for place in message.places.values() if place.is_wip]
+        for place in held:
+            place.is_wip = False
+        return held

@@ -1,0 +1,190 @@
+"""The real disk: its lock, its writes, and a broker on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curbstone.core.broker import Broker
+from curbstone.core.disk import OsDisk
+from curbstone.core.errors import DataDirectoryError
+from curbstone.core.host import AsyncioHost
+from curbstone.core.message import Message
+from curbstone.core.names import queue_name
+from curbstone.core.options import QueueOptions, SyncMode
+
+OPEN_ANOTHER = """
+import sys
+from pathlib import Path
+from curbstone.core.disk import OsDisk
+from curbstone.core.errors import DataDirectoryError
+try:
+    OsDisk(Path(sys.argv[1]))
+except DataDirectoryError as error:
+    print(error)
+"""
+
+
+def open_in_another_process(root: Path) -> str:
+    """Return what another process is told that opens the directory; empty if nothing."""
+    command = [sys.executable, "-c", OPEN_ANOTHER, str(root)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    assert open_in_another_process(tmp_path) == f"the data directory {tmp_path} is in use by process {os.getpid()}"
+    disk.close()
+    disk.close()
+    assert open_in_another_process(tmp_path) == ""
+
+
+def test_a_second_broker_in_the_same_process_is_refused_too(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    with pytest.raises(DataDirectoryError, match="in use by process"):
+        OsDisk(tmp_path)
+    disk.close()
+    OsDisk(tmp_path).close()
+
+
+def test_a_missing_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    root = tmp_path / "a" / "b"
+    disk = OsDisk(root)
+    disk.make_dir("d")
+    disk.open("d/f", create=True).close()
+    assert root.stat().st_mode & 0o077 == 0
+    assert (root / "d").stat().st_mode & 0o077 == 0 and (root / "d" / "f").stat().st_mode & 0o077 == 0
+    disk.close()
+
+
+def test_what_is_no_directory_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    with pytest.raises(DataDirectoryError) as caught:
+        OsDisk(file)
+    assert str(file) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_files_are_read_written_truncated_renamed_and_removed(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    disk.make_dir("d")
+    file = disk.open("d/f", create=True)
+    file.write(3, [b"abc", bytearray(b"def"), memoryview(b"ghi")])
+    file.sync()
+    assert (file.size(), file.read(0, 100), file.read(5, 2), file.read(99, 1)) == (12, b"\0\0\0abcdefghi", b"cd", b"")
+    file.truncate(5)
+    assert file.read(0, 100) == b"\0\0\0ab"
+    file.close()
+    file.close()
+    disk.sync_dir("d")
+    disk.rename("d/f", "d/g")
+    assert disk.list_dir("d") == ["g"]
+    with pytest.raises(FileNotFoundError):
+        disk.open("d/f")
+    with pytest.raises(FileExistsError):
+        disk.open("d/g", create=True)
+    with pytest.raises(FileExistsError):
+        disk.make_dir("d")
+    disk.remove("d/g")
+    disk.remove_tree("d")
+    assert disk.list_dir("") == ["lock"]
+    disk.close()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path / "data")
+    (tmp_path / "elsewhere").write_bytes(b"precious")
+    (tmp_path / "data" / "f").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        disk.open("f")
+    disk.close()
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 10])
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    pwrite = os.pwrite
+
+    def short(fd: int, data: bytes, offset: int) -> int:
+        return pwrite(fd, memoryview(data)[:most], offset)
+
+    def short_vector(fd: int, buffers: Sequence[bytes], offset: int) -> int:
+        return short(fd, b"".join(map(bytes, buffers)), offset)
+
+    disk = OsDisk(tmp_path)
+    monkeypatch.setattr(os, "pwrite", short)
+    monkeypatch.setattr(os, "pwritev", short_vector)
+    file = disk.open("f", create=True)
+    file.write(2, [b"abc", b"", b"defgh", b"ij"])
+    assert file.read(0, 100) == b"\0\0abcdefghij"
+    file.close()
+    disk.close()
+
+
+def test_an_error_after_a_short_write_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    disk = OsDisk(tmp_path)
+    file = disk.open("f", create=True)
+    monkeypatch.setattr(os, "pwritev", lambda *_: 1)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space"):
+        file.write(0, [b"abc"])
+    file.close()
+    disk.close()
+
+
+def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pread = os.pread
+    disk = OsDisk(tmp_path)
+    file = disk.open("f", create=True)
+    file.write(0, [b"abcdefgh"])
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 3), offset))
+    assert (file.read(0, 8), file.read(1, 99)) == (b"abcdefgh", b"bcdefgh")
+    file.close()
+    disk.close()
+
+
+def run_broker(root: Path, work: Callable[[Broker, asyncio.AbstractEventLoop], Any]) -> Any:
+    """Run `work` with a broker on a real loop, threads and disk; it returns a future."""
+
+    async def main() -> Any:
+        loop = asyncio.get_running_loop()
+        host = AsyncioHost(loop, threads=2)
+        broker = Broker.open(host, OsDisk(root), defaults=QueueOptions(), sync=SyncMode(), max_ttl_ms=1000)
+        try:
+            return await work(broker, loop)
+        finally:
+            ended = loop.create_future()
+            broker.shutdown(lambda: ended.set_result(None))
+            await ended
+            host.close()
+
+    return asyncio.run(main())
+
+
+def test_a_broker_on_the_real_disk_keeps_what_it_confirmed(tmp_path: Path) -> None:
+    name = queue_name("q")
+
+    def publish(broker: Broker, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = loop.create_future()
+        messages = [Message(b"%d" % number) for number in range(100)]
+        broker.ensure(name).publish(messages, lambda *answer: done.set_result(answer))
+        return done
+
+    def look(broker: Broker, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = loop.create_future()
+        broker.get(name).peek(1000, done.set_result)
+        return done
+
+    assert run_broker(tmp_path, publish) == (None, 1, 100)
+    for _ in range(2):
+        assert [found.message.body for found in run_broker(tmp_path, look)] == [b"%d" % n for n in range(100)]
+    OsDisk(tmp_path).close()

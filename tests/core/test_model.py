@@ -1,0 +1,451 @@
+"""Random histories of one queue, the engine's and a plain-Python one side by side, compared after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+import pytest
+
+from curbstone.core import headers
+from curbstone.core.errors import StaleDelivery
+from curbstone.core.message import Delivery, Message
+from curbstone.core.queue import Outcome
+from curbstone.core.waiters import Lease
+from tests.core.lab import Lab, Peer
+from tests.core.model import UNNAMED, Dead, Model
+
+CAP = 64 * 1024
+FULL = CAP * 2 // 5
+"""Unsettled bodies stay below this: then whatever was settled, every publish must be accepted."""
+GROUPS = (UNNAMED, "declared", "named")
+LEASE_MS = 5000
+RESTART_MS = 1000
+DEAD_MAX = 30
+
+
+@dataclass
+class Taker:
+    """A consumer, as the model sees it."""
+
+    peer: Peer
+    group: str
+    window: int
+    held: set[int] = field(default_factory=set)
+    is_open: bool = True
+    seen: int = 0
+
+    @property
+    def room(self) -> int:
+        """How many more it takes."""
+        return self.window - len(self.held) if self.is_open else 0
+
+    def news(self) -> list[Delivery]:
+        """Return what was given since the last call."""
+        fresh = self.peer.given[self.seen :]
+        self.seen = len(self.peer.given)
+        return fresh
+
+
+class History:
+    """The engine's queue and the model's, and the dice."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.lab = Lab(seed=seed, max_message_size=CAP // 8)
+        self.lab.nudges = True  # see test_cap.py: a publish that needs the cleaner waits for somebody else's turn
+        self.steps: list[str] = []
+        self.takers: list[Taker] = []
+        self.leases: dict[str, tuple[Lease, str, int]] = {}
+        self.ended: list[str] = []
+        self.bodies = 0
+        max_tries, nack_delay = self.dice.choice([0, 0, 2, 4]), self.dice.choice([0, 0, 3])
+        dead_letter = self.dice.random() < 0.5
+        self.dead = self.lab.queue("dead")
+        self.queue = self.lab.queue(
+            cap=CAP,
+            max_tries=max_tries,
+            nack_delay=nack_delay,
+            dead_letter="dead" if dead_letter else "",
+            groups=["declared"],
+        )
+        self.model = Model(
+            declared=("declared",), max_tries=max_tries, nack_delay_ms=nack_delay * 1000, dead_letter=dead_letter
+        )
+        self.model.now_ms = self.lab.host.now_ms()
+
+    def run(self, steps: int) -> None:
+        """Do some steps; what differs is raised with all that led to it."""
+        weights = {action: self.dice.choice([1, 2, 4]) for action in ACTIONS}
+        weights[History.publish] += 3
+        for _ in range(steps):
+            action = self.dice.choices(list(weights), list(weights.values()))[0]
+            self.steps.append(action.__name__)
+            action(self)
+            self.dispatch()
+            self.compare()
+
+    def say(self, what: str) -> None:
+        """Write down what a step does."""
+        self.steps[-1] += f" {what}"
+
+    # --- producers
+
+    def new_bodies(self, count: int) -> list[bytes]:
+        """Return new bodies, as many as keep the queue below half full."""
+        bodies: list[bytes] = []
+        room = FULL - self.model.bytes_held
+        for _ in range(count):
+            size = self.dice.choice([100, 100, 150, CAP // 100])
+            room -= size
+            if room < 0:
+                break
+            self.bodies += 1
+            bodies.append((b"%d:" % self.bodies).ljust(size, b"abcdefg"[self.bodies % 7 :][:1]))
+        return bodies
+
+    def publish(self) -> None:
+        """A few messages, all alike but for their bodies."""
+        delay_ms, ttl_ms = self.dice.choice([0, 0, 0, 500, 4000]), self.dice.choice([0, 0, 0, 1500, 60_000])
+        groups = self.dice.choice([(), (), (), ("named",), ("named", UNNAMED)])
+        bodies = self.new_bodies(self.dice.choice([1, 3, 8, 60]))
+        if not bodies:
+            return
+        self.say(f"{len(bodies)}, delay {delay_ms}, ttl {ttl_ms}, groups {groups}")
+        messages = [Message(body, delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups) for body in bodies]
+        atomic = len(bodies) <= 8 and self.dice.random() < 0.5
+        seqs = self.lab.publish_messages(self.queue, messages, atomic=atomic)
+        assert seqs == self.model.publish(bodies, delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups)
+
+    def transaction(self) -> None:
+        """Publish and settle at once."""
+        transaction = self.lab.broker.transaction()
+        bodies = self.new_bodies(2)
+        for body in bodies:
+            transaction.publish(self.queue, Message(body))
+        taker = self.some_holder()
+        seqs = self.some_of(taker)[:5]
+        if taker:
+            transaction.ack(taker.peer.consumer, seqs)
+        self.say(f"publishes {len(bodies)}, acks {seqs}")
+        assert self.lab.answer(transaction.commit) == (None,)
+        self.model.publish(bodies, delay_ms=0, ttl_ms=0, groups=())
+        if taker:
+            self.settled(taker, seqs)
+
+    # --- consumers
+
+    def subscribe(self) -> None:
+        """One more consumer."""
+        if len(self.takers) < 5:
+            group, window = self.dice.choice(GROUPS), self.dice.choice([1, 2, 5, 30])
+            self.say(f"to {group!r}, window {window}")
+            self.takers.append(Taker(Peer(self.lab, self.queue, window=window, group=group), group, window))
+
+    def some_holder(self) -> Taker | None:
+        """Return a consumer that holds something."""
+        holders = [taker for taker in self.takers if taker.held]
+        return self.dice.choice(holders) if holders else None
+
+    def some_of(self, taker: Taker | None) -> list[int]:
+        """Return some of what a consumer holds, in no order."""
+        return self.dice.sample(sorted(taker.held), self.dice.randrange(1, len(taker.held) + 1)) if taker else []
+
+    def settled(self, taker: Taker, seqs: list[int]) -> None:
+        """The model's side of an ack."""
+        for seq in seqs:
+            taker.held.discard(seq)
+            self.model.settle(taker.group, seq)
+
+    def settle(self) -> None:
+        """Ack, nack or reject some of what some consumer holds."""
+        taker = self.some_holder()
+        if taker is None:
+            return
+        seqs = self.some_of(taker)
+        kind = self.dice.choice(["ack", "ack", "nack", "reject"])
+        self.say(f"{kind} {seqs} in {taker.group!r}")
+        if kind == "ack":
+            self.settled(taker, seqs)
+            taker.peer.ack(*seqs)
+        elif kind == "nack":
+            delay_ms = self.dice.choice([None, 0, 2000])
+            taker.held.difference_update(seqs)
+            for seq in seqs:
+                self.model.release(taker.group, seq, self.model.nack_delay_ms if delay_ms is None else delay_ms, "no")
+            taker.peer.nack(*seqs, delay_ms=delay_ms, error="no")
+        else:
+            taker.held.difference_update(seqs)
+            for seq in seqs:
+                self.model.reject(taker.group, seq, "bad")
+            taker.peer.reject(*seqs, error="bad")
+
+    def settle_what_is_not_held(self) -> None:
+        """One wrong seq among good ones: an error, and nothing changes."""
+        if self.takers:
+            taker = self.dice.choice(self.takers)
+            seqs = [*sorted(taker.held), 1_000_000]
+            consumer = taker.peer.consumer
+            for call in (consumer.ack, consumer.nack, consumer.reject):
+                with pytest.raises(StaleDelivery):
+                    call(seqs)
+
+    def leave(self) -> None:
+        """A consumer pauses, goes on, or goes."""
+        if not self.takers:
+            return
+        taker = self.dice.choice(self.takers)
+        how = self.dice.choice(["pause", "hold", "resume", "close"])
+        self.say(how)
+        if how == "close":
+            self.takers.remove(taker)
+            for seq in taker.held:
+                self.model.release(taker.group, seq, 0, "")
+            taker.peer.close()
+        elif how == "resume":
+            taker.is_open = not taker.peer.consumer.paused
+            taker.peer.consumer.resume()
+        else:
+            taker.is_open = False
+            (taker.peer.consumer.hold if how == "hold" else taker.peer.consumer.pause)()
+        self.lab.settle()
+
+    # --- takers of a single answer
+
+    def lease(self) -> None:
+        """Take a few for a while."""
+        group, count = self.dice.choice(GROUPS), self.dice.choice([1, 3, 20])
+        ready = self.model.hand_out(group, count)
+        leases = self.lab.lease(self.queue, count, LEASE_MS, group)
+        seqs = [lease.delivery.message.seq for lease in leases]
+        self.say(f"{seqs} in {group!r}")
+        assert seqs == ready[: len(seqs)], "not the first that were ready"
+        assert bool(seqs) == bool(ready)
+        for seq in ready[len(seqs) :]:  # "up to": what must be read from disk first may come with the next call
+            self.model.messages[seq].places[group].is_wip = False
+        for lease in leases:
+            self.check_delivery(lease.delivery, group)
+            self.leases[lease.token] = (lease, group, self.model.now_ms + LEASE_MS)
+
+    def settle_leases(self) -> None:
+        """Some that run and some that ended."""
+        tokens = self.dice.sample(sorted(self.leases), min(len(self.leases), 3))
+        stale = self.ended[-2:]
+        outcome = self.dice.choice(list(Outcome))
+        self.say(f"{outcome} of {len(tokens)}")
+        for token in tokens:
+            lease, group, _ = self.leases.pop(token)
+            seq = lease.delivery.message.seq
+            if outcome is Outcome.ACK:
+                self.model.settle(group, seq)
+            elif outcome is Outcome.NACK:
+                self.model.release(group, seq, self.model.nack_delay_ms, "no")
+            else:
+                self.model.reject(group, seq, "no")
+        answer = self.lab.answer(
+            lambda done: self.queue.settle_leases([*tokens, *stale], outcome, done, error="no"), passing_ms=0
+        )
+        assert answer == (None, len(tokens), stale)
+        self.ended += tokens
+
+    def extend(self) -> None:
+        """Keep some leases longer."""
+        tokens = self.dice.sample(sorted(self.leases), min(len(self.leases), 3))
+        assert self.queue.extend([*tokens, *self.ended[-1:]], 2 * LEASE_MS) == self.ended[-1:]
+        for token in tokens:
+            lease, group, _ = self.leases[token]
+            self.leases[token] = (lease, group, self.model.now_ms + 2 * LEASE_MS)
+
+    def pop(self) -> None:
+        """Take one for good."""
+        group = self.dice.choice(GROUPS)
+        ready = self.model.hand_out(group, 1)
+        expected = self.model.messages[ready[0]].body if ready else None
+        self.say(f"{ready} in {group!r}")
+        assert self.lab.pop(self.queue, group) == expected
+        for seq in ready:
+            self.model.settle(group, seq)
+
+    # --- the rest
+
+    def settle_by_id(self) -> None:
+        """In whatever state it is."""
+        seq = self.dice.randrange(1, self.model.next_seq + 1)
+        if any(seq in taker.held and taker.peer.consumer.paused for taker in self.takers):
+            return  # see test_peek_and_counts.py
+        there = seq in self.model.places(UNNAMED)
+        self.say(f"{seq}, {'there' if there else 'not there'}")
+        if there:
+            self.model.settle(UNNAMED, seq)
+            for taker in self.takers:
+                if taker.group == UNNAMED:
+                    taker.held.discard(seq)
+            self.end_leases(lambda lease, group, _: group == UNNAMED and lease.delivery.message.seq == seq)
+        assert self.lab.answer(lambda done: self.queue.settle_by_id(seq, done)) == (None, there)
+
+    def end_leases(self, which: Callable[[Lease, str, int], bool]) -> list[tuple[Lease, str]]:
+        """Forget leases that have ended; return them."""
+        ended = {token: entry for token, entry in self.leases.items() if which(*entry)}
+        for token in ended:
+            del self.leases[token]
+        self.ended += ended
+        return [(lease, group) for lease, group, _ in ended.values()]
+
+    def purge(self) -> None:
+        """Now and then."""
+        if self.dice.random() < 0.15:
+            assert self.lab.purge(self.queue) == self.model.purge()
+
+    def time(self) -> None:
+        """Time passes, from one event to the next."""
+        end_ms = self.model.now_ms + self.dice.choice([1, 400, 2000, 7000])
+        self.say(f"to {end_ms}")
+        while self.model.now_ms < end_ms:
+            dues = [due_ms for _, _, due_ms in self.leases.values()]
+            event_ms = self.model.next_event_ms()
+            next_ms = min([end_ms, *dues, *([] if event_ms is None else [event_ms])])
+            self.settle_before_expiry(next_ms)
+            self.lab.pass_time(next_ms - self.lab.host.now_ms())
+            self.model.time(next_ms)
+            for lease, group in self.end_leases(lambda _lease, _group, due_ms: due_ms <= self.model.now_ms):
+                self.model.release(group, lease.delivery.message.seq, 0, "the lease ran out")
+            self.dispatch()
+
+    def settle_before_expiry(self, now_ms: int) -> None:
+        """What expires in somebody's hands is another test's business."""
+        for seq, held in list(self.model.messages.items()):
+            if not held.expires_ms or held.expires_ms > now_ms:
+                continue
+            for taker in self.takers:
+                if seq in taker.held:
+                    self.settled(taker, [seq])
+                    taker.peer.ack(seq)
+            for lease, group, _ in list(self.leases.values()):
+                if lease.delivery.message.seq == seq:
+                    self.end_leases(partial(is_lease, lease))
+                    self.model.settle(group, seq)
+                    self.lab.answer(partial(self.queue.settle_leases, [lease.token], Outcome.ACK))
+        self.dispatch()
+
+    def restart(self) -> None:
+        """Shut down, killed, or a power cut, once all is quiet."""
+        if self.dice.random() > 0.3:
+            return
+        how = self.dice.choice(["shutdown", "kill", "power"])
+        self.say(how)
+        self.settle_before_expiry(self.model.now_ms + RESTART_MS)
+        self.takers.clear()
+        self.end_leases(lambda *_: True)
+        were_held = self.model.restart()
+        self.lab.restart(how, after_ms=RESTART_MS)
+        self.model.time(self.lab.host.now_ms())
+        self.queue, self.dead = self.lab.again(self.queue), self.lab.again(self.dead)
+        assert not self.queue.damaged
+        self.adopt_tries({id(place) for place in were_held})
+
+    def adopt_tries(self, were_held: set[int]) -> None:
+        """How often a message that was held was tried is the engine's to say, within limits."""
+        for group in GROUPS:
+            for seq, place in self.model.places(group).items():
+                tries = self.queue.pending.groups[group].tries_of(seq)  # no public call tells without taking
+                allowed = {place.tries, place.tries + 1} if id(place) in were_held else {place.tries}
+                if group and place.tries < 2:
+                    allowed |= {0, 1}  # see test_groups.py
+                assert tries in allowed, f"tries of {seq} in {group!r}"
+                place.tries = tries
+
+    # --- judging
+
+    def dispatch(self) -> None:
+        """Hand out in the model what there is room for, and compare with what the consumers were given."""
+        for group in GROUPS:
+            takers = [taker for taker in self.takers if taker.group == group]
+            expected = self.model.hand_out(group, sum(taker.room for taker in takers))
+            given: list[int] = []
+            for taker in takers:
+                news = taker.news()
+                seqs = [delivery.message.seq for delivery in news]
+                assert seqs == sorted(seqs), f"out of order: {seqs}"
+                assert len(seqs) <= taker.room, "more than the window takes"
+                taker.held.update(seqs)
+                given += seqs
+                for delivery in news:
+                    self.check_delivery(delivery, group)
+            assert sorted(given) == expected, f"given in {group!r}: {sorted(given)}, expected {expected}"
+
+    def check_delivery(self, delivery: Delivery, group: str) -> None:
+        """It is the message that was sent, and says how often it was tried."""
+        seq = delivery.message.seq
+        held = self.model.messages[seq]
+        assert delivery.message.body == held.body
+        assert delivery.tries == held.places[group].tries, f"tries of {seq} in {group!r}"
+        assert delivery.redelivered == (delivery.tries > 0)
+
+    def compare(self) -> None:
+        """All that can be seen is as in the model."""
+        for group in GROUPS:
+            counts = self.queue.counts(group)
+            assert (counts.rdy, counts.wip, counts.delayed) == self.model.counts(group), f"group {group!r}"
+            assert counts.consumers == sum(not taker.peer.consumer.paused for taker in self.takers)
+        for taker in self.takers:
+            assert set(taker.peer.consumer.unsettled) == taker.held
+        found = self.lab.peek(self.queue)
+        assert [peeked.message.seq for peeked in found] == sorted(self.model.messages)
+        for peeked in found:
+            held = self.model.messages[peeked.message.seq]
+            assert peeked.message.body == held.body
+            views = {(place.state, place.tries, place.due_ms) for place in held.places.values()}
+            if UNNAMED in held.places:
+                place = held.places[UNNAMED]
+                views = {(place.state, place.tries, place.due_ms)}
+            assert (peeked.state, peeked.tries, peeked.due_ms) in views
+        self.compare_dead()
+
+    def compare_dead(self) -> None:
+        """The dead letters are those that died, each with its story."""
+        found = []
+        for peeked in self.lab.peek(self.dead):
+            told = dict(headers.decode(peeked.message.headers))
+            seq = self.queue.parse_id(told["x-dead-id"])
+            assert seq is not None and told["x-dead-queue"] == "default/q"
+            story = told["x-dead-reason"], int(told["x-dead-tries"]), told.get("x-dead-error", "")
+            found.append(Dead(peeked.message.body, seq, *story))
+        assert sorted(found) == sorted(self.model.dead)
+        if len(found) > DEAD_MAX:
+            assert self.lab.purge(self.dead) == len(found)
+            self.model.dead.clear()
+
+
+ACTIONS: list[Callable[[History], None]] = [
+    History.publish,
+    History.transaction,
+    History.subscribe,
+    History.settle,
+    History.settle,
+    History.settle_what_is_not_held,
+    History.leave,
+    History.lease,
+    History.settle_leases,
+    History.extend,
+    History.pop,
+    History.settle_by_id,
+    History.purge,
+    History.time,
+    History.restart,
+]
+
+
+def is_lease(mine: Lease, other: Lease, _group: str, _due_ms: int) -> bool:
+    return other is mine
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_queue_is_after_every_step_what_a_plain_model_says(seed: int) -> None:
+    history = History(seed)
+    try:
+        history.run(120)
+    except Exception as error:
+        error.add_note(f"seed {seed}, after: {'; '.join(history.steps)}")
+        raise

@@ -1,0 +1,323 @@
+"""Ending deliveries: ack, nack, reject, tries, dead letters and their way home."""
+
+from __future__ import annotations
+
+import pytest
+
+from curbstone.core import headers
+from curbstone.core.errors import BadRequest, StaleDelivery
+from curbstone.core.message import Message
+from curbstone.core.names import queue_name
+from curbstone.core.queue import Queue
+from tests.core.lab import Lab, Peer, numbered
+
+
+def dead_facts(lab: Lab, queue: Queue) -> list[dict[str, str]]:
+    """Return what each dead letter of a queue says of its death."""
+    return [dict(headers.decode(found.message.headers)) for found in lab.peek(queue)]
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_what_was_acked_never_comes_back(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(6))
+    peer = Peer(lab, queue)
+    peer.ack(2, 5, 1)
+    lab.restart(how)
+    assert lab.bodies(lab.again(queue)) == [numbered(6)[index] for index in (2, 3, 5)]
+
+
+def test_an_ack_is_confirmed_only_when_it_is_on_disk() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    confirmed: list[object] = []
+    peer.consumer.ack([1], confirmed.append)
+    while lab.host.turn():
+        assert not confirmed
+    lab.settle()
+    assert confirmed == [None]
+
+
+@pytest.mark.parametrize("seqs", [[3], [1, 3], [1, 1], [1, 2, 1], [0], [-1]])
+@pytest.mark.parametrize("call", ["ack", "nack", "reject"])
+def test_settling_what_is_not_held_or_held_once_changes_nothing(call: str, seqs: list[int]) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(3))
+    peer = Peer(lab, queue, window=2)
+    with pytest.raises(StaleDelivery):
+        getattr(peer.consumer, call)(seqs)
+    lab.settle()
+    assert list(peer.consumer.unsettled) == [1, 2] and queue.counts()[:3] == (1, 2, 0)
+
+
+def test_settling_twice_is_stale() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    peer.ack(1)
+    with pytest.raises(StaleDelivery):
+        peer.consumer.ack([1])
+
+
+def test_unsettled_is_in_the_order_of_delivery() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(4))
+    peer = Peer(lab, queue)
+    peer.nack(2)
+    assert list(peer.consumer.unsettled) == [1, 3, 4, 2]
+
+
+def test_a_nacked_message_comes_back_to_its_place_with_one_more_try() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(5))
+    peer = Peer(lab, queue, window=3)
+    peer.consumer.hold()
+    peer.nack(2)
+    peer.nack(1)
+    assert queue.counts()[:3] == (4, 1, 0)
+    assert lab.pop_all(queue) == [numbered(5)[index] for index in (0, 1, 3, 4)]
+
+
+def test_tries_count_up_and_survive_every_restart() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    for tries, how in enumerate(["shutdown", "kill", "power"] * 2):
+        peer = Peer(lab, queue)
+        assert peer.tries[0] == tries
+        peer.consumer.hold()
+        peer.nack(1)
+        lab.restart(how)
+        queue = lab.again(queue)
+    assert lab.peek(queue)[0].tries == 6
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_what_was_held_at_a_restart_is_ready_and_redelivered(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b", "c")
+    Peer(lab, queue, window=2)
+    lab.pass_time(200)  # what was handed out is written down with the next commit, or soon
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert queue.counts()[:3] == (3, 0, 0)
+    assert Peer(lab, queue).tries == [1, 1, 0]
+
+
+@pytest.mark.xfail(reason="the delivered mark is logged 100 ms later, and Broker.shutdown does not wait for it")
+def test_what_was_held_at_a_clean_shutdown_is_redelivered_however_short_it_was_held() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    Peer(lab, queue)
+    lab.restart("shutdown")
+    assert Peer(lab, lab.again(queue)).tries == [1]
+
+
+def test_a_nack_waits_for_its_delay_and_others_go_before() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue)
+    peer.nack(1, delay_ms=1000)
+    assert queue.counts()[:3] == (0, 1, 1)
+    lab.pass_time(999)
+    assert peer.seqs == [1, 2]
+    lab.pass_time(1)
+    assert peer.seqs == [1, 2, 1] and peer.given[2].tries == 1
+    assert peer.given[2].mature_ms == lab.host.wall_ms()
+
+
+def test_a_plain_nack_takes_the_queues_delay_and_a_given_one_its_own() -> None:
+    lab = Lab()
+    queue = lab.queue(nack_delay=2.5)
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue)
+    peer.nack(1)
+    peer.nack(2, delay_ms=0)
+    assert peer.seqs == [1, 2, 2]
+    lab.pass_time(2500)
+    assert peer.seqs == [1, 2, 2, 1]
+
+
+def test_a_rejected_message_without_a_dead_letter_queue_is_dropped_and_counted() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    Peer(lab, queue).reject(1, error="bad")
+    assert queue.counts()[:3] == (0, 0, 0) and queue.stats.dropped == 1
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == []
+
+
+def test_a_rejected_message_goes_to_the_dead_letter_queue_with_its_story() -> None:
+    lab = Lab()
+    queue = lab.queue(dead_letter="dead")
+    lab.publish_messages(queue, [Message(b"a", b"k:v\n")])
+    Peer(lab, queue).reject(1, error="no: good\n")
+    dead = lab.broker.get(queue_name("dead"))
+    assert lab.bodies(dead) == [b"a"] and queue.counts()[:3] == (0, 0, 0)
+    assert dead_facts(lab, dead) == [
+        {
+            "k": "v",
+            "x-dead-queue": "default/q",
+            "x-dead-reason": "rejected",
+            "x-dead-time": str(lab.host.wall_ms()),
+            "x-dead-tries": "1",
+            "x-dead-id": queue.message_id(1),
+            "x-dead-error": "no: good\n",
+        }
+    ]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_max_tries_is_the_most_deliveries_there_are(most: int) -> None:
+    lab = Lab()
+    queue = lab.queue(max_tries=most, dead_letter="dead")
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue)
+    while 1 in peer.consumer.unsettled:
+        peer.nack(1, error="again")
+    assert peer.seqs.count(1) == most
+    dead = lab.broker.get(queue_name("dead"))
+    (facts,) = dead_facts(lab, dead)
+    assert (facts["x-dead-reason"], facts["x-dead-tries"], facts["x-dead-error"]) == ("max_tries", str(most), "again")
+
+
+def test_a_consumer_that_goes_away_counts_as_a_try() -> None:
+    lab = Lab()
+    queue = lab.queue(max_tries=2)
+    lab.publish(queue, "a")
+    for _ in range(2):
+        Peer(lab, queue).close()
+    assert queue.counts()[:3] == (0, 0, 0) and queue.stats.dropped == 1
+
+
+def test_a_lower_max_tries_holds_for_what_was_tried_before() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue, window=1)
+    for _ in range(3):
+        peer.nack(1)
+    peer.close()
+    lab.queue(max_tries=3)
+    assert Peer(lab, queue).bodies == [b"b"]
+
+
+@pytest.mark.xfail(
+    reason="a delivery that was under way at a restart is not counted where the message was tried before"
+)
+def test_max_tries_holds_across_restarts() -> None:
+    lab = Lab()
+    queue = lab.queue(max_tries=3)
+    lab.publish(queue, "a")
+    given = 0
+    for _ in range(8):
+        peer = Peer(lab, queue)
+        given += len(peer.given)
+        if given == 1:
+            peer.consumer.hold()
+            peer.nack(1)
+        lab.pass_time(200)
+        lab.restart("shutdown")
+        queue = lab.again(queue)
+    assert given <= 3
+
+
+def test_a_dead_letter_that_dies_again_tells_only_its_last_death() -> None:
+    lab = Lab()
+    queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead", dead_letter="grave")
+    lab.publish_messages(queue, [Message(b"a", b"k:v\n")])
+    Peer(lab, queue).reject(1, error="first")
+    Peer(lab, dead).reject(1)
+    (facts,) = dead_facts(lab, lab.broker.get(queue_name("grave")))
+    assert facts["x-dead-queue"] == "default/dead" and "x-dead-error" not in facts and facts["k"] == "v"
+
+
+def test_a_reject_is_confirmed_when_the_dead_letter_is_on_disk() -> None:
+    lab = Lab()
+    queue = lab.queue(dead_letter="dead")
+    lab.publish(queue, *numbered(20))
+    Peer(lab, queue).reject(*range(1, 21))
+    lab.restart("power")
+    assert sorted(lab.bodies(lab.broker.get(queue_name("dead")))) == sorted(numbered(20))
+    assert lab.bodies(lab.again(queue)) == []
+
+
+def test_a_dead_letter_queue_that_is_full_leaves_the_message_where_it_is() -> None:
+    lab = Lab()
+    lab.nudges = True  # see test_cap.py
+    queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead", cap=64 * 1024)
+    while True:
+        ((error, _, _),) = lab.publish_answers(dead, [Message(b"x" * 1000)])
+        if error is not None:
+            break
+    lab.publish(queue, b"y" * 6000)
+    peer = Peer(lab, queue)
+    peer.consumer.reject([1], "bad")
+    lab.settle()
+    lab.pass_time(100)
+    assert queue.counts()[:3] == (0, 0, 1)
+    lab.purge(dead)
+    lab.pass_time(10_000)
+    assert [facts["x-dead-error"] for facts in dead_facts(lab, dead)] == ["bad"]
+    assert queue.counts()[:3] == (0, 0, 0) and peer.seqs == [1]
+
+
+def test_redrive_brings_dead_letters_home_without_their_story() -> None:
+    lab = Lab()
+    queues = [lab.queue(name, dead_letter="dead") for name in ("a", "b")]
+    for queue in queues:
+        lab.publish_messages(queue, [Message(queue.name.queue.encode(), b"k:v\n")])
+        Peer(lab, queue).reject(1)
+    dead = lab.broker.get(queue_name("dead"))
+    assert lab.answer(lambda done: dead.redrive(None, 10, done)) == (None, 2)
+    for queue in queues:
+        (found,) = lab.peek(queue)
+        assert (found.message.body, found.message.headers) == (queue.name.queue.encode(), b"k:v\n")
+    assert lab.bodies(dead) == []
+
+
+def test_redrive_moves_no_more_than_asked_to_where_asked_and_in_order() -> None:
+    lab = Lab()
+    dead = lab.queue("dead")
+    lab.publish(dead, *numbered(250))
+    assert lab.answer(lambda done: dead.redrive(queue_name("there"), 220, done)) == (None, 220)
+    assert lab.bodies(lab.broker.get(queue_name("there"))) == numbered(250)[:220]
+    assert lab.bodies(dead) == numbered(250)[220:]
+
+
+def test_what_never_died_stays_when_the_rest_is_sent_home() -> None:
+    lab = Lab()
+    queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead")
+    lab.publish(dead, "never died")
+    lab.publish(queue, "died")
+    Peer(lab, queue).reject(1)
+    lab.publish(dead, "nor did this")
+    assert lab.answer(lambda done: dead.redrive(None, 10, done)) == (None, 1)
+    assert lab.bodies(dead) == [b"never died", b"nor did this"]
+    assert [found.tries for found in lab.peek(dead)] == [0, 0]
+    assert lab.bodies(queue) == [b"died"]
+
+
+def test_a_queue_is_not_its_own_dead_letter_queue() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    with pytest.raises(BadRequest, match="can't be its own"):
+        lab.broker.declare(queue.name, {"dead_letter": "q"}, lambda _: None)
+    assert queue.options.dead_letter == ""
+
+
+@pytest.mark.xfail(reason="Broker.declare checks this only for a queue that exists")
+def test_a_new_queue_is_not_its_own_dead_letter_queue_either() -> None:
+    with pytest.raises(BadRequest, match="can't be its own"):
+        Lab().queue("new", dead_letter="new")

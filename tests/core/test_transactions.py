@@ -1,0 +1,286 @@
+"""Transactions: all or nothing, over one queue or several, also across a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery, Unavailable
+from curbstone.core.names import queue_name
+from curbstone.core.queue import Queue
+from tests.core.lab import Lab, Peer, message, numbered
+from tests.sim.world import Crash
+
+HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+
+
+def commit(lab: Lab, transaction: object) -> CurbstoneError | None:
+    (error,) = lab.answer(transaction.commit)  # type: ignore[attr-defined]
+    assert error is None or isinstance(error, CurbstoneError)
+    return error
+
+
+def two(lab: Lab, **options: object) -> tuple[Queue, Queue]:
+    return lab.queue("a", **options), lab.queue("b", **options)
+
+
+def test_nothing_happens_before_the_commit() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "held")
+    peer = Peer(lab, queue)
+    transaction = lab.broker.transaction()
+    transaction.publish(queue, message("m"))
+    transaction.ack(peer.consumer, [1])
+    lab.pass_time(1000)
+    assert list(peer.consumer.unsettled) == [1] and lab.bodies(queue) == [b"held"]
+
+
+@HOWS
+@pytest.mark.parametrize("queues", [1, 2, 3])
+def test_a_committed_transaction_is_whole_after_any_restart(how: str, queues: int) -> None:
+    lab = Lab()
+    names = [f"q{number}" for number in range(queues)]
+    for name in names:
+        lab.publish(lab.queue(name), "old", "held")
+    peers = [Peer(lab, lab.queue(name)) for name in names]
+    transaction = lab.broker.transaction()
+    for name, peer in zip(names, peers, strict=True):
+        transaction.publish(lab.queue(name), message("new", delay_ms=0))
+        transaction.ack(peer.consumer, [1])
+    assert commit(lab, transaction) is None
+    for _ in range(2):
+        lab.restart(how)
+        for name in names:
+            assert lab.bodies(lab.queue(name)) == [b"held", b"new"]
+
+
+def test_an_empty_transaction_is_committed() -> None:
+    lab = Lab()
+    assert commit(lab, lab.broker.transaction()) is None
+
+
+def test_messages_of_a_transaction_keep_their_order_delay_ttl_and_groups() -> None:
+    lab = Lab()
+    first, second = two(lab)
+    transaction = lab.broker.transaction()
+    for body in numbered(5):
+        transaction.publish(first, message(body))
+    transaction.publish(second, message("later", delay_ms=1000))
+    transaction.publish(second, message("short", ttl_ms=500))
+    transaction.publish(second, message("group", groups=("g",)))
+    assert commit(lab, transaction) is None
+    assert lab.bodies(first) == numbered(5)
+    assert second.counts()[:3] == (1, 0, 1) and second.counts("g")[:3] == (1, 0, 0)
+    lab.pass_time(1000)
+    assert lab.pop_all(second) == [b"later"]
+
+
+def test_nack_and_reject_happen_with_the_commit() -> None:
+    lab = Lab()
+    queue = lab.queue(dead_letter="dead")
+    lab.publish(queue, *numbered(3))
+    peer = Peer(lab, queue)
+    transaction = lab.broker.transaction()
+    transaction.nack(peer.consumer, [1], delay_ms=5000)
+    transaction.reject(peer.consumer, [2], "bad")
+    transaction.ack(peer.consumer, [3])
+    assert commit(lab, transaction) is None
+    lab.settle()
+    assert queue.counts()[:3] == (0, 0, 1)
+    assert lab.bodies(lab.broker.get(queue_name("dead"))) == [numbered(3)[1]]
+
+
+@pytest.mark.parametrize("call", ["ack", "nack", "reject"])
+@pytest.mark.parametrize("seqs", [[2], [1, 2], [0]])
+def test_what_is_not_held_is_refused_when_it_is_added(call: str, seqs: list[int]) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue, window=1)
+    transaction = lab.broker.transaction()
+    with pytest.raises(StaleDelivery):
+        getattr(transaction, call)(peer.consumer, seqs)
+
+
+def test_the_same_delivery_is_not_added_twice() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    with pytest.raises(StaleDelivery):
+        transaction.nack(peer.consumer, [1])
+
+
+@pytest.mark.xfail(reason="Transaction._wish compares with earlier calls only")
+def test_the_same_delivery_is_not_named_twice_in_one_call() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    transaction = lab.broker.transaction()
+    with pytest.raises(StaleDelivery):
+        transaction.ack(Peer(lab, queue).consumer, [1, 1])
+
+
+@pytest.mark.parametrize("call", ["ack", "nack", "reject"])
+def test_a_delivery_that_ended_before_the_commit_refuses_all(call: str) -> None:
+    lab = Lab()
+    first, second = two(lab)
+    lab.publish(first, "one", "two")
+    peer = Peer(lab, first)
+    transaction = lab.broker.transaction()
+    transaction.publish(second, message("m"))
+    transaction.ack(peer.consumer, [1])
+    getattr(transaction, call)(peer.consumer, [2])
+    peer.consumer.hold()
+    peer.nack(2)
+    assert isinstance(commit(lab, transaction), StaleDelivery)
+    assert lab.bodies(second) == [] and list(peer.consumer.unsettled) == [1]
+    peer.ack(1)
+
+
+def test_a_consumer_that_closed_before_the_commit_refuses_all() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    transaction.publish(queue, message("m"))
+    peer.close()
+    assert isinstance(commit(lab, transaction), StaleDelivery)
+    assert lab.bodies(queue) == [b"a"]
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_message_too_large_refuses_all_and_gives_back_what_was_claimed(spread: bool) -> None:
+    lab = Lab()
+    first, second = two(lab, max_message_size=10)
+    lab.publish(first, "held")
+    peer = Peer(lab, first)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    transaction.publish(first, message("fits"))
+    transaction.publish(second if spread else first, message("x" * 11))
+    assert isinstance(commit(lab, transaction), MessageTooLarge)
+    assert list(peer.consumer.unsettled) == [1]
+    assert lab.bodies(first) == [b"held"] and lab.bodies(second) == []
+
+
+def fill(lab: Lab, queue: Queue) -> None:
+    """Publish until nothing more of 1000 bytes fits."""
+    lab.nudges = True  # see test_cap.py
+    while lab.publish_answers(queue, [message(b"x" * 1000)])[0][0] is None:
+        pass
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_full_queue_refuses_all_and_gives_back_what_was_claimed(spread: bool) -> None:
+    lab = Lab(cap=64 * 1024)
+    first, second = two(lab)
+    lab.publish(first, "held")
+    peer = Peer(lab, first)
+    fill(lab, second)
+    transaction = lab.broker.transaction()
+    if spread:
+        transaction.ack(peer.consumer, [1])
+        transaction.publish(first, message("m"))
+    for body in numbered(5, 1000):
+        transaction.publish(second, message(body))
+    before = second.counts()[:3]
+    assert isinstance(commit(lab, transaction), QueueFull)
+    assert lab.bodies(first) == [b"held"] and second.counts()[:3] == before
+    assert list(peer.consumer.unsettled) == [1]
+    peer.ack(1)
+
+
+def test_one_that_could_never_fit_is_too_large() -> None:
+    lab = Lab(cap=64 * 1024)
+    queue = lab.queue()
+    transaction = lab.broker.transaction()
+    for body in numbered(40, 1000):
+        transaction.publish(queue, message(body))
+    assert isinstance(commit(lab, transaction), MessageTooLarge)
+    assert lab.bodies(queue) == []
+
+
+def test_a_deleted_queue_refuses_all() -> None:
+    lab = Lab()
+    first, second = two(lab)
+    transaction = lab.broker.transaction()
+    transaction.publish(first, message("m"))
+    transaction.publish(second, message("m"))
+    lab.answer(lambda done: lab.broker.delete(second.name, done))
+    assert isinstance(commit(lab, transaction), NoSuchQueue)
+    assert lab.bodies(first) == []
+
+
+def test_a_queue_in_creation_is_waited_for() -> None:
+    lab = Lab()
+    transaction = lab.broker.transaction()
+    for name in ("new", "newer"):
+        transaction.publish(lab.broker.ensure(queue_name(name)), message("m"))
+    assert commit(lab, transaction) is None
+    lab.restart("power")
+    assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m"], [b"m"]]
+
+
+@pytest.mark.parametrize("crash_in", range(0, 24))
+def test_a_power_cut_at_any_call_of_the_disk_leaves_all_or_nothing(crash_in: int) -> None:
+    lab = Lab(seed=crash_in)
+    first, second = two(lab)
+    lab.publish(first, "held")
+    peer = Peer(lab, first)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    for queue in (first, second):
+        for body in (b"m", b"n"):
+            transaction.publish(queue, message(body))
+    confirmed: list[CurbstoneError | None] = []
+    transaction.commit(confirmed.append)
+    lab.disk.crash_in = crash_in
+    try:
+        lab.settle()
+    except Crash:
+        assert not confirmed
+    lab.disk.crash_in = -1
+    lab.restart("power")
+    found = lab.bodies(lab.again(first)), lab.bodies(lab.again(second))
+    nothing: tuple[list[bytes], list[bytes]]
+    nothing, everything = ([b"held"], []), ([b"m", b"n"], [b"m", b"n"])
+    assert found == everything if confirmed else found in (nothing, everything)
+
+
+def test_a_journal_that_cannot_be_written_refuses_all() -> None:
+    lab = Lab()
+    first, second = two(lab)
+    lab.publish(first, "held")
+    peer = Peer(lab, first)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    transaction.publish(second, message("m"))
+    lab.disk.eio_chance = 1.0
+    assert isinstance(commit(lab, transaction), Unavailable)
+    lab.disk.eio_chance = 0.0
+    assert list(peer.consumer.unsettled) == [1] and lab.bodies(second) == []
+    again = lab.broker.transaction()
+    again.ack(peer.consumer, [1])
+    again.publish(second, message("n"))
+    assert commit(lab, again) is None
+    lab.restart("power")
+    assert lab.bodies(lab.again(first)) == [] and lab.bodies(lab.again(second)) == [b"n"]
+
+
+def test_transactions_of_one_turn_are_all_committed() -> None:
+    lab = Lab()
+    first, second = two(lab)
+    done: list[CurbstoneError | None] = []
+    for number in range(30):
+        transaction = lab.broker.transaction()
+        transaction.publish(first, message(b"%d" % number))
+        transaction.publish(second, message(b"%d" % number))
+        transaction.commit(done.append)
+    lab.settle()
+    assert done == [None] * 30
+    assert sorted(lab.bodies(first)) == sorted(lab.bodies(second)) == sorted(b"%d" % number for number in range(30))

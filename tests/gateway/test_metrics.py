@@ -1,0 +1,139 @@
+"""The figures for Prometheus."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from curbstone.stomp.destinations import PRIVATE_PROJECT
+from tests.gateway.running import MESSAGES, QUEUE, Running
+
+pytestmark = pytest.mark.anyio
+
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+async def samples(gateway: Running) -> Samples:
+    """Return all samples, each by its name and the values of its labels."""
+    reply = await gateway.http.get("/metrics")
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+    assert reply.headers["cache-control"] == "no-store"
+    found = {}
+    for family in text_string_to_metric_families(reply.text):
+        for sample in family.samples:
+            key = (sample.name, tuple(sample.labels.values()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+async def test_the_state_of_a_queue_is_told(gateway: Running) -> None:
+    await gateway.publish("a", "b", "c")
+    await gateway.http.post(MESSAGES + "?delay=100", content="d")
+    await gateway.http.post(MESSAGES + "/lease", json={"count": 2})
+    found = await samples(gateway)
+    of_queue = {
+        name.removeprefix("curbstone_queue_"): value for (name, labels), value in found.items() if labels == ("p1", "q")
+    }
+    assert (of_queue["messages_ready"], of_queue["messages_unacked"], of_queue["messages_delayed"]) == (1, 2, 1)
+    info = (await gateway.http.get(QUEUE)).json()
+    assert (of_queue["disk_bytes"], of_queue["cap_bytes"]) == (info["bytes"], info["cap"])
+    assert of_queue["cap_used_ratio"] == info["bytes"] / info["cap"]
+    assert of_queue["messages_published_total"] == 4
+    assert of_queue["messages_delivered_total"] == 2
+
+
+async def test_totals_add_up_over_queues(gateway: Running) -> None:
+    await gateway.http.put("/v2/p2/queues/other", json={"dead_letter": "dead"})
+    await gateway.publish("a", "b")
+    await gateway.http.post("/v2/p2/queues/other/messages", content="c")
+    (lease,) = (await gateway.http.post("/v2/p2/queues/other/messages/lease")).json()["messages"]
+    await gateway.http.post("/v2/p2/queues/other/messages/nack", json={"ackIds": [lease["ackId"]]})
+    (lease,) = (await gateway.http.post("/v2/p2/queues/other/messages/lease")).json()["messages"]
+    await gateway.http.post("/v2/p2/queues/other/messages/nack", json={"ackIds": [lease["ackId"]], "reject": True})
+    await gateway.http.delete(MESSAGES)
+    found = await samples(gateway)
+    assert found["curbstone_messages_delivered_total", ()] == 3
+    assert found["curbstone_messages_redelivered_total", ()] == 1
+    assert found["curbstone_messages_returned_total", ()] == 1
+    assert found["curbstone_messages_rejected_total", ()] == 1
+    assert found["curbstone_messages_acknowledged_total", ()] == 1
+    assert found["curbstone_messages_dead_lettered_total", ()] == 1
+    assert found["curbstone_queues", ()] == 3
+
+
+async def test_commits_are_counted_and_their_time_is_told(gateway: Running) -> None:
+    before = await samples(gateway)
+    await gateway.publish("a", "b", "c")
+    after = await samples(gateway)
+    assert after["curbstone_syncs_total", ()] - before["curbstone_syncs_total", ()] == 3
+    assert after["curbstone_commit_duration_seconds_count", ()] == after["curbstone_syncs_total", ()]
+    assert after["curbstone_commit_batch_messages_sum", ()] == 3
+
+
+async def test_each_protocol_has_its_numbers(gateway: Running) -> None:
+    await gateway.publish("a", "b")
+    async with gateway.socket("publish") as socket:
+        await socket.send(b"c")
+        assert await socket.recv() == ""
+    await gateway.http.delete(MESSAGES)
+    async with gateway.socket("consume", "?limit=1") as socket:
+        for _ in range(4):
+            await socket.recv()
+    found = await samples(gateway)
+    numbers = {
+        (name.removeprefix("curbstone_protocol_messages_"), *labels): value
+        for (name, labels), value in found.items()
+        if name.startswith("curbstone_protocol_messages_") and labels != ("sse",)
+    }
+    assert numbers == {
+        ("received_total", "http"): 2, ("received_total", "websocket"): 1,
+        ("confirmed_total", "http"): 2, ("confirmed_total", "websocket"): 1,
+        ("delivered_total", "http"): 1, ("delivered_total", "websocket"): 2,
+        ("acknowledged_total", "http"): 1, ("acknowledged_total", "websocket"): 2,
+    }  # fmt: skip
+
+
+async def test_a_total_does_not_fall_when_a_queue_is_deleted(gateway: Running) -> None:
+    await gateway.publish("a")
+    await samples(gateway)
+    await gateway.publish("b")
+    await gateway.http.delete(QUEUE)
+    for _ in range(2):
+        found = await samples(gateway)
+        assert found["curbstone_messages_published_total", ()] == 2
+        assert found["curbstone_queues", ()] == 0
+        assert not any("p1" in labels for _, labels in found)
+
+
+async def test_the_number_of_series_is_bounded(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curbstone.gateway.metrics.QUEUES_MAX", 2)
+    for name in ("a", "b", "c"):
+        await gateway.http.put(f"/v2/a/queues/{name}")
+    found = await samples(gateway)
+    assert {labels for name, labels in found if name == "curbstone_queue_messages_ready"} == {("a", "a"), ("a", "b")}
+    assert found["curbstone_queues", ()] == 4
+    assert found["curbstone_queues_left_out", ()] == 2
+
+
+async def test_the_health_and_the_sync_mode_are_figures_too(gateway: Running) -> None:
+    found = await samples(gateway)
+    assert found["curbstone_up", ()] == 1
+    assert found["curbstone_sync_info", ("never",)] == 1
+    assert found["process_resident_memory_bytes", ()] > 0
+
+
+async def test_openmetrics_is_spoken_where_it_is_asked_for(gateway: Running) -> None:
+    reply = await gateway.http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert reply.headers["content-type"].startswith("application/openmetrics-text")
+    assert "curbstone_queue_messages_ready" in {family.name for family in parse_openmetrics(reply.text)}  # type: ignore[no-untyped-call]
+
+
+async def test_private_queues_have_no_series(gateway: Running) -> None:
+    await gateway.http.put(f"/v2/{PRIVATE_PROJECT}/queues/c1.topic")
+    await gateway.http.post(f"/v2/{PRIVATE_PROJECT}/queues/c1.topic/messages", content="a")
+    found = await samples(gateway)
+    assert not any(PRIVATE_PROJECT in labels for _, labels in found)
+    assert found["curbstone_messages_published_total", ()] == 1

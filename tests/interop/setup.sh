@@ -1,0 +1,25 @@
+#!/bin/sh
+# Brings the clients that the tests in this folder talk to: npm packages, as the lock file says, and Chromium.
+# Where that is impossible this says why and goes on: the tests that miss something then fail and name it.
+set -u
+cd "$(dirname "$0")"
+complete=0
+
+if command -v npm >/dev/null; then
+    npm ci --no-audit --no-fund --ignore-scripts --loglevel=error || complete=1
+else
+    echo "interop: there is no npm on the PATH; install Node.js 18 or newer" >&2
+    complete=1
+fi
+
+if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null || complete=1
+    else
+        echo "interop: there is no Chromium, and only root on a system with apt-get can install it here" >&2
+        complete=1
+    fi
+fi
+
+exit $complete

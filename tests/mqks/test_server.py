@@ -1,0 +1,208 @@
+"""The server against clients that are long-winded, mistaken, deaf or gone, and the way it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from curbstone.core.options import QueueOptions
+from curbstone.mqks.limits import Limits
+from curbstone.mqks.session import HTTP_ANSWER
+from tests.mqks.world import ERROR_ID, MIB, WAIT_S, World, run, until
+from tests.server import ServerProcess
+
+BIG = QueueOptions(cap=64 * MIB)
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """Everything up to the server's end of the connection."""
+    return await asyncio.wait_for(reader.read(), WAIT_S)
+
+
+def test_a_tab_ends_the_connection_behind_an_error_line(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        peer.send("x publish e a\tb", "y ping never")
+        request_id, word, error_id = (await rest(peer.reader)).decode().split()
+        assert (request_id, word) == ("x", "error")
+        assert ERROR_ID.fullmatch(error_id)
+        odd = await world.peer()
+        odd.send("\tx ping y")
+        assert (await rest(odd.reader)).startswith(b"None error ")
+
+    run(tmp_path, test)
+
+
+def test_too_much_data_is_an_error_and_the_connection_stays(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer("c consume --confirm q e")
+        assert await peer.error(f"m publish e {'x' * 1001}") == "m"
+        assert await peer.error(f"m publish e {'x' * 100_000}") == "m"
+        assert await peer.error(f"{'i' * 1001} ping x") == "None"
+        assert await peer.ask(f"m publish e {'x' * 1000}") == f"c ok m event=e {'x' * 1000}"
+
+    run(tmp_path, test, limits=Limits(body_bytes_max=1000))
+
+
+def test_a_line_without_an_end_is_not_kept_and_ends_at_last(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        peer.writer.write(b"\x00\xff" * 200_000)
+        assert (await rest(peer.reader)).startswith(b"None error ")
+
+    run(tmp_path, test, limits=Limits(body_bytes_max=1000, junk_bytes_max=100_000))
+
+
+def test_a_client_that_only_makes_mistakes_is_sent_away(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        peer.writer.write(b"\x01\x02\n" * 4 + b"p ping resets the count\n" + b"\n" * 20)
+        lines = (await rest(peer.reader)).splitlines()
+        assert len(lines) == 4 + 1 + 5
+
+    run(tmp_path, test, limits=Limits(errors_max=5))
+
+
+@pytest.mark.parametrize(
+    ("greeting", "answer"),
+    [
+        (b"POST / HTTP/1.1\r\nhost: x\r\n\r\nx delete_queue q\n", HTTP_ANSWER),
+        (b"\x16\x03\x01\x02\x00\x01\x00", b""),
+    ],
+)
+def test_other_protocols_are_told_apart(tmp_path: Path, greeting: bytes, answer: bytes) -> None:
+    """A page in a browser could otherwise post requests to this port."""
+
+    async def test(world: World) -> None:
+        keeper = await world.peer("c consume --confirm q e")
+        peer = await world.peer()
+        peer.writer.write(greeting)
+        assert await rest(peer.reader) == answer
+        await keeper.quiet()
+        assert world.has("q")
+
+    run(tmp_path, test)
+
+
+def test_a_client_that_closes_its_half_still_gets_its_confirms(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        keeper = await world.peer("r rebind --confirm q e")
+        peer = await world.peer()
+        peer.writer.write(b"m publish --confirm e d\nm2 publish e whole\nm3 publish e cut o")
+        peer.writer.write_eof()
+        assert await rest(peer.reader) == b"m ok \n"
+        keeper.send("c consume q")
+        assert await keeper.lines(2) == ["c ok m event=e d", "c ok m2 event=e whole"]
+        await keeper.quiet()
+
+    run(tmp_path, test)
+
+
+def test_a_deaf_consumer_holds_nobody_up_and_its_messages_stay_on_disk(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        deaf = await world.peer("c consume --confirm q e --manual-ack")
+        raw = deaf.writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer = await world.peer()
+        for n in range(40):
+            await writer.confirm(f"m{n} publish --confirm e {'x' * 500_000}")
+        (queue,) = world.broker.queues()
+        await until(lambda: any(client._full for client in world.server._clients))
+        counts = queue.counts()
+        assert counts.rdy > 0, "not all of it lies in the server's memory"
+        await world.leave(deaf)
+        assert queue.counts().rdy == 40
+
+    run(tmp_path, test, options=BIG)
+
+
+def test_a_client_that_never_reads_its_answers_is_not_read(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        (client,) = world.server._clients
+        line = b"p ping " + b"x" * 100_000 + b"\n"
+        async with asyncio.timeout(WAIT_S):
+            while client._reading:
+                peer.writer.write(line)
+                await asyncio.sleep(0)
+        assert client._transport.get_write_buffer_size() < 3 * MIB
+
+    run(tmp_path, test, limits=Limits(output_bytes_max=MIB))
+
+
+def test_reading_stops_while_too_much_is_on_its_way_to_the_disk(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer("c consume --confirm q e")
+        peer.send(*[f"m{n} publish e {n}" for n in range(2000)])
+        assert await peer.lines(2000) == [f"c ok m{n} event=e {n}" for n in range(2000)]
+
+    run(tmp_path, test, limits=Limits(unconfirmed_max=10))
+
+
+def test_a_connection_has_so_many_consumers_at_most(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer("c1 consume --confirm q e", "c2 consume --confirm q e")
+        assert await peer.error("c3 consume q e") == "c3"
+        await peer.confirm("c2 consume --confirm q e", "x delete_consumer --confirm c1", "c3 consume --confirm q e")
+
+    run(tmp_path, test, limits=Limits(consumers_max=2))
+
+
+def test_when_the_server_stops_confirms_come_and_the_connections_end(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer("c consume --confirm q e --delete-queue-when-unused --manual-ack")
+        peer.send("m publish --confirm zz d")
+        assert await peer.line() == "m ok "
+        stopping = asyncio.ensure_future(world.server.stop())
+        assert await rest(peer.reader) == b""
+        await peer.close()
+        await stopping
+        assert world.has("q"), "its consumers come back when the server does"
+
+    run(tmp_path, test)
+
+
+def test_keepalive_finds_peers_that_vanished(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.peer()
+        (client,) = world.server._clients
+        raw = client._transport.get_extra_info("socket")
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.skipif(shutil.which("nc") is None, reason="there is no nc here")
+def test_hello_world_with_nc(server: ServerProcess) -> None:
+    command = ["nc", server.mqks[0], str(server.mqks[1])]
+    consumers = {}
+    for name, queue, events in (
+        ("Alice", "greetings", "hi hello"),
+        ("Bob", "greetings", "hi hello"),
+        ("Charlie", "greetings-and-byes", "hi hello bye good-bye"),
+    ):
+        nc = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        assert nc.stdin
+        assert nc.stdout
+        nc.stdin.write(f"{name} consume --confirm {queue} {events}\n")
+        assert nc.stdout.readline() == f"{name} ok \n"
+        consumers[name] = nc
+    dave = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    assert dave.stdin
+    dave.stdin.write("Dave publish hello one\nDave publish hello two\n")
+    got = {}
+    for name, nc in consumers.items():
+        assert nc.stdout
+        got[name] = nc.stdout.readline()
+    assert got["Charlie"] == "Charlie ok Dave event=hello one\n"
+    assert {got["Alice"].split()[-1], got["Bob"].split()[-1]} == {"one", "two"}
+    for nc in (*consumers.values(), dave):
+        nc.kill()
+        nc.communicate()

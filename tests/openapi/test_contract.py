@@ -1,0 +1,205 @@
+"""The contracts, held against the routes of the server in both directions, and the documents it serves of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from starlette.routing import Route
+
+from curbstone.core.host import AsyncioHost
+from curbstone.core.options import QueueOptions
+from curbstone.gateway.resource import Resource
+from curbstone.gateway.server import GatewayServer
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.openapi.contract import ASYNCAPI, OPENAPI, parsed, text_of
+from curbstone.serve import _listeners
+from curbstone.settings import Settings
+from tests.gateway.running import Running, running
+
+VERBS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
+CONTRACT = parsed(OPENAPI)
+SOCKETS = parsed(ASYNCAPI)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def gateway(anyio_backend: object, tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as it:
+        yield it
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in CONTRACT["paths"].items():
+        for verb in VERBS & set(item):
+            yield path, verb.upper(), item[verb]
+
+
+def verbs_of(resource: Resource) -> set[str]:
+    """Return the verbs with a meaning of their own: every path has HEAD for GET, and OPTIONS for its verbs."""
+    verbs = set(resource.allow[1].decode().split(", ")) - {"HEAD", "OPTIONS"}
+    return verbs | ({"OPTIONS"} if resource.has_own_options else set())
+
+
+@pytest.mark.anyio
+async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_route(gateway: Running) -> None:
+    """The routes are those of the server as it is put together: the gateway's own, and what is added to them."""
+    host = gateway.broker.host
+    assert isinstance(host, AsyncioHost)
+    (server,) = [each.server for each in _listeners(gateway.broker, host, Settings()) if each.name == "http"]
+    assert isinstance(server, GatewayServer)
+    routes = server._app.routes
+    served = set()
+    for route in routes:
+        assert isinstance(route, Route) and isinstance(route.app, Resource)
+        served |= {(route.path, verb) for verb in verbs_of(route.app)}
+    assert served == {(path, verb) for path, verb, _ in operations()}
+
+
+def test_every_operation_has_a_name_of_its_own_a_summary_and_a_tag() -> None:
+    names = [operation["operationId"] for _, _, operation in operations()]
+    assert len(set(names)) == len(names)
+    tags = {tag["name"] for tag in CONTRACT["tags"]}
+    for _, _, operation in operations():
+        assert operation["summary"]
+        assert set(operation["tags"]) <= tags
+
+
+def test_the_parameters_in_a_path_are_described() -> None:
+    for path, item in CONTRACT["paths"].items():
+        named = {resolved(CONTRACT, each)["name"] for each in item.get("parameters", ())}
+        assert named == {part[1:-1] for part in path.split("/") if part.startswith("{")}, path
+
+
+def test_every_error_is_a_problem_with_json() -> None:
+    for path, verb, operation in operations():
+        for status, answer in operation["responses"].items():
+            if path.startswith(("/v2/", "/mq/")) and int(status) >= 400:
+                content = resolved(CONTRACT, answer)["content"]
+                assert list(content) == ["application/problem+json"], f"{verb} {path} {status}"
+
+
+def test_what_takes_a_body_says_that_it_can_be_too_large_and_too_slow() -> None:
+    for path, verb, operation in operations():
+        if "requestBody" in operation:
+            assert {"408", "413"} <= set(operation["responses"]), f"{verb} {path}"
+
+
+@pytest.mark.parametrize("contract", [CONTRACT, SOCKETS], ids=[OPENAPI, ASYNCAPI])
+def test_references_lead_somewhere_and_everything_is_used(contract: dict[str, Any]) -> None:
+    used = set()
+    for node in nodes(contract):
+        if "$ref" in node:
+            assert resolved(contract, node)
+            used.add(node["$ref"])
+    for kind, members in contract["components"].items():
+        for name in members:
+            assert f"#/components/{kind}/{name}" in used, f"{kind} {name} is not used"
+
+
+def test_the_sockets_in_the_contract_are_those_of_the_server() -> None:
+    addresses = {channel["address"] for channel in SOCKETS["channels"].values()}
+    assert addresses == {"/v2/{project}/queues/{queue}/messages", "{destination}"}
+    protocols = {
+        channel["bindings"]["ws"]["headers"]["properties"]["Sec-WebSocket-Protocol"]["const"]
+        for channel in SOCKETS["channels"].values()
+        if "bindings" in channel
+    }
+    assert protocols == {"publish", "consume"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", [OPENAPI, ASYNCAPI])
+async def test_the_server_serves_the_files(gateway: Running, name: str) -> None:
+    reply = await gateway.http.get(f"/{name}")
+    assert reply.status_code == 200
+    assert reply.headers["content-type"] == "application/yaml"
+    assert reply.content == text_of(name)
+
+
+@pytest.mark.anyio
+async def test_the_contract_as_json_says_the_same(gateway: Running) -> None:
+    reply = await gateway.http.get("/openapi.json")
+    assert reply.headers["content-type"] == "application/json"
+    assert orjson.loads(reply.content) == yaml.safe_load(text_of(OPENAPI))
+
+
+class Page(HTMLParser):
+    """Collects what an HTML page refers to, and checks that its tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self.loads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                assert value and value not in self.ids
+                self.ids.add(value)
+            elif name == "href":
+                self.links.add(value or "")
+            elif name in ("src", "srcset", "action", "data"):
+                self.loads.append(value or "")
+        if tag in ("script", "link", "iframe", "img", "object"):
+            self.loads.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.anyio
+async def test_the_page_shows_everything_and_loads_nothing(gateway: Running) -> None:
+    reply = await gateway.http.get("/docs")
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    assert reply.headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
+    page = Page()
+    page.feed(reply.text)
+    page.close()
+    assert not page.open and not page.loads and "url(" not in reply.text and "@import" not in reply.text
+    assert {link[1:] for link in page.links if link.startswith("#")} <= page.ids
+    for _, _, operation in operations():
+        assert operation["operationId"] in page.ids
+    for path in CONTRACT["paths"]:
+        assert path in page.text
+    for message in SOCKETS["components"]["messages"].values():
+        assert message["title"] in page.text
+    relative = {link for link in page.links if not link.startswith("#")}
+    for link in relative:
+        assert (await gateway.http.get(f"/{link}")).status_code == 200
+
+
+def nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from nodes(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from nodes(inner)
+
+
+def resolved(contract: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in node:
+        target: Any = contract
+        for step in node["$ref"].removeprefix("#/").split("/"):
+            target = target[step]
+        node = target
+    return node

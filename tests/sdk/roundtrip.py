@@ -1,0 +1,67 @@
+"""What a user of the Python client does: create, publish, lease, ack, pop, delete. Run by test_sdk.py."""
+
+from __future__ import annotations
+
+import sys
+from io import BytesIO
+
+from curbstone_client import Client
+from curbstone_client.api.leases import ack_leases, lease_messages
+from curbstone_client.api.messages import peek_messages, pop_message, publish_batch, publish_message
+from curbstone_client.api.queues import delete_queue, ensure_queue, get_queue
+from curbstone_client.models import (
+    AckRequest,
+    BatchMessage,
+    LeasedMessages,
+    LeaseRequest,
+    MessageIds,
+    PeekedMessages,
+    PeekMessagesState,
+    Problem,
+    QueueChanges,
+    QueueInfo,
+    Settled,
+)
+from curbstone_client.types import File
+
+PROJECT, QUEUE = "sdk", "python"
+
+
+def main(url: str) -> None:
+    client = Client(base_url=url, raise_on_unexpected_status=True)
+    created = ensure_queue.sync_detailed(PROJECT, QUEUE, client=client, body=QueueChanges(max_tries=5))
+    assert created.status_code == 201
+
+    marked = client.with_headers({"x-msg-x-color": "blue"})
+    published = publish_message.sync_detailed(PROJECT, QUEUE, client=marked, body=File(payload=BytesIO(b"\0\1\xff")))
+    assert published.status_code == 201
+    client = Client(base_url=url, raise_on_unexpected_status=True)
+    batch = publish_batch.sync(PROJECT, QUEUE, client=client, body=[BatchMessage(message="Grüße")])
+    assert isinstance(batch, MessageIds) and len(batch.ids) == 1
+
+    leased = lease_messages.sync(PROJECT, QUEUE, client=client, body=LeaseRequest(count=1, seconds=60))
+    assert isinstance(leased, LeasedMessages)
+    (message,) = leased.messages
+    assert message.id == published.headers["x-msg-id"]
+    assert (message.message, message.tries, message["x-msg-x-color"]) == ("AAH/", 0, "blue")
+
+    peeked = peek_messages.sync(PROJECT, QUEUE, client=client, state=PeekMessagesState.WIP)
+    assert isinstance(peeked, PeekedMessages) and len(peeked.messages) == 1
+    acked = ack_leases.sync(PROJECT, QUEUE, client=client, body=AckRequest(ack_ids=[message.ack_id]))
+    assert isinstance(acked, Settled) and (acked.settled, acked.stale) == (1, [])
+
+    popped = pop_message.sync_detailed(PROJECT, QUEUE, client=client)
+    assert popped.status_code == 200 and isinstance(popped.parsed, File)
+    assert popped.parsed.payload.read() == "Grüße".encode()
+    assert pop_message.sync_detailed(PROJECT, QUEUE, client=client).status_code == 204
+
+    info = get_queue.sync(PROJECT, QUEUE, client=client)
+    assert isinstance(info, QueueInfo) and (info.rdy, info.options.max_tries) == (0, 5)
+    missing = get_queue.sync(PROJECT, "none", client=client)
+    assert isinstance(missing, Problem) and missing.status == 404 and missing.message
+    assert delete_queue.sync_detailed(PROJECT, QUEUE, client=client).status_code == 204
+    print("done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,56 @@
+// What a user of the TypeScript client does: create, publish, lease, ack, pop, delete.
+import { asItIs, curbstone, type Schemas } from "./index.js";
+
+declare const process: { argv: string[]; exitCode: number };
+
+function check(holds: boolean, what: string): void {
+  if (!holds) throw new Error(what);
+}
+
+const client = curbstone({ baseUrl: process.argv[2] ?? "" });
+const params = { path: { project: "sdk", queue: "typescript" } } as const;
+const QUEUE = "/v2/{project}/queues/{queue}" as const;
+const MESSAGES = "/v2/{project}/queues/{queue}/messages" as const;
+
+const created = await client.PUT(QUEUE, { params, body: { max_tries: 5 } });
+check(created.response.status === 201, "create");
+
+const published = await client.POST(MESSAGES, {
+  params,
+  body: "Grüße",
+  bodySerializer: asItIs,
+  headers: { "Content-Type": "text/plain; charset=utf-8", "x-msg-x-color": "blue" },
+});
+check(published.response.status === 201, "publish");
+const id = published.response.headers.get("x-msg-id");
+
+const batch: Schemas["BatchMessage"][] = [{ message: "AAH/", encoding: "base64" }];
+const many = await client.POST("/v2/{project}/queues/{queue}/messages/batch", { params, body: batch });
+check(many.data?.ids.length === 1, "batch");
+
+const leased = await client.POST("/v2/{project}/queues/{queue}/messages/lease", { params, body: { count: 1, seconds: 60 } });
+const message = leased.data?.messages[0];
+if (message === undefined) throw new Error("lease");
+const tries: number = message.tries;
+check(message.id === id && message.message === "Grüße" && tries === 0, "leased message");
+check(message["x-msg-x-color"] === "blue", "metadata");
+
+const peeked = await client.GET(MESSAGES, { params: { ...params, query: { state: "wip" } } });
+check(typeof peeked.data === "object" && peeked.data.messages.length === 1, "peek");
+
+const acked = await client.POST("/v2/{project}/queues/{queue}/messages/ack", { params, body: { ackIds: [message.ackId] } });
+check(acked.data?.settled === 1 && acked.data.stale.length === 0, "ack");
+
+const popped = await client.DELETE(MESSAGES, { params, parseAs: "arrayBuffer" });
+check(popped.response.status === 200, "pop");
+check(String(new Uint8Array(popped.data as ArrayBuffer)) === "0,1,255", "popped bytes");
+check((await client.DELETE(MESSAGES, { params })).response.status === 204, "pop of nothing");
+
+const info = await client.GET(QUEUE, { params });
+check(info.data?.rdy === 0 && info.data.options.max_tries === 5, "info");
+
+const missing = await client.GET(QUEUE, { params: { path: { project: "sdk", queue: "none" } } });
+check(missing.error?.status === 404 && missing.error.message !== "", "problem");
+
+check((await client.DELETE(QUEUE, { params })).response.status === 204, "delete");
+console.log("done");

@@ -1,0 +1,47 @@
+"""The clients generated from the contract: they are made, their types are checked, and they work."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.sdk.tools import FOLDER, NODE_MODULES, node_tool, run, tool
+from tests.server import ServerProcess
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module")
+def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both clients, made as `make sdk` does it; the generator's warnings are errors."""
+    out = tmp_path_factory.mktemp("sdk")
+    node_tool("openapi-typescript")
+    run(tool("python"), FOLDER / "generate.py", out, cwd=out)
+    return out
+
+
+def test_the_python_client_works(sdk: Path, server: ServerProcess) -> None:
+    folder = sdk / "python"
+    shutil.copy(HERE / "roundtrip.py", folder)
+    run(tool("mypy"), "--strict", "curbstone_client", "roundtrip.py", cwd=folder)
+    assert run(tool("python"), "roundtrip.py", server.url, cwd=folder) == "done\n"
+
+
+def test_the_typescript_client_works(sdk: Path, server: ServerProcess) -> None:
+    folder = sdk / "typescript"
+    (folder / "node_modules").symlink_to(NODE_MODULES)
+    shutil.copy(HERE / "roundtrip.ts", folder)
+    run(node_tool("tsc"), cwd=folder)
+    assert run("node", "roundtrip.js", server.url, cwd=folder) == "done\n"
+
+
+def test_each_operation_has_its_function_in_both_clients(sdk: Path) -> None:
+    functions = {path.stem for path in (sdk / "python" / "curbstone_client" / "api").glob("*/*.py")} - {"__init__"}
+    schema = (sdk / "typescript" / "schema.d.ts").read_text(encoding="utf-8")
+    assert len(functions) == schema.count("operations[")
+    for name in functions:
+        words = name.split("_")
+        operation = words[0] + "".join(word.title() for word in words[1:])
+        assert f"    readonly {operation}: {{" in schema, operation

@@ -1,0 +1,66 @@
+"""Makes the Python and the TypeScript client from openapi/openapi.yaml, in the folder that is given.
+
+Run by `make sdk`, in the environment of tools/sdk/requirements.txt and with the npm packages of this folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+CONTRACT = HERE.parent.parent / "openapi" / "openapi.yaml"
+
+# What openapi-python-client makes no use of, or broken code: any type, and a second list as a request's body.
+NOT_FOR_PYTHON = ("*/*", "application/cloudevents-batch+json")
+
+
+def main(out: Path) -> None:
+    """Replace both clients in `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    make_python(out)
+    make_typescript(out)
+
+
+def make_python(out: Path) -> None:
+    """Make the package curbstone_client in python/."""
+    contract = out / "openapi-for-python.json"
+    contract.write_text(json.dumps(for_python(yaml.safe_load(CONTRACT.read_text(encoding="utf-8")))), encoding="utf-8")
+    tools = Path(sys.executable).parent  # the generator looks for ruff on the PATH
+    environment = os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"}
+    command = [tools / "openapi-python-client", "generate", "--path", contract]
+    options = ["--output-path", out / "python", "--overwrite", "--meta", "setup", "--fail-on-warning"]
+    subprocess.run([*command, *options, "--config", HERE / "python.yaml"], check=True, env=environment)
+    (out / "python" / "curbstone_client" / "py.typed").touch()
+
+
+def for_python(contract: dict[str, Any]) -> dict[str, Any]:
+    """Return the contract without the bodies that the generator can't do."""
+    for item in contract["paths"].values():
+        for operation in item.values():
+            bodies = [operation.get("requestBody", {})] if isinstance(operation, dict) else []
+            answers = operation.get("responses", {}).values() if isinstance(operation, dict) else ()
+            for holder in (*bodies, *answers):
+                for media in NOT_FOR_PYTHON:
+                    holder.get("content", {}).pop(media, None)
+    return contract
+
+
+def make_typescript(out: Path) -> None:
+    """Make the package curbstone-client in typescript/: types from the contract, and openapi-fetch."""
+    folder = out / "typescript"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(HERE / "typescript", folder)
+    command = HERE / "node_modules" / ".bin" / "openapi-typescript"
+    subprocess.run([command, CONTRACT, "--output", folder / "schema.d.ts", "--immutable"], check=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
