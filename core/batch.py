@@ -263,7 +263,8 @@ class Batch:
         length = BATCH_BYTES + self._messages_bytes + len(releases) + len(settles) + len(notes)
         if length > log.room_in_active and log.active.end > SEGMENT_BYTES and not self._writer._disk_full:
             roll = True
-        commit = log.begin(sync=queue.syncs_always, roll=roll, next_seq=queue.next_seq)
+        recycle = queue.cleaner.recycles
+        commit = log.begin(sync=queue.syncs_always, roll=roll, next_seq=queue.next_seq, recycle=recycle)
         flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
         count = len(self.copies) or len(self.messages)
         time_ms, delivered = queue.host.wall_ms(), self.marks.get("", queue.pending.unnamed.delivered_logged)
@@ -275,7 +276,7 @@ class Batch:
         buffers = encode_batch(commit.segment.salt, header, [*entries, releases, settles, notes])
         self.start, self.end = commit.add(buffers)
         queue.next_seq += len(self.messages)
-        log.finish(commit, drops, recycle=queue.cleaner.recycles)
+        log.finish(commit, drops, recycle=recycle)
         return commit
 
     def _add_delays(self) -> None:

@@ -343,8 +343,9 @@ class Broker:
         """Refuse new publishes, finish what is under way, then end consumers and close the files."""
         self.is_stopping = True
         for queue in self._queues.values():
-            queue.marks_due = queue.pending.has_unlogged_marks
-            queue.dirty()
+            if queue.pending.has_unlogged_marks:
+                queue.marks_due = True
+                queue.dirty()
         self._shutdown(on_done)
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:

@@ -29,6 +29,9 @@ HEADROOM_BYTES = 4 * 1024
 IDLE_BYTES_MAX = 48 * 1024  # with `meta` an idle, empty queue keeps at most 64 KiB
 RECYCLE_BYTES_MAX = 64 * 1024 * 1024
 
+SEGMENT_SUFFIX = ".seg"
+ASIDE_SUFFIX = ".bad"
+
 Salt = Callable[[], int]
 
 
@@ -64,8 +67,8 @@ class Commit:
     """The writes of one turn; `run` is called on a worker thread, all else on the engine's."""
 
     __slots__ = (
-        "_buffers", "_disk", "_grow", "_log", "_offset", "_old", "_recycled", "_remove_first", "_remove_last", "_sync",
-        "_fenced", "dropped", "end", "kept", "segment", "size", "unremoved",
+        "_aside", "_buffers", "_disk", "_fenced", "_grow", "_log", "_offset", "_old", "_recycled", "_remove_first",
+        "_remove_last", "_sync", "dropped", "end", "erases", "kept", "segment", "size", "unremoved",
     )  # fmt: skip
 
     def __init__(self, log: Log, *, sync: bool) -> None:
@@ -79,6 +82,8 @@ class Commit:
         self.dropped: list[Segment] = []
         self.kept: Segment | None = None
         """The dropped segment whose file is kept as the spare."""
+        self.erases = False
+        """Whether what is removed must not come back, also not as a left-over after a crash."""
         self.unremoved: set[str] = set()
         self._buffers: list[bytes] = []
         self._grow: tuple[int, int] | None = None
@@ -87,6 +92,7 @@ class Commit:
         self._recycled = ""
         self._remove_first: dict[str, int] = {}
         self._remove_last: list[str] = []
+        self._aside: list[str] = []
 
     @property
     def rolled(self) -> bool:
@@ -124,6 +130,10 @@ class Commit:
     def remove_last(self, path: str) -> None:
         """Remove a file after all is durable."""
         self._remove_last.append(path)
+
+    def set_aside(self, path: str) -> None:
+        """Keep a damaged segment, under a name that is no part of the log, after all is durable."""
+        self._aside.append(path)
 
     def grow_to(self, size: int) -> None:
         """Prepare the file ahead, with real zeros: a later sync then changes no size and no extent."""
@@ -163,6 +173,12 @@ class Commit:
                 self._remove(path)
             except OSError:  # it is no part of the log any more; the next commit tries again
                 self.unremoved.add(path)
+        if self.erases and self._remove_last:
+            with suppress(OSError):
+                self._disk.sync_dir(self._log.directory)
+        for path in self._aside:
+            with suppress(OSError):  # it is no part of the log under either name
+                self._disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
 
     def _remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -213,6 +229,8 @@ class Log:
         self._numbers = 0
         self._cap = cap
         self._meta_bytes = meta_bytes
+        self.aside_bytes = 0
+        """Bytes of damaged segments that are kept for repair."""
         self._spare: Segment | None = None
         self._leftover: dict[str, int] = {}
         """Files that are no part of the log and could not be removed; the next commit does that first."""
@@ -229,7 +247,7 @@ class Log:
         """Bytes of all segment files, the spare and what could not be removed included."""
         spare = self._spare.size if self._spare else 0
         leftover = sum(self._leftover.values())
-        return sum(segment.size for segment in self.segments) + spare + leftover
+        return sum(segment.size for segment in self.segments) + spare + leftover + self.aside_bytes
 
     @property
     def free_bytes(self) -> int:
@@ -237,7 +255,7 @@ class Log:
         used = self.active.end
         for segment in self.segments:
             used += segment.size
-        return self._cap - self._meta_bytes - used + self.active.size
+        return self._cap - self._meta_bytes - self.aside_bytes - used + self.active.size
 
     @property
     def segment_bytes(self) -> int:
@@ -276,7 +294,14 @@ class Log:
 
     def fits_compacted(self, size: int, live_bytes: int) -> bool:
         """Return whether it would after everything but `live_bytes` of entries has been cleaned away."""
-        room = self._cap - self._meta_bytes - live_bytes - live_bytes // 64 - SEGMENTS_PER_CAP * SEGMENT_BYTES
+        room = (
+            self._cap
+            - self._meta_bytes
+            - self.aside_bytes
+            - live_bytes
+            - live_bytes // 64
+            - SEGMENTS_PER_CAP * SEGMENT_BYTES
+        )
         return room - size >= self._reserve_bytes(size + SEGMENT_BYTES)
 
     @property
@@ -307,8 +332,8 @@ class Log:
         self.segments = segments
         self._numbers = newest_number
 
-    def begin(self, *, sync: bool, roll: bool, next_seq: int) -> Commit:
-        """Start a commit, in a new segment if `roll` or if the active one is fenced."""
+    def begin(self, *, sync: bool, roll: bool, next_seq: int, recycle: bool) -> Commit:
+        """Start a commit, in a new segment if `roll` or if the active one is fenced; in the spare file if `recycle`."""
         commit = Commit(self, sync=sync)
         for path, size in self._leftover.items():
             commit.remove_first(path, size)
@@ -317,21 +342,25 @@ class Log:
             old = self.active
             numbers = (self._numbers, old.number, old.end, self.floor)
             header = SegmentHeader(self._salt(), self.uid, *numbers, next_seq, self.next_batch, self.tx)
-            spare = self._spare
-            self._spare = None
+            spare = self._spare if recycle else None
+            if spare is not None:
+                self._spare = None
             commit.roll(header, spare.path if spare else "", spare.size if spare else 0, fenced=self.fenced)
         return commit
 
     def finish(self, commit: Commit, drops: int, *, recycle: bool) -> None:
         """Complete a commit: drop the `drops` oldest segments with it, and prepare the file ahead."""
         commit.dropped = self.segments[:drops]
+        commit.erases = not recycle
         if recycle:
             commit.kept = self._worth_keeping(commit.dropped)
         elif self._spare:
             commit.remove_first(self._spare.path, self._spare.size)
             self._spare = None
         for segment in commit.dropped:
-            if segment is not commit.kept:
+            if segment.damaged:
+                commit.set_aside(segment.path)
+            elif segment is not commit.kept:
                 commit.remove_last(segment.path)
         if commit.size - commit.end < HEADROOM_BYTES:
             self._prepare(commit)
@@ -370,7 +399,9 @@ class Log:
         for segment in commit.dropped:
             assert self.segments[0] is segment and segment.runs == 0
             del self.segments[0]
-            if segment is commit.kept:
+            if segment.damaged:
+                self.aside_bytes += segment.size
+            elif segment is commit.kept:
                 self._spare = segment
             elif segment.path in commit.unremoved:
                 self._leftover[segment.path] = segment.size
@@ -399,4 +430,4 @@ class Log:
 
 def segment_path(directory: str, number: int) -> str:
     """Return the path of a segment file."""
-    return f"{directory}/{number:010d}.seg"
+    return f"{directory}/{number:010d}{SEGMENT_SUFFIX}"

@@ -120,10 +120,10 @@ class Reader:
     def _loaded(self, run: Run, read: Read) -> None:
         missing = [seq for seq in seqs_of(run.first, run.live()) if seq not in read.messages]
         if missing:
-            what = read.damage or f"{run.segment.path}: not found where they should be"
-            self._damaged(run, f"{what}; messages {missing[0]} to {missing[-1]} ({len(missing)}) can't be read")
             for seq in missing:
                 self._give_up(run, seq)
+            what = read.damage or f"{run.segment.path}: not found where they should be"
+            self._damaged(run, f"{what}; messages {missing[0]} to {missing[-1]} ({len(missing)}) can't be read")
         run.messages = [read.messages.get(seq) for seq in range(run.first, run.last + 1)]
         self._account(run, run.end - run.offset)
 

@@ -27,7 +27,7 @@ from curbstone.core.format import (
     decode_batch_header,
     decode_segment_header,
 )
-from curbstone.core.log import Segment, segment_path
+from curbstone.core.log import ASIDE_SUFFIX, Segment, segment_path
 
 WINDOW_BYTES = 2 * 1024 * 1024
 
@@ -126,6 +126,17 @@ def _read_header(disk: Disk, path: str, uid: int, number: int) -> SegmentHeader 
         file.close()
     # A file renamed for recycling, and the rename undone, has another number than its name says.
     return header if header and header.uid == uid and header.number == number else None
+
+
+def aside_bytes(disk: Disk, directory: str) -> int:
+    """Return the bytes of the damaged segments that are kept for repair."""
+    total = 0
+    for name in disk.list_dir(directory):
+        if name.endswith(ASIDE_SUFFIX):
+            file = disk.open(f"{directory}/{name}")
+            total += file.size()
+            file.close()
+    return total
 
 
 class Window:

@@ -18,7 +18,7 @@ from curbstone.core.format import (
 )
 from curbstone.core.log import Segment
 from curbstone.core.message import Message
-from curbstone.core.recovery import Batch, Chain, Scan, find_chain
+from curbstone.core.recovery import Batch, Chain, Scan, aside_bytes, find_chain
 from curbstone.core.runs import UNNAMED, Run, seqs_of
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Replay:
         self._report_damage()
         self._cut_sealed(segments[:-1])
         log.floor = self._floor
+        log.aside_bytes = aside_bytes(log.disk, log.directory)
         segments[-1].file = log.disk.open(segments[-1].path)
         log.recovered(segments, chain.newest_number)
         self._remove([*chain.trash, *(segment.path for segment in gone)])

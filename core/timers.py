@@ -36,7 +36,9 @@ class Timers:
         if self._armed_ms == armed_ms:
             self._armed_ms = None
         now_ms = queue.host.now_ms()
-        if queue.is_closed or now_ms < armed_ms:
+        if queue.is_closed:
+            return
+        if now_ms < armed_ms:
             self.arm()
             return
         for name, group in queue.pending.groups.items():

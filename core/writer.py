@@ -156,8 +156,9 @@ class Writer:
                 batch.take_publishes()
         commit = batch.commit()
         if commit is None:
-            if queue.cleaner.is_active and not was_cleaning:
-                queue.dirty()  # a publish that has to wait has just begun the cleaning
+            if copy is not None or (queue.cleaner.is_active and not was_cleaning):
+                self._copy_next = False
+                queue.dirty()  # a publish has to wait, and it is the cleaner's turn
             if self._disk_full and self._inbox:
                 self._fail("no space left on the disk", QueueFull("no space left on the disk"))
             return

@@ -26,8 +26,6 @@ class Lab:
     def __init__(self, *, seed: int = 0, sync: str = "always", cap: int = MIB, max_message_size: int = MIB) -> None:
         self.rng = Random(seed)
         self.sync = SyncMode.parse(sync)
-        self.nudges = False
-        """Give every queue a turn when all is quiet: a test that needs this names the defect."""
         self.defaults = QueueOptions(cap=cap, max_message_size=max_message_size)
         self.disk = SimDisk(self.rng)
         self.disk.caps = self._cap_of
@@ -75,13 +73,6 @@ class Lab:
     def settle(self) -> None:
         """Let everything happen that needs no time; the cap is kept all the while."""
         self.host.settle()
-        for _ in range(20 if self.nudges else 0):
-            waiting = [queue for queue in self.broker.queues() if not queue.writer.is_idle]
-            for queue in waiting:
-                queue.dirty()
-            self.host.settle()
-            if not waiting:
-                break
         assert not self.disk.over_cap, self.disk.over_cap[0]
 
     def pass_time(self, ms: int) -> None:

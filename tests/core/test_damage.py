@@ -13,9 +13,6 @@ from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, numbered
 from tests.sim.world import Inode
 
-BEHIND = "a run may span a damaged batch, and read_place gives up all of the run that lies behind it"
-behind = pytest.mark.xfail(reason=BEHIND)
-
 SENT = [b"%d:" % number + bytes([65 + number]) * 40 for number in range(8)]
 
 
@@ -63,7 +60,6 @@ def flipped(data: bytes, index: int, bits: int) -> bytes:
     return data[:index] + bytes([data[index] ^ bits]) + data[index + 1 :]
 
 
-@behind
 def test_every_flipped_byte_of_a_log_is_told_and_costs_at_most_the_commit_it_lies_in() -> None:
     patient = Patient(settle=False)
     all_seqs = list(range(1, 9))
@@ -77,7 +73,6 @@ def test_every_flipped_byte_of_a_log_is_told_and_costs_at_most_the_commit_it_lie
         assert patient.lab.publish(queue, SENT[0])[0] > 6
 
 
-@behind
 def test_a_flipped_byte_in_settles_or_releases_brings_back_and_loses_nothing_else() -> None:
     patient = Patient()
     expected = {1, 2, 4, 5, 6, 7, 8}
@@ -118,7 +113,6 @@ def test_the_cut_off_tail_of_a_log_filled_with_zeros_is_no_damage() -> None:
         assert patient.seqs(queue) == list(range(1, count + 1)) and not queue.damaged
 
 
-@behind
 @pytest.mark.parametrize("size", [1, 4, 64])
 def test_zeros_in_the_middle_cost_only_what_they_cover(size: int) -> None:
     patient = Patient(settle=False)
@@ -210,7 +204,6 @@ def test_damage_that_appears_while_running_is_told_and_the_rest_is_delivered() -
     assert peer.seqs == sorted(peer.seqs)
 
 
-@pytest.mark.xfail(reason="Reader._loaded has the pending counted before it gives up what can't be read")
 def test_what_cannot_be_read_is_not_counted_as_ready() -> None:
     lab = Lab(cap=8 << 20)
     queue = lab.queue()
@@ -227,7 +220,6 @@ def test_what_cannot_be_read_is_not_counted_as_ready() -> None:
 def test_stale_blocks_of_a_recycled_file_are_never_taken_for_messages(seed: int) -> None:
     """Files go round and round; old and new batches have the same layout, so old ones would fit in."""
     lab = Lab(seed=seed)
-    lab.nudges = True  # see test_cap.py
     queue = lab.queue(cap=64 * 1024)
     dice = Random(seed)
     for turn in range(dice.randrange(100, 130)):
@@ -262,16 +254,14 @@ def test_the_newer_format_of_another_version_is_refused_and_nothing_is_touched()
 
 def test_a_damaged_queue_takes_and_gives_messages_as_ever() -> None:
     lab, queue = with_a_damaged_first_commit()
-    assert queue.damaged and lab.bodies(queue) == numbered(5, 1000)
+    left = lab.bodies(queue)
+    assert queue.damaged and 5 <= len(left) < 10 and left[-5:] == numbered(5, 1000)
     for number in range(5):
         lab.publish(queue, b"%d" % number)
     lab.restart("kill")
-    assert lab.pop_all(lab.again(queue)) == [*numbered(5, 1000), *(b"%d" % number for number in range(5))]
+    assert lab.pop_all(lab.again(queue)) == [*left, *(b"%d" % number for number in range(5))]
 
 
-@pytest.mark.xfail(
-    reason="Cleaner.droppable drops a damaged segment like any other once nothing readable in it is live"
-)
 def test_a_damaged_segment_is_kept_for_repair_when_all_else_in_it_is_settled() -> None:
     lab, queue = with_a_damaged_first_commit()
     path = queue.log.segments[0].path
@@ -279,7 +269,7 @@ def test_a_damaged_segment_is_kept_for_repair_when_all_else_in_it_is_settled() -
     for body in numbered(20, 1000):
         lab.publish(queue, body)
         lab.pop(queue)
-    assert path in lab.disk.names
+    assert path.removesuffix(".seg") + ".bad" in lab.disk.names  # set aside, no part of the log
 
 
 def with_a_damaged_first_commit() -> tuple[Lab, Queue]:

@@ -225,7 +225,6 @@ def test_consumers_of_a_deleted_queue_are_told_and_hold_nothing() -> None:
         peer.close()
 
 
-@pytest.mark.xfail(reason="Queue._end asks the rings, which a paused consumer has left: it is never told")
 def test_a_paused_consumer_of_a_deleted_queue_is_told_too() -> None:
     lab = Lab()
     queue = lab.queue()

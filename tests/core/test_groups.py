@@ -110,7 +110,6 @@ def make_the_cleaner_work(lab: Lab, name: str = "q") -> int:
 @HOWS
 def test_what_each_group_knows_survives_being_copied_by_the_cleaner(how: str) -> None:
     lab = Lab()
-    lab.nudges = True  # see test_cap.py
     queue = lab.queue(cap=64 * 1024, groups=["a"])
     lab.publish(queue, *numbered(5, 100))
     unnamed, named = Peer(lab, queue), Peer(lab, queue, group="a")
@@ -133,10 +132,8 @@ def test_what_each_group_knows_survives_being_copied_by_the_cleaner(how: str) ->
     assert second.seqs[3:] == [4] and second.tries[3:] == [1]
 
 
-@pytest.mark.xfail(reason="a named group's delivered mark is lost with the segment that holds its note")
 def test_what_a_named_group_held_is_redelivered_also_when_the_cleaner_copied_it() -> None:
     lab = Lab()
-    lab.nudges = True  # see test_cap.py
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(3, 100), groups=("a",))
     Peer(lab, queue, group="a")
@@ -148,7 +145,6 @@ def test_what_a_named_group_held_is_redelivered_also_when_the_cleaner_copied_it(
 
 def test_what_the_unnamed_group_held_is_redelivered_also_when_the_cleaner_copied_it() -> None:
     lab = Lab()
-    lab.nudges = True  # see test_cap.py
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(3, 100))
     Peer(lab, queue)

@@ -55,7 +55,6 @@ class History:
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
         self.lab = Lab(seed=seed, max_message_size=CAP // 8)
-        self.lab.nudges = True  # see test_cap.py: a publish that needs the cleaner waits for somebody else's turn
         self.steps: list[str] = []
         self.takers: list[Taker] = []
         self.leases: dict[str, tuple[Lease, str, int]] = {}
@@ -273,8 +272,6 @@ class History:
     def settle_by_id(self) -> None:
         """In whatever state it is."""
         seq = self.dice.randrange(1, self.model.next_seq + 1)
-        if any(seq in taker.held and taker.peer.consumer.paused for taker in self.takers):
-            return  # see test_peek_and_counts.py
         there = seq in self.model.places(UNNAMED)
         self.say(f"{seq}, {'there' if there else 'not there'}")
         if there:
@@ -351,8 +348,6 @@ class History:
             for seq, place in self.model.places(group).items():
                 tries = self.queue.pending.groups[group].tries_of(seq)  # no public call tells without taking
                 allowed = {place.tries, place.tries + 1} if id(place) in were_held else {place.tries}
-                if group and place.tries < 2:
-                    allowed |= {0, 1}  # see test_groups.py
                 assert tries in allowed, f"tries of {seq} in {group!r}"
                 place.tries = tries
 
@@ -441,11 +436,11 @@ def is_lease(mine: Lease, other: Lease, _group: str, _due_ms: int) -> bool:
     return other is mine
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(40))
 def test_a_queue_is_after_every_step_what_a_plain_model_says(seed: int) -> None:
     history = History(seed)
     try:
-        history.run(120)
+        history.run(150)
     except Exception as error:
         error.add_note(f"seed {seed}, after: {'; '.join(history.steps)}")
         raise

@@ -112,7 +112,6 @@ def test_what_was_held_at_a_restart_is_ready_and_redelivered(how: str) -> None:
     assert Peer(lab, queue).tries == [1, 1, 0]
 
 
-@pytest.mark.xfail(reason="the delivered mark is logged 100 ms later, and Broker.shutdown does not wait for it")
 def test_what_was_held_at_a_clean_shutdown_is_redelivered_however_short_it_was_held() -> None:
     lab = Lab()
     queue = lab.queue()
@@ -255,7 +254,6 @@ def test_a_reject_is_confirmed_when_the_dead_letter_is_on_disk() -> None:
 
 def test_a_dead_letter_queue_that_is_full_leaves_the_message_where_it_is() -> None:
     lab = Lab()
-    lab.nudges = True  # see test_cap.py
     queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead", cap=64 * 1024)
     while True:
         ((error, _, _),) = lab.publish_answers(dead, [Message(b"x" * 1000)])
@@ -317,7 +315,6 @@ def test_a_queue_is_not_its_own_dead_letter_queue() -> None:
     assert queue.options.dead_letter == ""
 
 
-@pytest.mark.xfail(reason="Broker.declare checks this only for a queue that exists")
 def test_a_new_queue_is_not_its_own_dead_letter_queue_either() -> None:
     with pytest.raises(BadRequest, match="can't be its own"):
         Lab().queue("new", dead_letter="new")
