@@ -10,6 +10,7 @@ from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
 from curbstone.gateway import cloud_events
 from curbstone.gateway.body import parse_json, read_body
+from curbstone.gateway.idempotency import key_of
 from curbstone.gateway.problem import Problem
 from curbstone.gateway.publication import event_message, message_of, put_body
 from curbstone.gateway.queues import name_in
@@ -45,7 +46,8 @@ class Batch:
             raise BadRequest(f"the batch has more than {BATCH_MESSAGES_MAX} messages")
         messages = [self._message(queue, place, item, of_events) for place, item in enumerate(items)]
         self._traffic.published += len(messages)
-        _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=True))
+        key = key_of(scope["headers"], messages)
+        _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=True, key=key))
         self._traffic.confirmed += count
         await reply_json(send, {"ids": [queue.message_id(seq) for seq in range(first, first + count)]}, 201)
 

@@ -14,6 +14,7 @@ from curbstone.gateway import cloud_events
 from curbstone.gateway.body import read_body
 from curbstone.gateway.event_stream import EventStream, EventStreams
 from curbstone.gateway.guard import Guard
+from curbstone.gateway.idempotency import key_of
 from curbstone.gateway.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.metadata import HttpHeaders, block_of_http, http_headers, is_kept
 from curbstone.gateway.parameters import (
@@ -91,7 +92,8 @@ class Messages:
             message.delay_ms = seconds_ms("delay", query.get("delay", 0))
             message.groups = groups_of(query.get("groups", ""))
         self._traffic.published += 1
-        _, seq, _ = await answer(lambda done: queue.publish([message], done))
+        key = key_of(scope["headers"], [message])
+        _, seq, _ = await answer(lambda done: queue.publish([message], done, key=key))
         self._traffic.confirmed += 1
         await reply(send, 201, [(b"x-msg-id", queue.message_id(seq).encode())])
 

@@ -332,7 +332,7 @@ class History:
             return
         how = self.dice.choice(["shutdown", "kill", "power"])
         self.say(how)
-        self.settle_before_expiry(self.model.now_ms + RESTART_MS)
+        self.settle_before_expiry(self.model.now_ms + RESTART_MS + 100)  # a shutdown takes some time too
         self.takers.clear()
         self.end_leases(lambda *_: True)
         were_held = self.model.restart()
