@@ -312,19 +312,25 @@ class History:
 
     def settle_before_expiry(self, now_ms: int) -> None:
         """What expires in somebody's hands is another test's business."""
-        for seq, held in list(self.model.messages.items()):
-            if not held.expires_ms or held.expires_ms > now_ms:
-                continue
-            for taker in self.takers:
-                if seq in taker.held:
-                    self.settled(taker, [seq])
-                    taker.peer.ack(seq)
-            for lease, group, _ in list(self.leases.values()):
-                if lease.delivery.message.seq == seq:
-                    self.end_leases(partial(is_lease, lease))
-                    self.model.settle(group, seq)
-                    self.lab.answer(partial(self.queue.settle_leases, [lease.token], Outcome.ACK))
-        self.dispatch()
+        while self.settle_some_before(now_ms):  # what that makes room for may expire too
+            self.dispatch()
+
+    def settle_some_before(self, now_ms: int) -> bool:
+        """Settle what is held and expires; return whether there was any."""
+        expiring = {seq for seq, held in self.model.messages.items() if 0 < held.expires_ms <= now_ms}
+        any_held = False
+        for taker in self.takers:
+            for seq in sorted(taker.held & expiring):
+                any_held = True
+                self.settled(taker, [seq])
+                taker.peer.ack(seq)
+        for lease, group, _ in list(self.leases.values()):
+            if lease.delivery.message.seq in expiring:
+                any_held = True
+                self.end_leases(partial(is_lease, lease))
+                self.model.settle(group, lease.delivery.message.seq)
+                self.lab.answer(partial(self.queue.settle_leases, [lease.token], Outcome.ACK))
+        return any_held
 
     def restart(self) -> None:
         """Shut down, killed, or a power cut, once all is quiet."""
