@@ -161,6 +161,10 @@ def test_a_nack_of_everything_fits_when_the_queue_is_full(cap: int, size: int) -
         pytest.param(
             128 * KIB, True, marks=pytest.mark.xfail(reason="refused: what is kept for releases is too much here")
         ),
+        (256 * KIB, False),
+        pytest.param(
+            256 * KIB, True, marks=pytest.mark.xfail(reason="refused: what is kept for releases is too much here")
+        ),
         (1024 * KIB, False),
         (1024 * KIB, True),
     ],
