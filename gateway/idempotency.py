@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from curbstone.core.errors import BadRequest
@@ -9,7 +10,8 @@ from curbstone.core.keys import IdempotencyKey
 from curbstone.core.message import Message
 
 HEADER = b"idempotency-key"
-KEY_CHARS_MAX = 255
+
+_KEY = re.compile(rb"[!-~]{1,255}")
 
 
 def key_of(fields: Iterable[tuple[bytes, bytes]], messages: Sequence[Message]) -> IdempotencyKey | None:
@@ -19,10 +21,9 @@ def key_of(fields: Iterable[tuple[bytes, bytes]], messages: Sequence[Message]) -
     """
     for name, value in fields:
         if name == HEADER:
-            key = value.decode("latin-1").strip()
-            if not 0 < len(key) <= KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
-                raise BadRequest(f"bad Idempotency-Key: 1 to {KEY_CHARS_MAX} printable ASCII characters")
-            return IdempotencyKey(key, b"".join(map(_content, messages)))
+            if not _KEY.fullmatch(value):
+                raise BadRequest("bad Idempotency-Key: 1 to 255 visible ASCII characters, no spaces")
+            return IdempotencyKey(value.decode(), b"".join(map(_content, messages)))
     return None
 
 
