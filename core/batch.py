@@ -121,10 +121,11 @@ class Batch:
         self.copies = copy
         self._messages_bytes = sum(map(entry_bytes, copy))
         released, settled = self._queue.pending.state_of(copy)
+        state = encode_released(released)
         log = self._queue.log
         room = log.free_bytes - self._messages_bytes - self._records_bytes - 2 * (SEGMENT_BYTES + BATCH_BYTES)
-        if released and len(encode_released(released)) <= room:  # many tiny messages: their tries may have to go
-            self._released_part += encode_released(released)
+        if len(state) <= room:  # many tiny messages: their tries may have to go
+            self._released_part += state
         for (group, reason), seqs in settled.items():
             self._settled_parts.append(encode_settled(group, reason, runs_of(seqs)))
         self._records_bytes = len(self._released_part) + sum(map(len, self._settled_parts))
@@ -263,8 +264,7 @@ class Batch:
         length = BATCH_BYTES + self._messages_bytes + len(releases) + len(settles) + len(notes)
         if length > log.room_in_active and log.active.end > SEGMENT_BYTES and not self._writer._disk_full:
             roll = True
-        recycle = queue.cleaner.recycles
-        commit = log.begin(sync=queue.syncs_always, roll=roll, next_seq=queue.next_seq, recycle=recycle)
+        commit = log.begin(sync=queue.syncs_always, roll=roll, next_seq=queue.next_seq, recycle=queue.cleaner.recycles)
         flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
         count = len(self.copies) or len(self.messages)
         time_ms, delivered = queue.host.wall_ms(), self.marks.get("", queue.pending.unnamed.delivered_logged)
@@ -276,7 +276,7 @@ class Batch:
         buffers = encode_batch(commit.segment.salt, header, [*entries, releases, settles, notes])
         self.start, self.end = commit.add(buffers)
         queue.next_seq += len(self.messages)
-        log.finish(commit, drops, recycle=recycle)
+        log.finish(commit, drops)
         return commit
 
     def _add_delays(self) -> None:
@@ -294,15 +294,15 @@ class Batch:
 
     def _notes(self, drops: int) -> bytes:
         queue = self._queue
-        notes = encode_floor(queue.log.segments[drops].number) if drops else b""
+        floor = queue.log.segments[drops].number if drops else 0
+        notes = encode_floor(floor) if floor else b""
         for group in queue.pending.groups.values():
             mark = max(group.delivered, self._delivered_soon(group))
             if mark > group.delivered_logged or (drops and mark and group.name):
                 self.marks[group.name] = mark
                 if group.name:  # the segment with its last note may be the one that goes
                     notes += encode_delivered(group.name, mark)
-        below = queue.log.segments[drops].number if drops else 0
-        self.key_notes = queue.keys.notes([part.publish for part in self.taken], queue.next_seq, below)
+        self.key_notes = queue.keys.notes([part.publish for part in self.taken], queue.next_seq, floor)
         return notes + self.key_notes
 
     def _delivered_soon(self, group: Group) -> int:

@@ -294,14 +294,8 @@ class Log:
 
     def fits_compacted(self, size: int, live_bytes: int) -> bool:
         """Return whether it would after everything but `live_bytes` of entries has been cleaned away."""
-        room = (
-            self._cap
-            - self._meta_bytes
-            - self.aside_bytes
-            - live_bytes
-            - live_bytes // 64
-            - SEGMENTS_PER_CAP * SEGMENT_BYTES
-        )
+        compacted = live_bytes + live_bytes // 64 + SEGMENTS_PER_CAP * SEGMENT_BYTES
+        room = self._cap - self._meta_bytes - self.aside_bytes - compacted
         return room - size >= self._reserve_bytes(size + SEGMENT_BYTES)
 
     @property
@@ -335,6 +329,7 @@ class Log:
     def begin(self, *, sync: bool, roll: bool, next_seq: int, recycle: bool) -> Commit:
         """Start a commit, in a new segment if `roll` or if the active one is fenced; in the spare file if `recycle`."""
         commit = Commit(self, sync=sync)
+        commit.erases = not recycle
         for path, size in self._leftover.items():
             commit.remove_first(path, size)
         if roll or self.fenced:
@@ -348,11 +343,10 @@ class Log:
             commit.roll(header, spare.path if spare else "", spare.size if spare else 0, fenced=self.fenced)
         return commit
 
-    def finish(self, commit: Commit, drops: int, *, recycle: bool) -> None:
+    def finish(self, commit: Commit, drops: int) -> None:
         """Complete a commit: drop the `drops` oldest segments with it, and prepare the file ahead."""
         commit.dropped = self.segments[:drops]
-        commit.erases = not recycle
-        if recycle:
+        if not commit.erases:
             commit.kept = self._worth_keeping(commit.dropped)
         elif self._spare:
             commit.remove_first(self._spare.path, self._spare.size)
