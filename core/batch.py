@@ -21,15 +21,18 @@ from curbstone.core.format import (
     encode_released,
     encode_settled,
     entry_bytes,
+    released_bytes,
     runs_of,
     settled_bytes,
 )
 from curbstone.core.group import Group
 from curbstone.core.log import Commit
 from curbstone.core.message import Message
+from curbstone.core.pending import RELEASE_BYTES
 from curbstone.core.publish import Publish
 
 if TYPE_CHECKING:
+    from curbstone.core.cleaner import Copy
     from curbstone.core.queue import Queue
     from curbstone.core.writer import Writer
 
@@ -57,6 +60,9 @@ class Batch:
         self.settled: dict[tuple[str, Reason], list[int]] = {}
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
         self.released: list[Released] = []
+        self.handed: list[Released] = []
+        self.states: list[Released] = []
+        self.delays: list[Released] = []
         self.callbacks: list[Done] = []
         self.start = 0
         self.end = 0
@@ -66,6 +72,7 @@ class Batch:
         self._released_part = b""
         self._records_bytes = 0
         self._messages_bytes = 0
+        self._state_bytes = 0
         self.tx = 0
 
     # --- settles and releases
@@ -77,7 +84,7 @@ class Batch:
         """
         writer = self._writer
         log = self._queue.log
-        limit = max(0, min(log.slack_bytes // 2, log.records_room))
+        limit = max(0, min(log.slack_bytes // 2, log.records_room - self._queue.pending.settle_reserve))
         waiting = writer._settled
         for key in list(waiting):
             group, reason = key
@@ -106,28 +113,50 @@ class Batch:
             self.ranges[key] = taken
             self._settled_parts.append(encode_settled(*key, taken))
             self._records_bytes += len(self._settled_parts[-1])
-        if writer._released:
-            most = max((limit - self._records_bytes - 80) // 96, 0)
-            self.released, writer._released = writer._released[:most], writer._released[most:]
-            self._released_part = encode_released(self.released)
-            self._records_bytes += len(self._released_part)
+        self.released, writer._released = self._affordable(writer._released, limit)
+        self._released_part = encode_released(self.released)
+        self._records_bytes += len(self._released_part)
+        if writer._handed and not writer._released:  # they come behind the releases of before
+            self.handed, rest = self._affordable(list(writer._handed.values()), limit)
+            writer._handed = {(item.group, item.first): item for item in rest}
+            handed_part = encode_released(self.handed, state=True)
+            self._released_part += handed_part
+            self._records_bytes += len(handed_part)
         if not waiting and not writer._ranges and not writer._released:
             self.callbacks, writer._callbacks = writer._callbacks, []
+        left = bool(waiting or writer._ranges or writer._released or writer._handed)
+        self._queue.cleaner.recorded(self._records_bytes > 0, left)
+
+    def _affordable(self, waiting: list[Released], limit: int) -> tuple[list[Released], list[Released]]:
+        """Split releases into those that go into this batch and those that wait.
+
+        The first record of a message uses the room that was kept for it; a further one has to fit `limit`.
+        """
+        groups = self._queue.pending.groups
+        spent = self._records_bytes
+        most = min(len(waiting), max(self._queue.log.records_span - spent, 0) // RELEASE_BYTES)
+        for index in range(most):
+            item = waiting[index]
+            retry = groups[item.group].retries.get(item.first)
+            if index == 0 or item.group != waiting[index - 1].group:
+                spent += released_bytes(item.group, 0)
+            spent += RELEASE_BYTES * (retry is None or retry.leads)
+            if spent > limit:
+                most = index
+                break
+        return waiting[:most], waiting[most:]
 
     # --- messages
 
-    def take_copy(self, copy: list[Message]) -> None:
-        """Take messages that the cleaner copies forward, with what their groups know of them."""
-        self.copies = copy
-        self._messages_bytes = sum(map(entry_bytes, copy))
-        released, settled = self._queue.pending.state_of(copy)
-        state = encode_released(released)
-        log = self._queue.log
-        room = log.free_bytes - self._messages_bytes - self._records_bytes - 2 * (SEGMENT_BYTES + BATCH_BYTES)
-        if len(state) <= room:  # many tiny messages: their tries may have to go
-            self._released_part += state
-        for (group, reason), seqs in settled.items():
-            self._settled_parts.append(encode_settled(group, reason, runs_of(seqs)))
+    def take_copy(self, copy: Copy) -> None:
+        """Take what the cleaner copies forward: messages with what groups have settled, and what is known of tries."""
+        self.copies = copy.messages
+        self._messages_bytes = sum(map(entry_bytes, copy.messages))
+        for group, seqs in self._queue.pending.settled_of(copy.messages).items():
+            self._settled_parts.append(encode_settled(group, Reason.STATE, runs_of(seqs)))
+        self.states = copy.states
+        # What happened in this very batch comes behind it, and counts.
+        self._released_part = encode_released(copy.states, state=True) + self._released_part
         self._records_bytes = len(self._released_part) + sum(map(len, self._settled_parts))
 
     def take_publishes(self) -> None:
@@ -183,24 +212,29 @@ class Batch:
     def _take_some(self, publish: Publish, room: int, budget: int) -> bool:
         """Take as many messages of a publish as fit; True when it is done with."""
         first = publish.next
-        total = self._messages_bytes
+        total, state = self._messages_bytes, self._state_bytes
         messages = publish.messages
         index = first
         for index in range(first, len(messages)):
             size = entry_bytes(messages[index]) + 8  # an expiry may come in
-            if not self._has_room(total + size, budget):
+            state += RELEASE_BYTES * self._queue.pending.entitled_count(messages[index])
+            if not self._has_room(total + size + state, budget):
                 self._take_messages(publish, first, messages[first:index])
-                return self._blocked(publish, size) if not self.messages else False
+                return self._blocked(publish, size + state) if not self.messages else False
             if total + size > room and total:
                 self._take_messages(publish, first, messages[first:index])
                 return False
             total += size
+            self._state_bytes = state
         self._take_messages(publish, first, messages[first:])
         self._writer._inbox.popleft()
         return True
 
     def _has_room(self, size: int, budget: int) -> bool:
-        """Return whether `size` bytes of messages leave the reserve free, their own copy forward included."""
+        """Return whether `size` bytes, of messages and later of their tries, leave the reserve free.
+
+        Their own copy forward included.
+        """
         log = self._queue.log
         if size <= log.segment_bytes:
             return size <= budget
@@ -290,7 +324,8 @@ class Batch:
             for message in delayed
             for group in self._queue.pending.entitled(message)
         ]
-        self._released_part += encode_released(sorted(released, key=lambda item: item.group))
+        self.delays = sorted(released, key=lambda item: item.group)
+        self._released_part += encode_released(self.delays, state=True)
 
     def _notes(self, drops: int) -> bytes:
         queue = self._queue

@@ -7,19 +7,27 @@ the room kept for them, and to erase: after a purge, and when an empty queue has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.format import entry_bytes
+from curbstone.core.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
 from curbstone.core.log import IDLE_BYTES_MAX, Segment
 from curbstone.core.message import Message
+from curbstone.core.pending import RELEASE_BYTES
 from curbstone.core.runs import Run, seqs_of
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
 COPY_BYTES_MAX = 128 * 1024
+
+
+class Copy(NamedTuple):
+    """What is copied forward in one batch: messages, or what is known of messages that lie elsewhere."""
+
+    messages: list[Message]
+    states: list[Released]
 
 
 class Cleaner:
@@ -33,6 +41,10 @@ class Cleaner:
         self._futile_live: int | None = None
         self._low_room: int | None = None
         self._low_through = 0
+        self._low_start = 0
+        self._recorded = False
+        self._short = False
+        self._helped = False
         self._erase_through = 0
         self._erased: list[Done] = []
         self._oldest: Segment | None = None
@@ -44,7 +56,7 @@ class Cleaner:
     def can_make_room(self, size: int) -> bool:
         """Return whether cleaning may make room for a publish of `size` bytes; if so it begins."""
         queue = self._queue
-        live = queue.pending.runs.bytes_live + queue.pending.settle_reserve
+        live = queue.pending.runs.bytes_live + queue.pending.state_bytes
         if not queue.log.fits_compacted(size, live) or not self._worth_trying():
             return False
         if not self._blocked:
@@ -91,25 +103,34 @@ class Cleaner:
 
     # --- what it wants of the next commit
 
+    def recorded(self, taken: bool, left: bool) -> None:
+        """A batch took settles or releases, or left some that found no room."""
+        self._recorded |= taken
+        self._short = left
+
     def _is_low(self) -> bool:
         """Return whether settles have used up so much of their room that segments have to go.
 
-        Where one whole turn over the log brought nothing back, the next begins only when more is used up.
+        Where one whole turn over the log brought nothing back, the next begins only when more is used up; or
+        when some wait for room, and the last turn let others through.
         """
         log = self._queue.log
-        room = log.publish_room
+        room = log.publish_room - self._queue.pending.settle_reserve
         if room >= -(log.slack_bytes // 4):
             self._low_room = None
             self._low_through = 0
             return False
-        if self._low_room is not None and room > self._low_room - log.slack_bytes // 8:
-            return False
-        if not self._low_through:
-            self._low_through = log.active.number
-        elif log.segments[0].number > self._low_through:
+        if self._low_through and log.segments[0].number > self._low_through:
+            self._helped = self._recorded or room > self._low_start
             self._low_room = room
             self._low_through = 0
-            return False
+        if not self._low_through:
+            is_lower = self._low_room is None or room <= self._low_room - log.slack_bytes // 8
+            if not is_lower and not (self._short and self._helped):
+                return False
+            self._low_through = log.active.number
+            self._low_start = room
+            self._recorded = False
         return True
 
     @property
@@ -134,24 +155,36 @@ class Cleaner:
         """Return how many of the oldest segments have nothing live."""
         segments = self._queue.log.segments
         count = 0
-        while count < len(segments) - 1 and not segments[count].runs:
+        while count < len(segments) - 1 and not segments[count].runs and not segments[count].states:
             count += 1
         return count
 
-    def next_copy(self) -> list[Message] | None:
+    def next_copy(self) -> Copy | None:
         """Return what to copy forward next, or None: nothing to do, or it must be read first."""
         queue = self._queue
         if not self.is_active or len(queue.log.segments) == 1:
             return None
         oldest = queue.log.segments[0]
         if not oldest.runs:
-            return None
+            return self._collect_states(oldest) if oldest.states else None
         if self._oldest is not oldest or not self._todo:
             self._oldest = oldest
             self._todo = sorted(queue.pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
         return self._collect(oldest)
 
-    def _collect(self, oldest: Segment) -> list[Message] | None:
+    def _collect_states(self, oldest: Segment) -> Copy | None:
+        """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
+        queue = self._queue
+        groups = queue.pending.groups.values()
+        free = queue.log.free_bytes - 4 * (SEGMENT_BYTES + BATCH_BYTES)
+        most = min(COPY_BYTES_MAX, queue.log.records_span, free) // RELEASE_BYTES
+        if most <= 0:  # only where the cap was made smaller: the messages stay, their tries go with the next crash
+            for group in groups:
+                group.lose_records(oldest)
+            return None
+        return Copy([], [state for group in groups for state in group.states_in(oldest)][:most])
+
+    def _collect(self, oldest: Segment) -> Copy | None:
         queue = self._queue
         copies: list[Message] = []
         self._copying = []
@@ -176,7 +209,7 @@ class Cleaner:
             self._copying.append((run, size))
             self._todo.pop()
         copies.sort(key=lambda message: message.seq)
-        return copies or None
+        return Copy(copies, []) if copies else None
 
     # --- what became of it
 

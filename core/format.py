@@ -44,7 +44,7 @@ BATCH_BYTES = _BATCH.size
 ENTRY = struct.Struct("<IIQIHH")
 ENTRY_BYTES = ENTRY.size
 _EXTRAS = struct.Struct("<Q")
-_LIST = struct.Struct("<BBHI")  # reason or 0, length of the group's name, 0, number of runs
+_LIST = struct.Struct("<BBHI")  # reason (of releases: 1 for state), length of the group's name, 0, number of runs
 _SETTLED = struct.Struct("<QI")  # first seq, count
 _RELEASED = struct.Struct("<QIIQ")  # first seq, count, tries, due (engine time in ms, 0 for now)
 _NOTE = struct.Struct("<BI")
@@ -62,6 +62,7 @@ class Flag(IntEnum):
 class Reason(IntEnum):
     """Why a message was settled."""
 
+    STATE = 0  # it was settled before: said again because its message was copied forward
     ACK = 1
     REJECT = 2
     MAX_TRIES = 3
@@ -122,7 +123,10 @@ class Settled(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Seqs `first` to `first + span - 1` are ready again in `group` from `due_ms` on."""
+    """Seqs `first` to `first + span - 1` are ready again in `group` from `due_ms` on.
+
+    Also what is known of them, where nothing happened to them: tries so far, and when they are due.
+    """
 
     group: str
     first: int
@@ -288,8 +292,11 @@ def decode_settled(data: bytes, offset: int, end: int) -> Iterator[Settled]:
         offset += count * _SETTLED.size
 
 
-def encode_released(released: Sequence[Released]) -> bytes:
-    """Return the release lists of these, a list for each stretch of one group."""
+def encode_released(released: Sequence[Released], *, state: bool = False) -> bytes:
+    """Return the release lists of these, a list for each stretch of one group.
+
+    With `state` they say what is known, not what has just happened.
+    """
     parts = []
     start = 0
     while start < len(released):
@@ -298,7 +305,7 @@ def encode_released(released: Sequence[Released]) -> bytes:
         while end < len(released) and released[end].group == group:
             end += 1
         name = group.encode()
-        parts.append(_LIST.pack(0, len(name), 0, end - start) + name)
+        parts.append(_LIST.pack(state, len(name), 0, end - start) + name)
         parts.extend([_RELEASED.pack(*item[1:]) for item in released[start:end]])
         start = end
     return b"".join(parts)

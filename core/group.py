@@ -10,10 +10,12 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from curbstone.core.format import Released
 from curbstone.core.message import Delivery, Message
 from curbstone.core.runs import Run, seqs_of
 
 if TYPE_CHECKING:
+    from curbstone.core.log import Segment
     from curbstone.core.queue import Queue
 
 TAKE_BYTES_MAX = 1024 * 1024
@@ -24,7 +26,7 @@ HELD_BYTES_MAX = 64 * 1024
 class Retry:
     """What is known of a message that was released, or that is not yet due."""
 
-    __slots__ = ("due_ms", "mature_ms", "message", "tries")
+    __slots__ = ("due_ms", "leads", "mature_ms", "message", "segment", "tries")
 
     def __init__(self, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         self.tries = tries
@@ -33,6 +35,10 @@ class Retry:
         self.mature_ms = mature_ms
         """Wall-clock time when it became, or becomes, eligible."""
         self.message = message
+        self.segment: Segment | None = None
+        """Where the latest record of this lies in the log, if there is one yet."""
+        self.leads = False
+        """Whether it is the first seq of that record."""
 
 
 class Group:
@@ -52,6 +58,8 @@ class Group:
         self.recovered = 0
         """Up to this seq a message may have been handed out before the restart."""
         self.retries: dict[int, Retry] = {}
+        self.records = 0
+        """Records in the log that say what is in `retries`; one may speak of many seqs."""
         self._cursor = 0
         self._run: Run | None = None
         self._returned: list[int] = []
@@ -72,7 +80,7 @@ class Group:
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         """Make a pending message that nobody holds wait until `due_ms`."""
-        self.retries[seq] = Retry(tries, due_ms, mature_ms, self._hold(message))
+        self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
         self.delayed += 1
         heappush(self._due, (due_ms, seq))
 
@@ -82,8 +90,42 @@ class Group:
         if due_ms:
             self.delay(message.seq, tries, due_ms, mature_ms, message)
             return
-        self.retries[message.seq] = Retry(tries, 0, mature_ms, self._hold(message))
+        self._remember(message.seq, Retry(tries, 0, mature_ms, self._hold(message)))
         heappush(self._returned, message.seq)
+
+    def _remember(self, seq: int, retry: Retry) -> None:
+        """Replace what is known of a message; until that is on disk the record of before counts."""
+        old = self.retries.get(seq)
+        if old is not None:
+            retry.segment, retry.leads = old.segment, old.leads
+        self.retries[seq] = retry
+
+    def stored(self, released: Released, segment: Segment) -> None:
+        """A record of these messages is on disk."""
+        for seq in range(released.first, released.first + released.span):
+            retry = self.retries.get(seq)
+            if retry is None:
+                continue
+            if retry.segment is not None:
+                retry.segment.states -= 1
+            segment.states += 1
+            retry.segment = segment
+            leads = seq == released.first
+            self.records += leads - retry.leads
+            retry.leads = leads
+
+    def states_in(self, segment: Segment) -> list[Released]:
+        """Return what the records of a segment that still count say, as it stands now."""
+        states: list[Released] = []
+        for seq in sorted([seq for seq, retry in self.retries.items() if retry.segment is segment]):
+            retry = self.retries[seq]
+            tries = retry.tries + (seq in self.wip)
+            last = states[-1] if states else None
+            if last and last.first + last.span == seq and (last.tries, last.due_ms) == (tries, retry.due_ms):
+                states[-1] = last._replace(span=last.span + 1)
+            else:
+                states.append(Released(self.name, seq, 1, tries, retry.due_ms))
+        return states
 
     def recover(self, seq: int, tries: int, due_ms: int) -> None:
         """Set what recovery read of a pending message's releases; the cursor is still before it."""
@@ -94,7 +136,7 @@ class Group:
         if due_ms:
             self.delay(seq, tries, due_ms, due_ms)
         else:
-            self.retries[seq] = Retry(tries, 0, 0)
+            self._remember(seq, Retry(tries, 0, 0))
 
     def forget(self, seq: int) -> None:
         """Drop what is known of a message that was settled."""
@@ -104,6 +146,20 @@ class Group:
                 self.delayed -= 1
             if retry.message is not None:
                 self._held -= 1
+            self._lose_record(retry)
+
+    def _lose_record(self, retry: Retry) -> None:
+        if retry.segment is not None:
+            retry.segment.states -= 1
+            retry.segment = None
+        self.records -= retry.leads
+        retry.leads = False
+
+    def lose_records(self, segment: Segment) -> None:
+        """The records in a segment are gone: what they said is known in memory only."""
+        for retry in self.retries.values():
+            if retry.segment is segment:
+                self._lose_record(retry)
 
     def mature(self, now_ms: int) -> bool:
         """Make ready what is due; return whether anything was."""
@@ -230,6 +286,10 @@ class Group:
         if self._queue.deaths.divert(self, message, tries):
             return
         mature_ms = retry.mature_ms if retry and retry.mature_ms else message.timestamp_ms
+        if tries or (retry is not None and retry.segment is not None):  # the mark does not count these
+            if retry is None:
+                self._remember(message.seq, Retry(tries, 0, mature_ms))
+            self._queue.writer.handed(Released(self.name, message.seq, 1, tries + 1, 0))
         taken.append(Delivery(message, tries, mature_ms))
 
     def _leave(self) -> None:

@@ -22,7 +22,7 @@ from curbstone.core.disk import Disk, File
 from curbstone.core.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
 
 SEGMENTS_PER_CAP = 16
-SEGMENT_BYTES_MIN = 8 * 1024
+SEGMENT_BYTES_MIN = 4 * 1024
 GROWTH_BYTES_FIRST = 32 * 1024
 GROWTH_BYTES_MAX = 4 * 1024 * 1024
 HEADROOM_BYTES = 4 * 1024
@@ -43,7 +43,7 @@ def random_salt() -> int:
 class Segment:
     """One file of the ring."""
 
-    __slots__ = ("damaged", "end", "file", "number", "path", "runs", "salt", "size")
+    __slots__ = ("damaged", "end", "file", "number", "path", "runs", "salt", "size", "states")
 
     def __init__(self, number: int, path: str, salt: int, end: int, size: int, file: File | None = None) -> None:
         self.number = number
@@ -57,6 +57,8 @@ class Segment:
         """Open while the segment is written to."""
         self.runs = 0
         """How many runs have live messages here."""
+        self.states = 0
+        """How many pending messages have the latest record of their tries here."""
         self.damaged = False
 
     def __repr__(self) -> str:
@@ -179,6 +181,9 @@ class Commit:
         for path in self._aside:
             with suppress(OSError):  # it is no part of the log under either name
                 self._disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
+        if self._aside:  # under its old name recovery would take it for a left-over
+            with suppress(OSError):
+                self._disk.sync_dir(self._log.directory)
 
     def _remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -270,7 +275,7 @@ class Log:
     def _reserve_bytes(self, largest: int) -> int:
         """What a publish must leave free: room to copy any one segment forward, and to settle meanwhile.
 
-        A copy takes a little more than what is copied: it says of each message how often it was tried.
+        A copy takes a little more than what is copied: it says of each message which groups have settled it.
         """
         headers = SEGMENTS_PER_CAP // 2 * (SEGMENT_BYTES + BATCH_BYTES)
         copy = max(self.segment_bytes, largest)
@@ -302,6 +307,12 @@ class Log:
     def room_in_active(self) -> int:
         """Bytes that still go into the active segment before the next one begins."""
         return 0 if self.fenced else self.segment_bytes - self.active.end
+
+    @property
+    def records_span(self) -> int:
+        """Bytes of settles, or of releases, that go well into one batch: what is left of a segment, or half a new one."""
+        left = self.room_in_active - 4 * BATCH_BYTES
+        return left if left > self.segment_bytes // 8 else self.segment_bytes // 2
 
     def resize(self, cap: int, meta_bytes: int) -> None:
         """Change the cap, or what `meta` takes of it."""
@@ -391,7 +402,7 @@ class Log:
         commit.segment.end = commit.end
         commit.segment.size = commit.size
         for segment in commit.dropped:
-            assert self.segments[0] is segment and segment.runs == 0
+            assert self.segments[0] is segment and segment.runs == 0 and segment.states == 0
             del self.segments[0]
             if segment.damaged:
                 self.aside_bytes += segment.size

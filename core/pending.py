@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.format import ENTRY_BYTES, Reason, Released, Settled
 from curbstone.core.group import Group
 from curbstone.core.keys import KEY_NOTE_BYTES
-from curbstone.core.log import Commit
+from curbstone.core.log import Commit, Segment
 from curbstone.core.message import Message
 from curbstone.core.reader import Reader
 from curbstone.core.runs import UNNAMED, Run, Runs, ranges_of
@@ -44,6 +44,10 @@ class Pending:
         if message.groups:
             return message.groups
         return [UNNAMED, *(name for name, start in self._queue.meta.groups.items() if message.seq >= start)]
+
+    def entitled_count(self, message: Message) -> int:
+        """Return how many groups will see a message that is being published."""
+        return len(message.groups) or 1 + len(self._queue.meta.groups)
 
     def clear(self, name: str, messages: list[Message]) -> None:
         """Forget that messages are pending in a group."""
@@ -114,31 +118,39 @@ class Pending:
             run.set_pending(name, run.pending(name) | bits)
             group.pending += bits.bit_count()
 
-    def state_of(self, copies: list[Message]) -> tuple[list[Released], dict[tuple[str, Reason], list[int]]]:
-        """Return what the groups know of messages that are copied forward: tries, due times, settles."""
-        released: list[Released] = []
-        settled: dict[tuple[str, Reason], list[int]] = {}
-        for name, group in self.groups.items():
-            if not name and len(self.groups) == 1 and not group.retries and not group.recovered:
-                continue
+    def settled_of(self, copies: list[Message]) -> dict[str, list[int]]:
+        """Return, by group, which of some messages that are copied forward it has settled."""
+        settled: dict[str, list[int]] = {}
+        if len(self.groups) == 1:  # what is settled in the only group is not copied
+            return settled
+        for name in self.groups:
             for message in copies:
                 seq = message.seq
                 if name not in self.entitled(message):
                     continue
                 run = self.runs.find(seq)
                 if run is None or not run.pending(name) >> (seq - run.first) & 1:
-                    settled.setdefault((name, Reason.ACK), []).append(seq)
-                elif (retry := group.retries.get(seq)) is not None:
-                    released.append(Released(name, seq, 1, retry.tries, retry.due_ms))
-                elif seq <= group.recovered:
-                    released.append(Released(name, seq, 1, 1, 0))
-        return released, settled
+                    settled.setdefault(name, []).append(seq)
+        return settled
+
+    def stored(self, released: list[Released], segment: Segment) -> None:
+        """Records of messages' tries are on disk."""
+        for item in released:
+            self.groups[item.group].stored(item, segment)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that the log needs, at most, to say of every pending message how often it was tried."""
+        return self._kept_for(sum([group.pending for group in self.groups.values()]))
 
     @property
     def settle_reserve(self) -> int:
-        """Bytes kept free so that releasing every message once always fits."""
-        keys = KEY_NOTE_BYTES * len(self._queue.keys)
-        return keys + RELEASE_BYTES * sum([group.pending for group in self.groups.values()])
+        """Bytes of those that are not in the log yet: they are kept free, so that a release always fits."""
+        return self._kept_for(sum([group.pending - group.records for group in self.groups.values()]))
+
+    def _kept_for(self, records: int) -> int:
+        size = RELEASE_BYTES * records
+        return size + size // 12 + KEY_NOTE_BYTES * len(self._queue.keys)  # batches and segments have headers, too
 
     def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
         """Settle in memory what the broker's journal says and the log does not; return what to write of it."""
@@ -161,8 +173,9 @@ class Pending:
                 self._queue.writer.settled_ranges(name, Reason.PURGE, ranges_of(run.first, bits))
                 run.set_pending(name, 0)
                 self.drop_if_dead(run)
-        group.retries.clear()
-        group.pending = group.delayed = 0
+        for seq in list(group.retries):
+            group.forget(seq)
+        group.pending = 0
         self._queue.dirty()
 
     def _damaged(self, run: Run, text: str) -> None:

@@ -13,7 +13,7 @@ from curbstone.core.dead import Deaths
 from curbstone.core.dispatch import Ring
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.expiry import Expiry
-from curbstone.core.format import BATCH_BYTES, Reason, decode_notes, entry_bytes
+from curbstone.core.format import BATCH_BYTES, Reason, Released, decode_notes, entry_bytes
 from curbstone.core.group import Group
 from curbstone.core.keys import IdempotencyKey, Keys
 from curbstone.core.leasing import Leasing, Outcome
@@ -22,7 +22,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.meta import Meta
 from curbstone.core.names import QueueName
 from curbstone.core.opening import Opening
-from curbstone.core.pending import Pending
+from curbstone.core.pending import RELEASE_BYTES, Pending
 from curbstone.core.publish import Publish, Published
 from curbstone.core.runs import UNNAMED, Run
 from curbstone.core.settling import Settling
@@ -131,7 +131,8 @@ class Queue:
     def _publish_whole(self, messages: list[Message], on_done: Published, key: IdempotencyKey | None) -> None:
         """Publish all or nothing."""
         cap, most = self.options.cap, self.options.max_message_size
-        size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES
+        states = RELEASE_BYTES * sum(map(self.pending.entitled_count, messages))
+        size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES + states
         too_large = next((message for message in messages if len(message.body) > most), None)
         error: CurbstoneError | None = None
         if too_large is not None:
@@ -381,6 +382,7 @@ class Queue:
                 self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
         if batch.tx:
             self.log.tx = batch.tx
+        self.pending.stored([*batch.states, *batch.released, *batch.handed, *batch.delays], commit.segment)
         if batch.copies:
             self.cleaner.copied(commit.segment, batch.start, batch.end)
         for name, mark in batch.marks.items():
@@ -431,6 +433,8 @@ class Queue:
         """Return deliveries that nobody has seen: no try is counted."""
         for delivery in deliveries:
             self.pending.groups[group].release(delivery.message, delivery.tries, 0, delivery.mature_ms)
+            if delivery.tries:
+                self.writer.handed(Released(group, delivery.message.seq, 1, delivery.tries, 0))
         self.wake(group)
 
     # --- what it is

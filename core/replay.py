@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.format import (
     Flag,
     Note,
+    Released,
     decode_delivered,
     decode_entries,
     decode_floor,
@@ -76,6 +77,8 @@ class Replay:
         for segment in gone:
             for run in queue.pending.runs.in_segment(segment):
                 self._drop(run)
+            for group in queue.pending.groups.values():
+                group.lose_records(segment)
         segments = [segment for segment, _ in chain.segments if segment.number >= self._floor]
         missing = [number for number in chain.missing if number >= self._floor]
         self._damage += [(number, f"{log.directory}: segment {number} is missing") for number in missing]
@@ -137,6 +140,7 @@ class Replay:
             group = queue.pending.group(name)
             for seq in range(first, first + count):
                 group.recover(seq, tries, due_ms)
+            group.stored(Released(name, first, count, tries, due_ms), segment)
         for name, _reason, first, count in decode_settled(batch.data, batch.settles_at, batch.notes_at):
             self._settle(name, first, count)
         for kind, payload in decode_notes(batch.data, batch.notes_at, batch.end_at):

@@ -10,6 +10,7 @@ from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, St
 from curbstone.core.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.journal import Part
 from curbstone.core.message import Delivery, Message
+from curbstone.core.pending import RELEASE_BYTES
 from curbstone.core.publish import Publish, Settle
 
 if TYPE_CHECKING:
@@ -23,14 +24,16 @@ SETTLE_BYTES = 96
 class _Share:
     """What the transaction does to one queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Queue) -> None:
         self.messages: list[Message] = []
         self.settles: list[Settle] = []
+        self._queue = queue
 
     @property
     def size(self) -> int:
-        """The most bytes its batch takes."""
-        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages)
+        """The most bytes its batch takes, and later what is said of its messages' tries."""
+        states = RELEASE_BYTES * sum(map(self._queue.pending.entitled_count, self.messages))
+        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages) + states
 
     @property
     def settles_bytes(self) -> int:
@@ -88,7 +91,7 @@ class Transaction:
     def _share(self, queue: Queue) -> _Share:
         share = self._shares.get(queue)
         if share is None:
-            share = self._shares[queue] = _Share()
+            share = self._shares[queue] = _Share(queue)
         return share
 
     # --- commit

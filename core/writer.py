@@ -36,6 +36,7 @@ class Writer:
         self._settled: dict[tuple[str, Reason], list[int]] = {}
         self._ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
         self._released: list[Released] = []
+        self._handed: dict[tuple[str, int], Released] = {}
         self._callbacks: list[Done] = []
         self._busy = False
         self._failed_text = ""
@@ -55,7 +56,7 @@ class Writer:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way or waiting."""
-        waiting = self._inbox or self._settled or self._ranges or self._released or self._callbacks
+        waiting = self._inbox or self._settled or self._ranges or self._released or self._handed or self._callbacks
         return not (self._busy or waiting)
 
     @property
@@ -84,7 +85,10 @@ class Writer:
         self._queue.dirty()
 
     def released(self, released: Released) -> None:
-        """Write that messages are ready again."""
+        """Write that messages are ready again; nobody has them any more."""
+        if self._handed:
+            for seq in range(released.first, released.first + released.span):
+                self._handed.pop((released.group, seq), None)
         if self._released:
             last = self._released[-1]
             if last.first + last.span == released.first and last._replace(first=0, span=0) == released._replace(
@@ -93,6 +97,11 @@ class Writer:
                 self._released[-1] = last._replace(span=last.span + released.span)
                 return
         self._released.append(released)
+        self._queue.dirty()
+
+    def handed(self, state: Released) -> None:
+        """Write how a message would stand after a crash: it was handed out, and not for the first time."""
+        self._handed[state.group, state.first] = state
         self._queue.dirty()
 
     def when_committed(self, on_done: Done) -> None:
@@ -241,6 +250,9 @@ class Writer:
             self._settled.setdefault(key, []).extend(seqs)
         for key, ranges in batch.ranges.items():
             self._ranges.setdefault(key, []).extend(ranges)
+        since = {(item.group, item.first + index) for item in self._released for index in range(item.span)}
+        handed = {(item.group, item.first): item for item in batch.handed}
+        self._handed = {key: item for key, item in handed.items() if key not in since} | self._handed
         self._released = batch.released + self._released
         for part in reversed(batch.taken):
             if part.publish.tx:

@@ -161,9 +161,9 @@ class Model:
                         self.dead.append(Dead(held.body, seq, "expired", place.tries, ""))
                     self.settle(group, seq)
 
-    def restart(self) -> list[Place]:
-        """Nobody holds anything any more; return the places that were held."""
-        held = [place for message in self.messages.values() for place in message.places.values() if place.is_wip]
-        for place in held:
-            place.is_wip = False
-        return held
+    def restart(self) -> None:
+        """Nobody holds anything any more; what was held has been tried once more."""
+        for message in self.messages.values():
+            for place in message.places.values():
+                place.tries += place.is_wip
+                place.is_wip = False

@@ -132,7 +132,7 @@ def test_an_ack_always_fits_when_the_queue_is_full(cap: int, size: int) -> None:
     assert lab.bodies(lab.again(queue)) == []
 
 
-@pytest.mark.parametrize("cap", [128 * KIB, CAPS[1]])
+@pytest.mark.parametrize("cap", [64 * KIB, 128 * KIB, CAPS[1]])
 @pytest.mark.parametrize("size", [10, 100])
 def test_a_nack_of_everything_fits_when_the_queue_is_full(cap: int, size: int) -> None:
     lab = Lab()
@@ -158,13 +158,9 @@ def test_a_nack_of_everything_fits_when_the_queue_is_full(cap: int, size: int) -
     ("cap", "nacks"),
     [
         (128 * KIB, False),
-        pytest.param(
-            128 * KIB, True, marks=pytest.mark.xfail(reason="refused: what is kept for releases is too much here")
-        ),
+        (128 * KIB, True),
         (256 * KIB, False),
-        pytest.param(
-            256 * KIB, True, marks=pytest.mark.xfail(reason="refused: what is kept for releases is too much here")
-        ),
+        (256 * KIB, True),
         (1024 * KIB, False),
         (1024 * KIB, True),
     ],

@@ -274,7 +274,7 @@ def test_a_damaged_segment_is_kept_for_repair_when_all_else_in_it_is_settled() -
 
 def with_a_damaged_first_commit() -> tuple[Lab, Queue]:
     lab = Lab()
-    queue = lab.queue(cap=64 * 1024)
+    queue = lab.queue(cap=128 * 1024)
     lab.publish(queue, *numbered(5, 1000))
     lab.publish(queue, *numbered(5, 1000))
     lab.disk.names[queue.log.segments[0].path].cache[SEGMENT_BYTES + 500] ^= 1

@@ -212,9 +212,6 @@ def test_a_lower_max_tries_holds_for_what_was_tried_before() -> None:
     assert Peer(lab, queue).bodies == [b"b"]
 
 
-@pytest.mark.xfail(
-    reason="a delivery that was under way at a restart is not counted where the message was tried before"
-)
 def test_max_tries_holds_across_restarts() -> None:
     lab = Lab()
     queue = lab.queue(max_tries=3)
