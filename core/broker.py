@@ -94,7 +94,8 @@ class Broker:
         earlier = self._queues.get(meta.name)
         queue = self._make(meta)
         if not Replay(queue).run():
-            queue.log.create(1)
+            queue.log.create(1)  # a crash left `meta` alone of what was being created
+            self.disk.sync_dir(directory)
         if earlier is not None:
             queue = self._choose(earlier, queue)
         self._opened(queue)

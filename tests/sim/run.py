@@ -350,7 +350,7 @@ class Run:
         self.host.settle()
         for queue, lease in self.leases:
             self.history.live.pop(self.history.token(lease.delivery.message), None)
-            queue.settle_leases([lease.token], Outcome.NACK, lambda *_: None)
+            self._give_back(queue, lease.token)
         self.leases.clear()
         self.host.settle()
         out = self._drain_queues()
@@ -358,6 +358,15 @@ class Run:
         self.history.judge(self.drained)
         for name, messages in out.items():
             self._judge_order(name, messages)
+
+    def _give_back(self, queue: Queue, token: str) -> None:
+        """Go on until it is taken: a queue that failed refuses settles for a while."""
+
+        def done(error: CurbstoneError | None, _settled: int, _stale: list[str]) -> None:
+            if error is not None:
+                self.host.call_later(1000, lambda: self._give_back(queue, token))
+
+        queue.settle_leases([token], Outcome.NACK, done)
 
     def _drain_queues(self) -> dict[QueueName, list[Message]]:
         """Consume and ack everything, also what goes from queue to queue meanwhile."""
@@ -387,7 +396,14 @@ class Run:
                 self.history.live.pop(self.history.token(delivery.message, group), None)
                 if not group:
                     out.append(delivery.message)
-            consumer.ack([delivery.message.seq for delivery in deliveries])
+            ack([delivery.message.seq for delivery in deliveries])
+
+        def ack(seqs: list[int]) -> None:
+            """Go on until it is taken: a queue that failed refuses settles for a while."""
+            consumer.ack(seqs, on_done=lambda error: again(seqs) if error else None)
+
+        def again(seqs: list[int]) -> None:
+            self.host.call_later(1000, lambda: ack([seq for seq in seqs if seq in consumer.unsettled]))
 
         consumer = queue.subscribe(deliver, window=7, group=group, on_closed=lambda _: None)
 
