@@ -63,6 +63,7 @@ class Batch:
         self.handed: list[Released] = []
         self.states: list[Released] = []
         self.delays: list[Released] = []
+        self.given_back: list[Released] = []
         self.callbacks: list[Done] = []
         self.start = 0
         self.end = 0
@@ -194,7 +195,7 @@ class Batch:
         if not publish.tx:
             if not self._has_room(size, budget):
                 return self._blocked(publish, size)
-            most = settled_bytes("x" * 64, 1) * sum(len(settle.deliveries) for settle in publish.settles)
+            most = settled_bytes("x" * 64, 1) * sum(len(end.deliveries) for end in publish.ends)
             if most > self._queue.log.slack_bytes:
                 writer._inbox.popleft()
                 writer._refuse(publish, QueueFull("the transaction settles more than the queue's cap has room to log"))
@@ -206,6 +207,10 @@ class Batch:
             if seqs:
                 self._settled_parts.append(encode_settled(group, reason, runs_of(seqs)))
                 self._records_bytes += len(self._settled_parts[-1])
+        self.given_back = [record for release in publish.releases for record in release.records] + publish.released
+        released_part = encode_released(self.given_back)
+        self._released_part += released_part
+        self._records_bytes += len(released_part)
         self._take_messages(publish, 0, publish.messages)
         return False
 
@@ -269,7 +274,7 @@ class Batch:
         self._messages_bytes += total
         self.messages += messages
         publish.next = first + len(messages)
-        if messages or publish.settles or publish.tx:
+        if messages or publish.ends or publish.tx:
             self.taken.append(Taken(publish, first, len(messages)))
 
     # --- the batch

@@ -123,6 +123,7 @@ class Broker:
             publish = Publish(part.messages, self._part_written(part.tx), 1)
             publish.tx = part.tx
             publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
+            publish.released = [each for item in part.released for each in queue.pending.release_replayed(item)]
             queue.writer.publish(publish)
         highest = max((queue.log.tx for queue in self._queues.values()), default=0)
         self.journal.next_tx = max(self.journal.next_tx, highest + 1)

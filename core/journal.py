@@ -16,12 +16,23 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.disk import Disk, File
-from curbstone.core.format import Settled, decode_entries, decode_settled, encode_entries, encode_settled, runs_of
+from curbstone.core.format import (
+    Released,
+    Settled,
+    decode_entries,
+    decode_released,
+    decode_settled,
+    encode_entries,
+    encode_released,
+    encode_settled,
+    runs_of,
+)
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 
 _RECORD = struct.Struct("<IIQI")  # crc, bytes of the parts, number, parts
-_PART = struct.Struct("<QIIII")  # uid, messages, bytes of their entries, timed messages, bytes of the settles
+# uid, messages, bytes of their entries, timed messages, bytes of the releases, bytes of the settles
+_PART = struct.Struct("<QIIIII")
 _TIMED = struct.Struct("<IQQ")  # place of the message, its delay and ttl in ms
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 REPLACE_AGAIN_MS = 1000
@@ -35,6 +46,7 @@ class Part(NamedTuple):
     messages: list[Message]
     settles: list[tuple[str, int, list[int]]]
     """(group, reason, seqs)"""
+    released: list[Released]
 
 
 class Recorded(NamedTuple):
@@ -44,6 +56,7 @@ class Recorded(NamedTuple):
     uid: int
     messages: list[Message]
     settled: list[Settled]
+    released: list[Released]
     record: bytes
     """The whole record the part is of."""
 
@@ -209,8 +222,9 @@ def _encode_part(part: Part) -> bytes:
     messages = b"".join(entries)
     settles = b"".join(encode_settled(group, reason, runs_of(list(seqs))) for group, reason, seqs in part.settles)
     timed = [_TIMED.pack(n, m.delay_ms, m.ttl_ms) for n, m in enumerate(part.messages) if m.delay_ms or m.ttl_ms]
-    head = _PART.pack(part.uid, len(part.messages), len(messages), len(timed), len(settles))
-    return head + messages + b"".join(timed) + settles
+    released = encode_released(part.released)
+    head = _PART.pack(part.uid, len(part.messages), len(messages), len(timed), len(released), len(settles))
+    return head + messages + b"".join(timed) + released + settles
 
 
 def _decode(data: bytes, recorded: list[Recorded]) -> int:
@@ -232,12 +246,14 @@ def _decode(data: bytes, recorded: list[Recorded]) -> int:
 
 
 def _decode_part(data: bytes, offset: int, tx: int, record: bytes) -> tuple[Recorded, int]:
-    uid, count, messages_bytes, timed, settles_bytes = _PART.unpack_from(data, offset)
+    uid, count, messages_bytes, timed, released_bytes, settles_bytes = _PART.unpack_from(data, offset)
     offset += _PART.size
     messages = decode_entries(data, offset, count, 0)
     offset += messages_bytes
     for place, delay_ms, ttl_ms in _TIMED.iter_unpack(data[offset : offset + timed * _TIMED.size]):
         messages[place].delay_ms, messages[place].ttl_ms = delay_ms, ttl_ms
     offset += timed * _TIMED.size
+    released = list(decode_released(data, offset, offset + released_bytes))
+    offset += released_bytes
     settled = list(decode_settled(data, offset, offset + settles_bytes))
-    return Recorded(tx, uid, messages, settled, record), offset + settles_bytes
+    return Recorded(tx, uid, messages, settled, released, record), offset + settles_bytes

@@ -310,7 +310,7 @@ class Log:
 
     @property
     def records_span(self) -> int:
-        """Bytes of settles, or of releases, that go well into one batch: what is left of a segment, or half a new one."""
+        """Bytes of releases that go well into one batch: what is left of a segment, or half a new one."""
         left = self.room_in_active - 4 * BATCH_BYTES
         return left if left > self.segment_bytes // 8 else self.segment_bytes // 2
 

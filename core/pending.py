@@ -164,6 +164,17 @@ class Pending:
                 seqs.append(seq)
         return settled.group, Reason(settled.reason), seqs
 
+    def release_replayed(self, released: Released) -> list[Released]:
+        """Give back in memory what the broker's journal says and the log does not; return what to write of it."""
+        written = []
+        group = self.group(released.group)
+        for seq in range(released.first, released.first + released.span):
+            run = self.runs.find(seq)
+            if run is not None and run.pending(released.group) >> (seq - run.first) & 1:
+                group.recover(seq, released.tries, released.due_ms)
+                written.append(released._replace(first=seq, span=1))
+        return written
+
     def drop_group(self, name: str) -> None:
         """A group is no longer declared: nothing is kept for it."""
         group = self.groups[name]

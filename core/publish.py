@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.format import Reason
+from curbstone.core.format import Reason, Released
 from curbstone.core.message import Delivery, Message
 
 Published = Callable[[CurbstoneError | None, int, int], None]
@@ -22,6 +22,21 @@ class Settle(NamedTuple):
     undo: Callable[[list[Delivery]], None]
 
 
+class Release(NamedTuple):
+    """Deliveries that a transaction gives back to their place from `due_ms` on, or to `undo`."""
+
+    group: str
+    deliveries: list[Delivery]
+    due_ms: int
+    """Engine time; 0 for at once."""
+    undo: Callable[[list[Delivery]], None]
+
+    @property
+    def records(self) -> list[Released]:
+        """What is written of it."""
+        return [Released(self.group, d.message.seq, 1, d.tries + 1, self.due_ms) for d in self.deliveries]
+
+
 class Publish:
     """Messages that wait to be written; those before `next` are done."""
 
@@ -33,6 +48,8 @@ class Publish:
         "on_done",
         "records",
         "refusal",
+        "released",
+        "releases",
         "reserved",
         "settles",
         "tx",
@@ -47,6 +64,9 @@ class Publish:
         self.settles: list[Settle] = []
         self.records: list[tuple[str, Reason, list[int]]] = []
         """Settles that have taken effect in memory, by group: they must get into the same batch."""
+        self.releases: list[Release] = []
+        self.released: list[Released] = []
+        """Releases that have taken effect in memory; they too must get into the same batch."""
         self.tx = 0
         """Number in the broker's journal: it has been promised, and is never refused."""
         self.reserved = 0
@@ -54,3 +74,8 @@ class Publish:
         """The idempotency key and digest, to be noted in the same batch."""
         self.refusal: CurbstoneError | None = None
         """Said in its turn, instead of writing anything."""
+
+    @property
+    def ends(self) -> list[Settle | Release]:
+        """The deliveries that it ends."""
+        return [*self.settles, *self.releases]

@@ -380,9 +380,12 @@ class Queue:
             for settle in taken.publish.settles:
                 self.stats.acked += len(settle.deliveries) * (settle.reason is Reason.ACK)
                 self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
+            for release in taken.publish.releases:
+                self.settling.given_back(release)
         if batch.tx:
             self.log.tx = batch.tx
-        self.pending.stored([*batch.states, *batch.released, *batch.handed, *batch.delays], commit.segment)
+        records = [*batch.states, *batch.released, *batch.handed, *batch.given_back, *batch.delays]
+        self.pending.stored(records, commit.segment)
         if batch.copies:
             self.cleaner.copied(commit.segment, batch.start, batch.end)
         for name, mark in batch.marks.items():

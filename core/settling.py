@@ -8,6 +8,7 @@ from curbstone.core.consumer import Consumer, Done
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.format import Reason, Released
 from curbstone.core.message import Delivery
+from curbstone.core.publish import Release
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -79,6 +80,17 @@ class Settling:
         self._queue.pending.clear(group, messages)
         self._queue.writer.settled(group, reason, [message.seq for message in messages])
         self._queue.wake(group)
+
+    def given_back(self, release: Release) -> None:
+        """A transaction has given deliveries back to their place, one try older; it is on disk."""
+        group = self._queue.pending.groups[release.group]
+        now_ms, wall_ms = self._queue.host.now_ms(), self._queue.host.wall_ms()
+        mature_ms = wall_ms + max(release.due_ms - now_ms, 0)
+        self._queue.stats.released += len(release.deliveries)
+        for delivery in release.deliveries:
+            group.release(delivery.message, delivery.tries + 1, release.due_ms, mature_ms)
+        self._queue.wake(release.group)
+        self._queue.changed()
 
     def release(self, group_name: str, deliveries: list[Delivery], *, delay_ms: int = 0, error: str = "") -> None:
         """Give deliveries back to their place, one try older; those tried too often are dead."""

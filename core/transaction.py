@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Consumer, Done
+from curbstone.core.dead import dead_letter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery, Unavailable
 from curbstone.core.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.journal import Part
 from curbstone.core.message import Delivery, Message
+from curbstone.core.names import parse_queue_name
 from curbstone.core.pending import RELEASE_BYTES
-from curbstone.core.publish import Publish, Settle
+from curbstone.core.publish import Publish, Release, Settle
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -27,6 +29,7 @@ class _Share:
     def __init__(self, queue: Queue) -> None:
         self.messages: list[Message] = []
         self.settles: list[Settle] = []
+        self.releases: list[Release] = []
         self._queue = queue
 
     @property
@@ -36,9 +39,14 @@ class _Share:
         return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages) + states
 
     @property
-    def settles_bytes(self) -> int:
-        """The most bytes its settles take."""
-        return SETTLE_BYTES * sum(len(settle.deliveries) for settle in self.settles)
+    def ends(self) -> list[Settle | Release]:
+        """The deliveries that it ends."""
+        return [*self.settles, *self.releases]
+
+    @property
+    def ends_bytes(self) -> int:
+        """The most bytes its settles and releases take."""
+        return SETTLE_BYTES * sum(len(end.deliveries) for end in self.ends)
 
 
 class _Wish:
@@ -59,6 +67,7 @@ class Transaction:
         self._broker = broker
         self._shares: dict[Queue, _Share] = {}
         self._wishes: list[_Wish] = []
+        self._dead: list[tuple[Queue, Reason, int]] = []
 
     def publish(self, queue: Queue, message: Message) -> None:
         """Add a publish."""
@@ -69,11 +78,11 @@ class Transaction:
         self._wish(consumer, seqs, "ack", None, "")
 
     def nack(self, consumer: Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
-        """Add a nack; it is carried out with the commit, and not undone by a crash."""
+        """Add a nack; a message that was tried too often is dead with the commit."""
         self._wish(consumer, seqs, "nack", delay_ms, error)
 
     def reject(self, consumer: Consumer, seqs: Sequence[int], error: str = "") -> None:
-        """Add a reject; it is carried out with the commit."""
+        """Add a reject; the dead letter is published with the commit."""
         self._wish(consumer, seqs, "reject", None, error)
 
     def settle(self, queue: Queue, group: str, deliveries: list[Delivery], reason: Reason, undo: Undo) -> None:
@@ -98,19 +107,19 @@ class Transaction:
 
     def commit(self, on_done: Done) -> None:
         """Do it all; `on_done(None)` when it is on disk, `on_done(error)` when nothing of it happened."""
-        error = self._check() or self._claim()
+        error = self._claim() or self._check()
         if error is not None:
             self._undo()
             self._broker.host.call_soon(lambda: on_done(error))
             return
-        done = self._with_releases(on_done)
-        shares = {queue: share for queue, share in self._shares.items() if share.messages or share.settles}
+        done = self._counting(on_done)
+        shares = {queue: share for queue, share in self._shares.items() if share.messages or share.ends}
         if not shares:
             self._broker.host.call_soon(lambda: done(None))
         elif len(shares) == 1:
             ((queue, share),) = shares.items()
             publish = Publish(share.messages, lambda failed, _first, _count: done(failed), share.size)
-            publish.settles = share.settles
+            publish.settles, publish.releases = share.settles, share.releases
             queue.writer.publish(publish)
         else:
             _Spread(self._broker, shares, done).begin()
@@ -126,44 +135,63 @@ class Transaction:
             if share.size > queue.options.cap // 2:
                 cap = queue.options.cap
                 return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")
+            if share.ends_bytes > queue.log.slack_bytes:
+                return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")
         return None
 
     def _claim(self) -> CurbstoneError | None:
         """Take what is to be settled from its consumers, so that nobody else settles it meanwhile."""
         for wish in self._wishes:
+            consumer = wish.consumer
+            try:
+                deliveries = consumer.claim(wish.seqs)
+            except StaleDelivery as error:
+                return error
             if wish.kind == "ack":
-                try:
-                    deliveries = wish.consumer.claim(wish.seqs)
-                except StaleDelivery as error:
-                    return error
-                consumer = wish.consumer
                 self.settle(consumer.queue, consumer.group, deliveries, Reason.ACK, consumer.unclaim)
-            elif any(seq not in wish.consumer.unsettled for seq in wish.seqs):
-                return StaleDelivery("a message is not unsettled here")
-        for queue, share in self._shares.items():
-            if share.settles_bytes > queue.log.slack_bytes:
-                return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")
+            elif wish.kind == "reject":
+                self._bury(consumer, deliveries, Reason.REJECT, wish.error)
+            else:
+                self._give_back(wish, deliveries)
         return None
+
+    def _give_back(self, wish: _Wish, deliveries: list[Delivery]) -> None:
+        consumer, queue = wish.consumer, wish.consumer.queue
+        most = queue.options.max_tries
+        dead = [delivery for delivery in deliveries if most and delivery.tries + 1 >= most]
+        self._bury(consumer, dead, Reason.MAX_TRIES, wish.error)
+        delay_ms = queue.settling.nack_delay_ms(wish.delay_ms)
+        due_ms = queue.host.now_ms() + delay_ms if delay_ms > 0 else 0
+        alive = [delivery for delivery in deliveries if not most or delivery.tries + 1 < most]
+        if alive:
+            self._share(queue).releases.append(Release(consumer.group, alive, due_ms, consumer.unclaim))
+
+    def _bury(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
+        queue = consumer.queue
+        if not deliveries:
+            return
+        self.settle(queue, consumer.group, deliveries, reason, consumer.unclaim)
+        self._dead.append((queue, reason, len(deliveries)))
+        if queue.options.dead_letter:
+            target = self._broker.ensure(parse_queue_name(queue.options.dead_letter))
+            for delivery in deliveries:
+                self.publish(target, dead_letter(queue, delivery.message, reason, delivery.tries + 1, error))
 
     def _undo(self) -> None:
         for share in self._shares.values():
-            for settle in share.settles:
-                settle.undo(settle.deliveries)
+            for end in share.ends:
+                end.undo(end.deliveries)
 
-    def _with_releases(self, on_done: Done) -> Done:
-        """Nacks and rejects follow a commit that succeeded; losing one to a crash releases it all the same."""
-        wishes = [wish for wish in self._wishes if wish.kind != "ack"]
+    def _counting(self, on_done: Done) -> Done:
+        """Return `on_done` that counts the dead first."""
 
         def done(error: CurbstoneError | None) -> None:
-            if error is None:
-                for wish in wishes:
-                    seqs = [seq for seq in wish.seqs if seq in wish.consumer.unsettled]
-                    if not seqs:
-                        continue
-                    if wish.kind == "nack":
-                        wish.consumer.nack(seqs, wish.delay_ms, wish.error)
-                    else:
-                        wish.consumer.reject(seqs, wish.error)
+            for queue, reason, count in self._dead if error is None else []:
+                queue.stats.rejected += count * (reason is Reason.REJECT)
+                if queue.options.dead_letter:
+                    queue.stats.dead_lettered += count
+                else:
+                    queue.stats.dropped += count
             on_done(error)
 
         return done
@@ -196,6 +224,7 @@ class _Spread:
                 int(queue.uid, 16),
                 share.messages,
                 [(s.group, s.reason, [d.message.seq for d in s.deliveries]) for s in share.settles],
+                [record for release in share.releases for record in release.records],
             )
             for queue, share in self._shares.items()
         ]
@@ -226,8 +255,8 @@ class _Spread:
 
     def _fail(self, error: CurbstoneError) -> None:
         for share in self._shares.values():
-            for settle in share.settles:
-                settle.undo(settle.deliveries)
+            for end in share.ends:
+                end.undo(end.deliveries)
         self._broker.host.call_soon(lambda: self._on_done(error))
 
     def _journaled(self, tx: int, error: BaseException | None) -> None:
@@ -239,7 +268,7 @@ class _Spread:
         self._left = len(self._shares)
         for queue, share in self._shares.items():
             publish = Publish(share.messages, self._part_done, share.size)
-            publish.settles = share.settles
+            publish.settles, publish.releases = share.settles, share.releases
             publish.tx = tx
             publish.reserved = share.size if share.messages else 0
             queue.writer.publish(publish)

@@ -137,8 +137,8 @@ class Writer:
                 self._refuse(publish, error)
 
     def _refuse(self, publish: Publish, error: CurbstoneError) -> None:
-        for settle in publish.settles:
-            settle.undo(settle.deliveries)
+        for end in publish.ends:
+            end.undo(end.deliveries)
         publish.on_done(error, 0, len(publish.messages) - publish.next)
 
     # --- a commit

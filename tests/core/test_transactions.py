@@ -90,6 +90,53 @@ def test_nack_and_reject_happen_with_the_commit() -> None:
     assert lab.bodies(lab.broker.get(queue_name("dead"))) == [numbered(3)[1]]
 
 
+@pytest.mark.parametrize("queues", [1, 2])
+@pytest.mark.parametrize("crash_in", range(24))
+def test_a_nack_and_a_reject_are_with_the_commit_or_not_at_all_after_a_power_cut(crash_in: int, queues: int) -> None:
+    lab = Lab(seed=crash_in)
+    queue, other = two(lab, dead_letter="dead" if queues > 1 else "", max_tries=2)
+    dead = lab.queue("dead")
+    lab.publish(queue, *numbered(4))
+    lab.pop(queue)
+    peer = Peer(lab, queue)
+    lab.pass_time(100)
+    transaction = lab.broker.transaction()
+    transaction.publish(queue if queues == 1 else other, message("new"))
+    transaction.nack(peer.consumer, [2], delay_ms=60_000)
+    transaction.reject(peer.consumer, [3], "bad")
+    confirmed: list[CurbstoneError | None] = []
+    lab.disk.crash_in = crash_in
+    try:
+        transaction.commit(confirmed.append)
+        lab.settle()
+    except Crash:
+        pass
+    lab.disk.crash_in = -1
+    lab.restart("power")
+    queue, other, dead = map(lab.again, (queue, other, dead))
+    came = b"new" in lab.bodies(queue) + lab.bodies(other)
+    assert came or not confirmed
+    states = {found.message.seq: (found.state, found.tries) for found in lab.peek(queue)}
+    assert states[2] == (("delayed", 1) if came else ("rdy", 1))
+    assert (3 in states) != came
+    assert lab.bodies(dead) == ([numbered(4)[2]] if came and queues > 1 else [])
+
+
+def test_a_nack_in_a_transaction_counts_as_a_try() -> None:
+    lab = Lab()
+    queue = lab.queue(max_tries=2, dead_letter="dead")
+    lab.publish(queue, "a")
+    for _ in range(2):
+        peer = Peer(lab, queue)
+        transaction = lab.broker.transaction()
+        transaction.nack(peer.consumer, [1], error="no luck")
+        peer.consumer.pause()
+        assert commit(lab, transaction) is None
+    assert lab.bodies(queue) == []
+    (letter,) = lab.peek(lab.queue("dead"))
+    assert b"x-dead-reason:max_tries" in letter.message.headers and b"no luck" in letter.message.headers
+
+
 @pytest.mark.parametrize("call", ["ack", "nack", "reject"])
 @pytest.mark.parametrize("seqs", [[2], [1, 2], [0]])
 def test_what_is_not_held_is_refused_when_it_is_added(call: str, seqs: list[int]) -> None:

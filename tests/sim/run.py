@@ -12,6 +12,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.queue import Outcome, Peeked, Queue
+from curbstone.core.transaction import Transaction
 from curbstone.core.waiters import Lease
 from tests.sim.history import History, Unit, Violation
 from tests.sim.world import Crash, SimDisk, SimHost
@@ -252,6 +253,7 @@ class Run:
             seqs = self.rng.sample(list(consumer.unsettled), min(len(consumer.unsettled), self.rng.choice([1, 2])))
             unit.acks = [self.history.token(consumer.unsettled[seq].message, consumer.group) for seq in seqs]
             transaction.ack(consumer, seqs)
+            self._give_up_in(transaction, consumer, [seq for seq in consumer.unsettled if seq not in seqs], unit)
             for token in unit.acks:  # who has it while the transaction is under way is not followed
                 self.history.live.pop(token, None)
         self.history.units.append(unit)
@@ -269,6 +271,23 @@ class Run:
                 self.history.spare_again()
 
         transaction.commit(done)
+
+    def _give_up_in(self, transaction: Transaction, consumer: Consumer, held: list[int], unit: Unit) -> None:
+        """Let a transaction give back or reject one more delivery."""
+        kind = self.rng.choice(["", "nack", "reject"])
+        if not held or not kind:
+            return
+        seq = self.rng.choice(held)
+        token = self.history.token(consumer.unsettled[seq].message, consumer.group)
+        if kind == "nack":
+            transaction.nack(consumer, [seq], self.rng.choice([None, 0, 100]), "no")
+        else:
+            transaction.reject(consumer, [seq], "bad")
+        options = consumer.queue.options
+        if (kind == "reject" or options.max_tries) and not options.dead_letter:
+            unit.acks.append(token)
+        else:
+            self.history.live.pop(token, None)
 
     def options(self) -> None:
         """Change what a queue does with messages that fail."""
