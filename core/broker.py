@@ -24,6 +24,7 @@ from curbstone.core.publish import Publish, Published
 from curbstone.core.queue import Queue
 from curbstone.core.reader import Cache
 from curbstone.core.replay import Replay
+from curbstone.core.stats import Commits
 from curbstone.core.transaction import Transaction
 
 QUEUES = "queues"
@@ -53,6 +54,7 @@ class Broker:
         self.max_ttl_ms = max_ttl_ms
         self.cache = Cache()
         self.journal = Journal(host, disk)
+        self.commits = Commits()
         self.is_stopping = False
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}

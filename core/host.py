@@ -31,6 +31,9 @@ class Host(Protocol):
     def now_ms(self) -> int:
         """Engine time: the wall clock at start plus what has passed since by a clock that never jumps."""
 
+    def now_us(self) -> int:
+        """Microseconds of a clock that never jumps; only differences mean something."""
+
     def wall_ms(self) -> int:
         """Wall-clock milliseconds since the epoch."""
 
@@ -63,6 +66,10 @@ class AsyncioHost:
     def now_ms(self) -> int:
         """See `Host.now_ms`."""
         return self._started_wall_ms + (time.monotonic_ns() - self._started_ns) // 1_000_000
+
+    def now_us(self) -> int:
+        """See `Host.now_us`."""
+        return time.monotonic_ns() // 1000
 
     def wall_ms(self) -> int:
         """See `Host.wall_ms`."""

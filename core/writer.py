@@ -172,16 +172,20 @@ class Writer:
                 self._fail("no space left on the disk", QueueFull("no space left on the disk"))
             return
         self._busy = True
-        started_ms = queue.host.now_ms()
+        started_us = queue.host.now_us()
 
         def done(_: object, error: BaseException | None) -> None:
             self._busy = False
+            commits = queue.broker.commits
             queue.stats.commits += 1
-            queue.stats.commit_ms += queue.host.now_ms() - started_ms
             if error is None:
+                commits.took_us.add(queue.host.now_us() - started_us)
+                commits.messages.add(len(batch.messages))
+                commits.syncs += queue.syncs_always
                 log.succeeded(commit)
                 self._succeeded(batch, commit)
             else:
+                commits.failed += 1
                 self._commit_failed(batch, commit, error)
 
         queue.host.submit(commit.run, done)
@@ -303,6 +307,8 @@ class Writer:
                 queue.report(f"syncing {queue.log.active.path} failed: {error}")
                 queue.log.fenced = True
                 queue.probe = True
+            else:
+                queue.broker.commits.syncs += 1
             self.flush()
 
         queue.host.submit(file.sync, done)

@@ -7,15 +7,16 @@ asks. Figures of each queue are bounded in number; the totals are of all queues,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.names import QueueName
-from curbstone.core.stats import Stats
+from curbstone.core.stats import Commits, Histogram, Stats
 from curbstone.gateway.reply import reply
 from curbstone.gateway.traffic import Counted
 from curbstone.gateway.waiting import in_thread
@@ -58,13 +59,44 @@ _BY_PROTOCOL = {
     "messages_delivered": ("delivered", "Messages handed to consumers"),
     "messages_acknowledged": ("acked", "Deliveries acknowledged"),
 }
-_COUNTERS = (*(field for field, _ in _TOTALS.values()), "commits", "commit_ms")
+_COUNTERS = tuple(field for field, _ in _TOTALS.values())
 
 
 class _QueueFigures(NamedTuple):
     name: QueueName
     gauges: dict[str, float]
     counters: dict[str, int]
+
+
+class _CommitFigures(NamedTuple):
+    """A copy, for it is written out in another thread than the one that counts."""
+
+    took_us: _HistogramFigures
+    messages: _HistogramFigures
+    syncs: int
+    failed: int
+
+    @classmethod
+    def of(cls, commits: Commits) -> _CommitFigures:
+        took_us, messages = _HistogramFigures.of(commits.took_us), _HistogramFigures.of(commits.messages)
+        return cls(took_us, messages, commits.syncs, commits.failed)
+
+
+class _HistogramFigures(NamedTuple):
+    bounds: tuple[int, ...]
+    counts: list[int]
+    sum: int
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> _HistogramFigures:
+        return cls(histogram.bounds, list(histogram.counts), histogram.sum)
+
+    def family(self, name: str, text: str, sync: str, unit: float = 1) -> Metric:
+        """Return it as Prometheus wants it: each bucket with what is in those before; `unit` is of the values."""
+        texts = [str(bound / unit) for bound in self.bounds] + ["+Inf"]
+        family = HistogramMetricFamily(name, text, labels=("sync",))
+        family.add_metric((sync,), list(zip(texts, accumulate(self.counts), strict=True)), self.sum / unit)
+        return family
 
 
 class Metrics:
@@ -97,7 +129,9 @@ class Metrics:
             for name, counted in self._protocols.items()
         }
         health = self._broker.health()
-        return Snapshot([_figures_of(queue) for queue in shown], totals, protocols, len(queues), health.ok, health.sync)
+        figures = [_figures_of(queue) for queue in shown]
+        commits = _CommitFigures.of(self._broker.commits)
+        return Snapshot(figures, totals, protocols, commits, len(queues), health.ok, health.sync)
 
     def _remember(self, queues: list[Queue]) -> None:
         now = {queue.uid: queue.stats for queue in queues}
@@ -132,6 +166,7 @@ class Snapshot(NamedTuple):
     queues: list[_QueueFigures]
     totals: dict[str, int]
     protocols: dict[str, dict[str, int]]
+    commits: _CommitFigures
     queues_count: int
     is_healthy: bool
     sync: str
@@ -147,14 +182,11 @@ class Snapshot(NamedTuple):
         yield GaugeMetricFamily("curbstone_queues_left_out", "Queues without figures of their own here", left_out)
         for name, (field, text) in _TOTALS.items():
             yield CounterMetricFamily(f"curbstone_{name}", f"{text}, all queues", self.totals[field])
-        yield CounterMetricFamily("curbstone_syncs", "Commits made durable", self.totals["commits"])
-        seconds = self.totals["commit_ms"] / 1000
-        yield SummaryMetricFamily(
-            "curbstone_commit_duration_seconds", "Time a commit took", self.totals["commits"], seconds
-        )
-        yield SummaryMetricFamily(
-            "curbstone_commit_batch_messages", "Messages in a commit", self.totals["commits"], self.totals["published"]
-        )
+        commits = self.commits
+        yield commits.took_us.family("curbstone_commit_duration_seconds", "Time a commit took", self.sync, 1_000_000)
+        yield commits.messages.family("curbstone_commit_batch_messages", "Messages in a commit", self.sync)
+        yield CounterMetricFamily("curbstone_syncs", "Times that commits were made durable", commits.syncs)
+        yield CounterMetricFamily("curbstone_commits_failed", "Commits that the disk refused", commits.failed)
         yield from self._by_protocol()
         yield from self._by_queue()
 

@@ -67,10 +67,37 @@ async def test_totals_add_up_over_queues(gateway: Running) -> None:
 async def test_commits_are_counted_and_their_time_is_told(gateway: Running) -> None:
     before = await samples(gateway)
     await gateway.publish("a", "b", "c")
+    await gateway.http.post(MESSAGES + "/batch", json=[{"message": "d"}] * 7)
     after = await samples(gateway)
-    assert after["curbstone_syncs_total", ()] - before["curbstone_syncs_total", ()] == 3
-    assert after["curbstone_commit_duration_seconds_count", ()] == after["curbstone_syncs_total", ()]
-    assert after["curbstone_commit_batch_messages_sum", ()] == 3
+
+    def rise(name: str, *labels: str) -> float:
+        return (
+            after[f"curbstone_commit_{name}", (*labels, "never")]
+            - before[f"curbstone_commit_{name}", (*labels, "never")]
+        )
+
+    assert rise("duration_seconds_count") == rise("duration_seconds_bucket", "+Inf") == 4
+    assert rise("batch_messages_sum") == 10
+    assert [rise("batch_messages_bucket", bound) for bound in ("0.0", "1.0", "5.0", "10.0", "+Inf")] == [0, 3, 3, 4, 4]
+    assert after["curbstone_commits_failed_total", ()] == 0
+
+
+async def test_the_buckets_of_the_commits_are_cumulative(gateway: Running) -> None:
+    commits = gateway.broker.commits
+    for took_us in (1, 100, 101, 1_000_000, 60_000_000):
+        commits.took_us.add(took_us)
+    found = await samples(gateway)
+    name = "curbstone_commit_duration_seconds"
+    buckets = {labels[0]: value for (sample, labels), value in found.items() if sample == name + "_bucket"}
+    earlier = commits.took_us.count - 5
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert (
+        (buckets["10.0"], buckets["+Inf"])
+        == (earlier + 4, earlier + 5)
+        == (earlier + 4, found[name + "_count", ("never",)])
+    )
+    assert buckets["0.00025"] - buckets["0.0001"] >= 1
+    assert found[name + "_sum", ("never",)] == commits.took_us.sum / 1e6
 
 
 async def test_each_protocol_has_its_numbers(gateway: Running) -> None:

@@ -313,6 +313,9 @@ class SimHost:
     def now_ms(self) -> int:
         return self._now_ms
 
+    def now_us(self) -> int:
+        return self._now_ms * 1000
+
     def wall_ms(self) -> int:
         return self._now_ms + self.wall_offset_ms
 
