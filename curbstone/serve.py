@@ -23,12 +23,12 @@ from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
+from curbstone.core.traffic import Traffic
 from curbstone.gateway.app import create_app
 from curbstone.gateway.frames import binary_frame, text_frame
 from curbstone.gateway.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.traffic import Traffic
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
 from curbstone.settings import Address, Settings
@@ -145,8 +145,8 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
     listeners = []
     limits = Limits(body_bytes_max=settings.max_message_size)
     single_queue = settings.single_queue or None
+    stomp = StompServer(broker, host, limits=limits, single_queue=single_queue)
     if settings.stomp_addr is not None:
-        stomp = StompServer(broker, host, limits=limits, single_queue=single_queue)
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
     mqks = MqksServer(broker, host, limits=MqksLimits(body_bytes_max=settings.max_message_size))
     mq_traffic = Traffic()
@@ -167,7 +167,12 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
             gateway,
             more_routes=mq_routes(broker, gateway, settings.mq_delay, mq_traffic),
             more_sockets={"/stomp": sockets.open},
-            more_traffic={"mq": mq_traffic, "mqks": mqks.registry.traffic},
+            more_traffic={
+                "stomp": stomp.traffic,
+                "stomp-websocket": sockets.traffic,
+                "mq": mq_traffic,
+                "mqks": mqks.registry.traffic,
+            },
         )
         listeners.append(Listener("http", settings.http_addr, GatewayServer(app)))
     if settings.mqks_addr is not None:

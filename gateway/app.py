@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
+from curbstone.core.traffic import Traffic
 from curbstone.gateway import documents
 from curbstone.gateway.batch import Batch
 from curbstone.gateway.event_stream import EventStreams
@@ -26,7 +27,7 @@ from curbstone.gateway.reply import reply_problem
 from curbstone.gateway.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import Opener, Session, SocketRequest
-from curbstone.gateway.traffic import Counted, GatewayTraffic
+from curbstone.gateway.traffic import GatewayTraffic
 from curbstone.gateway.upkeep import Upkeep
 from curbstone.gateway.waiting import Polls
 
@@ -70,7 +71,7 @@ def routes(
     ]
 
 
-def server_routes(broker: Broker, protocols: Mapping[str, Counted]) -> list[BaseRoute]:
+def server_routes(broker: Broker, protocols: Mapping[str, Traffic]) -> list[BaseRoute]:
     """Return the routes beside those of queues: health, figures, documents."""
     health = Health(broker)
     return [
@@ -150,7 +151,7 @@ def create_app(
     *,
     more_routes: Sequence[BaseRoute] = (),
     more_sockets: Mapping[str, Opener] | None = None,
-    more_traffic: Mapping[str, Counted] | None = None,
+    more_traffic: Mapping[str, Traffic] | None = None,
 ) -> Gateway:
     """Return the gateway in front of a broker.
 

@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
+from curbstone.core.traffic import Traffic
 from curbstone.gateway import cloud_events
 from curbstone.gateway.body import parse_json, read_body
 from curbstone.gateway.idempotency import key_of
@@ -16,7 +17,6 @@ from curbstone.gateway.publication import event_message, message_of, put_body
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.traffic import Traffic
 from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:

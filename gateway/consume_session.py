@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from curbstone.core.consumer import Consumer
 from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
+from curbstone.core.traffic import Handouts, Traffic
 from curbstone.gateway.body import parse_json
 from curbstone.gateway.frames import Inbound, binary_frame, text_frame
 from curbstone.gateway.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.parameters import seconds_ms
 from curbstone.gateway.problem import Problem
 from curbstone.gateway.sockets import GOING_AWAY, Wire, error_frame
-from curbstone.gateway.traffic import Traffic
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -45,6 +45,7 @@ class ConsumeSession:
     ) -> None:
         self._queue = queue
         self._traffic = traffic or Traffic()
+        self._handouts = Handouts(self._traffic, queue)
         self._settles = settles
         self._limit = limit
         self._encoding = encoding
@@ -83,9 +84,7 @@ class ConsumeSession:
             else:
                 pieces.append(text_frame(b"{%b}" % inside))
                 pieces.append(binary_frame(message.body))
-        self._traffic.delivered += len(deliveries)
-        if not self._settles:
-            self._traffic.acked += len(deliveries)
+        self._handouts.count(deliveries, auto=not self._settles)
         self._wire.send(b"".join(pieces))
 
     def hold(self) -> None:
@@ -146,8 +145,10 @@ class ConsumeSession:
         seqs = [self._claim(ack_id)]
         if rejected:
             consumer.reject(seqs, error, self._on_settled)
+            self._traffic.rejected += 1
         else:
             consumer.nack(seqs, delay_ms, error, self._on_settled)
+            self._traffic.returned += 1
 
     def _claim(self, ack_id: str) -> int:
         """Return the seq of an unsettled delivery and forget it; raise for an id that names none."""

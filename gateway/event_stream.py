@@ -17,10 +17,10 @@ from starlette.types import Receive, Send
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Host
 from curbstone.core.queue import Outcome
+from curbstone.core.traffic import Traffic
 from curbstone.gateway.message_json import Encoding, lease_json
 from curbstone.gateway.parameters import COUNT_MAX
 from curbstone.gateway.reply import Header
-from curbstone.gateway.traffic import Traffic
 from curbstone.gateway.waiting import Bell, Departure, answer
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class EventStream:
             data = _in_one_line(lease_json(self.queue, lease, self._encoding))
             self._unwritten.append(lease.token)
             self._output.append(b"id: %b\ndata: %b\n\n" % (lease.token.encode(), data))
-        self._streams.traffic.delivered += len(leases)
+        self._streams.traffic.deliver([lease.delivery for lease in leases])
         self._bell.ring()
 
     def _idle_ms(self) -> int:

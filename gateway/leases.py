@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.queue import Outcome
+from curbstone.core.traffic import Traffic
 from curbstone.gateway.body import read_object
 from curbstone.gateway.event_stream import EventStreams
 from curbstone.gateway.message_json import lease_json
@@ -25,7 +26,6 @@ from curbstone.gateway.parameters import (
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.traffic import Traffic
 from curbstone.gateway.waiting import Polls, answer
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Leases:
         else:
             (leases,) = await answer(lambda done: queue.lease(count, duration_ms, done, group=group))
         texts = [lease_json(queue, lease, encoding) for lease in leases or ()]
-        self._traffic.delivered += len(texts)
+        self._traffic.deliver([lease.delivery for lease in leases or ()])
         await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}", 200, [(b"cache-control", b"no-store")])
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,6 +90,10 @@ class Leases:
         _, settled, stale = await answer(
             lambda done: queue.settle_leases(tokens, outcome, done, delay_ms=delay_ms, error=error)
         )
+        if reject:
+            self._traffic.rejected += settled
+        else:
+            self._traffic.returned += settled
         self._streams.settled(tokens)
         await reply_json(send, {"settled": settled, "stale": stale})
 

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Delivery, Message
+from curbstone.core.traffic import Traffic
 from curbstone.gateway import cloud_events
 from curbstone.gateway.body import read_body
 from curbstone.gateway.event_stream import EventStream, EventStreams
@@ -34,7 +35,6 @@ from curbstone.gateway.publication import event_message
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply, reply_json
 from curbstone.gateway.settings import MIB, GatewaySettings
-from curbstone.gateway.traffic import Traffic
 from curbstone.gateway.waiting import Polls, answer
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Messages:
         if delivery is None:
             await reply(send, 204)
             return
-        self._traffic.delivered += 1
+        self._traffic.deliver([delivery])
         self._traffic.acked += 1
         message = delivery.message
         fields = [

@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.names import QueueName
 from curbstone.core.stats import Commits, Histogram, Stats
+from curbstone.core.traffic import Traffic
 from curbstone.gateway.reply import reply
-from curbstone.gateway.traffic import Counted
 from curbstone.gateway.waiting import in_thread
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ _BY_PROTOCOL = {
     "messages_received": ("published", "Messages taken from producers"),
     "messages_confirmed": ("confirmed", "Messages confirmed to producers"),
     "messages_delivered": ("delivered", "Messages handed to consumers"),
+    "messages_redelivered": ("redelivered", "Those of them that had been delivered before"),
     "messages_acknowledged": ("acked", "Deliveries acknowledged"),
+    "messages_returned": ("returned", "Deliveries given back by their consumers (nack)"),
+    "messages_rejected": ("rejected", "Deliveries rejected: dead-lettered, or dropped without a dead-letter queue"),
 }
 _COUNTERS = tuple(field for field, _ in _TOTALS.values())
 
@@ -102,7 +105,7 @@ class _HistogramFigures(NamedTuple):
 class Metrics:
     """The handler of `/metrics`."""
 
-    def __init__(self, broker: Broker, protocols: Mapping[str, Counted]) -> None:
+    def __init__(self, broker: Broker, protocols: Mapping[str, Traffic]) -> None:
         self._broker = broker
         self._protocols = dict(protocols)
         self._seen: dict[str, Stats] = {}

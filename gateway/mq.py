@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from curbstone.core.errors import NoSuchQueue, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
+from curbstone.core.traffic import Traffic
 from curbstone.gateway.body import read_body
 from curbstone.gateway.guard import Guard
 from curbstone.gateway.metadata import block_of_http, http_headers, is_kept
@@ -21,7 +22,6 @@ from curbstone.gateway.problem import Problem
 from curbstone.gateway.reply import reply
 from curbstone.gateway.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.traffic import Traffic
 from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _Mq:
         if not leases:
             await reply(send, 204)
             return
-        self._traffic.delivered += 1
+        self._traffic.deliver([leases[0].delivery])
         message = leases[0].delivery.message
         fields = [
             *http_headers(message.headers),

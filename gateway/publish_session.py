@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
 from curbstone.core.message import Message
+from curbstone.core.traffic import Traffic
 from curbstone.gateway.body import parse_json
 from curbstone.gateway.frames import Inbound, text_frame
 from curbstone.gateway.publication import check_size, message_of, put_body
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import GOING_AWAY, TOO_BIG, Wire, error_frame
-from curbstone.gateway.traffic import Traffic
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue

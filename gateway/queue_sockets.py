@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import queue_name
+from curbstone.core.traffic import Traffic
 from curbstone.gateway.consume_session import ConsumeSession
 from curbstone.gateway.guard import Guard
 from curbstone.gateway.parameters import (
@@ -23,7 +24,6 @@ from curbstone.gateway.problem import Problem
 from curbstone.gateway.publish_session import PublishSession
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import Opener, Session, SocketRequest
-from curbstone.gateway.traffic import Traffic
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker

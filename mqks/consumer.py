@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from curbstone.core.message import Delivery
 from curbstone.core.names import QueueName
+from curbstone.core.traffic import Handouts, Traffic
 from curbstone.mqks import codec
-from curbstone.mqks.traffic import Traffic
 
 if TYPE_CHECKING:
     from curbstone.core.consumer import Consumer
@@ -51,19 +51,19 @@ class QueueConsumer:
         self._traffic = traffic
         self.engine: Consumer
         self._queue: Queue
+        self._handouts: Handouts
         self._event = queue_name.queue.encode()
         self._seqs: dict[bytes, list[int]] = {}
 
     def bind(self, queue: Queue, engine: Consumer) -> None:
         """Tie it to its queue; once, before any delivery."""
         self._queue = queue
+        self._handouts = Handouts(self._traffic, queue)
         self.engine = engine
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Write the lines of these deliveries."""
-        self._traffic.delivered += len(deliveries)
-        if not self.manual_ack:
-            self._traffic.acked += len(deliveries)
+        self._handouts.count(deliveries, auto=not self.manual_ack)
         lines = []
         for delivery in deliveries:
             message = delivery.message

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.names import QueueName
+from curbstone.core.traffic import Traffic
 from curbstone.mqks import codec
 from curbstone.mqks.consumer import QueueConsumer
-from curbstone.mqks.traffic import Traffic
 from curbstone.mqks.wishes import Unused
 
 if TYPE_CHECKING:

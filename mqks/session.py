@@ -253,7 +253,11 @@ class Session:
         self._settle(request, ack)
 
     def _reject(self, request: Request) -> None:
-        self._settle(request, lambda engine, seqs, done: engine.nack(seqs, on_done=done))
+        def reject(engine: Consumer, seqs: Sequence[int], done: Done) -> None:
+            engine.nack(seqs, on_done=done)
+            self._traffic.returned += len(seqs)
+
+        self._settle(request, reject)
 
     def _settle(self, request: Request, settle: Callable[[Consumer, Sequence[int], Done], None]) -> None:
         consumer_id, msg_id = wishes.parse_settle(request.rest)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
+from curbstone.core.traffic import Traffic
 from curbstone.stomp import frames
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
@@ -25,9 +26,16 @@ class Connection:
     """
 
     def __init__(
-        self, broker: Broker, limits: Limits, name: str, single_queue: QueueName | None, changed: Callable[[], None]
+        self,
+        broker: Broker,
+        limits: Limits,
+        name: str,
+        single_queue: QueueName | None,
+        changed: Callable[[], None],
+        traffic: Traffic,
     ) -> None:
         self.broker = broker
+        self.traffic = traffic
         self.limits = limits
         self.name = name
         self.single_queue = single_queue

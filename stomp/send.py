@@ -168,6 +168,7 @@ class _Run:
         # Small bodies may come with large headers and receipts, and those wait in memory as well.
         self._bytes = sum([len(message.body) + len(message.headers) for message in messages])
         self._bytes += sum([len(receipt) for receipt in receipts if receipt is not None])
+        connection.traffic.published += len(messages)
         if self._publish(target, messages):
             connection.started(len(messages), self._bytes)
         elif asked := [receipt for receipt in receipts if receipt is not None]:
@@ -196,6 +197,8 @@ class _Run:
         self._done += count
         mine = self._receipts if count == len(self._receipts) else self._receipts[first : first + count]
         asked = [receipt for receipt in mine if receipt is not None]
+        if error is None:
+            connection.traffic.confirmed += count
         if error is not None and not self._is_harmless(error):
             connection.fail(error, mine[0] if mine else None)
         elif asked and not connection.lost:

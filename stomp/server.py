@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.traffic import Traffic
 from curbstone.stomp import private
 from curbstone.stomp.errors import one_line
 from curbstone.stomp.limits import Limits
@@ -50,6 +51,8 @@ class StompServer:
         self.limits = limits or Limits()
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = broker.health().sync
+        self.traffic = Traffic()
+        """Of all its connections."""
         self._listener: asyncio.Server | None = None
         self._clients: set[_Client] = set()
         self._empty = asyncio.Event()
@@ -132,6 +135,7 @@ class _Client(asyncio.Protocol):
             now_ms=now_ms,
             sync=server.sync,
             single_queue=server.single_queue,
+            traffic=server.traffic,
         )
         self._tick()
         server.joined(self)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
+from curbstone.core.traffic import Traffic
 from curbstone.stomp import connect, frames
 from curbstone.stomp.codec import ACK_BY_ID, V10, Frame, FrameParser, Head
 from curbstone.stomp.connection import Connection
@@ -51,9 +52,11 @@ class Session:
         sync: str = "always",
         single_queue: QueueName | None = None,
         sniffs: bool = True,
+        traffic: Traffic | None = None,
     ) -> None:
         """`sniffs`: whether the first bytes may be those of HTTP or TLS on the wrong port, to be answered as such."""
-        connection = self._connection = Connection(broker, limits, name, single_queue, changed)
+        connection = Connection(broker, limits, name, single_queue, changed, traffic or Traffic())
+        self._connection = connection
         connection.on_ending = self._on_ending
         self._parser = FrameParser(limits)
         self._publisher = Publisher(connection)

@@ -61,8 +61,10 @@ class Settler:
         done = _Settled(self._connection, 1, [receipt] if receipt is not None else [])
         if refusal.reject:
             subscription.consumer.reject(seqs, refusal.error, done)
+            self._connection.traffic.rejected += len(seqs)
         else:
             subscription.consumer.nack(seqs, refusal.delay_ms, refusal.error, done)
+            self._connection.traffic.returned += len(seqs)
         done.started()
         self._subscriptions.drop_drained(subscription)
 
@@ -81,6 +83,7 @@ class Settler:
             except CurbstoneError as error:
                 self._connection.fail(error, receipts[0] if receipts else None)
                 continue
+            self._connection.traffic.acked += len(seqs)
             done.started()
             self._subscriptions.drop_drained(subscription)
 

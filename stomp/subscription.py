@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from curbstone.core.message import Delivery
+from curbstone.core.traffic import Handouts
 from curbstone.stomp.codec import V12
 from curbstone.stomp.connection import Connection
 from curbstone.stomp.destinations import Destination
@@ -41,6 +42,7 @@ class Subscription:
         self.nack_delay_ms = KEUSS_NACK_DELAY_MS if destination.keuss else None
         self.consumer: Consumer
         self.queue: Queue
+        self._handouts: Handouts
         self.unwatch: Callable[[], None] = _nothing
         """Ends the watch over a private queue."""
         self.active = True
@@ -57,6 +59,7 @@ class Subscription:
         """Tie it to its queue; once, before any delivery."""
         self.queue = queue
         self.consumer = consumer
+        self._handouts = Handouts(self._connection.traffic, queue)
         self._start += f"{queue.uid}-"
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -64,6 +67,7 @@ class Subscription:
         connection = self._connection
         if connection.ending or connection.lost:
             return
+        self._handouts.count(deliveries, auto=self.mode == AUTO)
         out = connection.output
         silent = bool(out)
         version = connection.version

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.traffic import Traffic
 from curbstone.stomp import fields
 from curbstone.stomp.codec import Head
 from curbstone.stomp.connection import Connection
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class _Open:
     """One open transaction."""
 
-    __slots__ = ("builder", "bytes", "frames", "settled", "touched")
+    __slots__ = ("acked", "builder", "bytes", "frames", "published", "rejected", "returned", "settled", "touched")
 
     def __init__(self, builder: Transaction) -> None:
         self.builder = builder
@@ -34,6 +35,17 @@ class _Open:
         self.touched: dict[int, Subscription] = {}
         self.frames = 0
         self.bytes = 0
+        self.published = 0
+        self.acked = 0
+        self.returned = 0
+        self.rejected = 0
+
+    def count(self, traffic: Traffic) -> None:
+        """Count what it did: it is on disk."""
+        traffic.confirmed += self.published
+        traffic.acked += self.acked
+        traffic.returned += self.returned
+        traffic.rejected += self.rejected
 
 
 class Transactions:
@@ -61,12 +73,14 @@ class Transactions:
             raise ProtocolError("a transaction can't send to a topic", head.lines["destination"])
         queue = self._connection.broker.ensure(plan.target.name)
         transaction.builder.publish(queue, plan.message(body))
+        transaction.published += 1
 
     def ack(self, head: Head) -> None:
         """Put an ACK in its transaction."""
         transaction = self._count(head, 0)
         subscription, seqs = self._covered(head, transaction)
         transaction.builder.ack(subscription.consumer, seqs)
+        transaction.acked += len(seqs)
         self._settle(transaction, subscription, seqs)
 
     def nack(self, head: Head) -> None:
@@ -76,8 +90,10 @@ class Transactions:
         refusal = self._settler.refusal(head, subscription)
         if refusal.reject:
             transaction.builder.reject(subscription.consumer, seqs, refusal.error)
+            transaction.rejected += len(seqs)
         else:
             transaction.builder.nack(subscription.consumer, seqs, refusal.delay_ms, refusal.error)
+            transaction.returned += len(seqs)
         self._settle(transaction, subscription, seqs)
 
     def commit(self, head: Head, receipt: bytes | None) -> list[Subscription]:
@@ -87,12 +103,15 @@ class Transactions:
         connection = self._connection
 
         def done(error: CurbstoneError | None) -> None:
+            if error is None:
+                transaction.count(connection.traffic)
             if error is not None:
                 connection.fail(error, receipt)
             elif not connection.lost:
                 connection.receipt(receipt)
             connection.confirmed(transaction.frames + 1, transaction.bytes)
 
+        connection.traffic.published += transaction.published
         transaction.builder.commit(done)
         connection.started(transaction.frames + 1, transaction.bytes)
         return list(transaction.touched.values())

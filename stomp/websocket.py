@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.traffic import Traffic
 from curbstone.stomp import frames, private
 from curbstone.stomp.errors import ProtocolError, one_line
 from curbstone.stomp.limits import Limits
@@ -83,6 +84,8 @@ class StompSockets:
         self.limits = limits or Limits()
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = broker.health().sync
+        self.traffic = Traffic()
+        """Of all its connections."""
         private.clear(broker)
 
     def open(self, request: Request) -> StompSocket:
@@ -135,6 +138,7 @@ class StompSocket:
             sync=sockets.sync,
             single_queue=sockets.single_queue,
             sniffs=False,
+            traffic=sockets.traffic,
         )
         self._tick()
 

@@ -91,11 +91,8 @@ async def test_the_buckets_of_the_commits_are_cumulative(gateway: Running) -> No
     buckets = {labels[0]: value for (sample, labels), value in found.items() if sample == name + "_bucket"}
     earlier = commits.took_us.count - 5
     assert list(buckets.values()) == sorted(buckets.values())
-    assert (
-        (buckets["10.0"], buckets["+Inf"])
-        == (earlier + 4, earlier + 5)
-        == (earlier + 4, found[name + "_count", ("never",)])
-    )
+    assert (buckets["10.0"], buckets["+Inf"]) == (earlier + 4, earlier + 5)
+    assert found[name + "_count", ("never",)] == earlier + 5
     assert buckets["0.00025"] - buckets["0.0001"] >= 1
     assert found[name + "_sum", ("never",)] == commits.took_us.sum / 1e6
 
@@ -113,7 +110,7 @@ async def test_each_protocol_has_its_numbers(gateway: Running) -> None:
     numbers = {
         (name.removeprefix("curbstone_protocol_messages_"), *labels): value
         for (name, labels), value in found.items()
-        if name.startswith("curbstone_protocol_messages_") and labels != ("sse",)
+        if name.startswith("curbstone_protocol_messages_") and value
     }
     assert numbers == {
         ("received_total", "http"): 2, ("received_total", "websocket"): 1,

@@ -14,6 +14,7 @@ from typing import Any
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
+from curbstone.core.stats import Stats
 
 START_MS = 1_700_000_000_000
 
@@ -125,6 +126,7 @@ class FakeQueue:
         self.broker = broker
         self.name = name
         self.uid = f"u{len(broker.all) + 1}"
+        self.stats = Stats()
         self.items: dict[str, dict[int, Item]] = {"": {}}
         self.consumers: list[FakeConsumer] = []
         self.watchers: list[Callable[[], None]] = []
