@@ -165,7 +165,7 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
             broker,
             host,
             gateway,
-            more_routes=mq_routes(broker, gateway, settings.mq_delay, mq_traffic),
+            more_routes=lambda guard: mq_routes(broker, gateway, guard, settings.mq_delay, mq_traffic),
             more_sockets={"/stomp": sockets.open},
             more_traffic={
                 "stomp": stomp.traffic,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, Router
@@ -149,14 +149,14 @@ def create_app(
     host: Host,
     settings: GatewaySettings,
     *,
-    more_routes: Sequence[BaseRoute] = (),
+    more_routes: Callable[[Guard], Sequence[BaseRoute]] | None = None,
     more_sockets: Mapping[str, Opener] | None = None,
     more_traffic: Mapping[str, Traffic] | None = None,
 ) -> Gateway:
     """Return the gateway in front of a broker.
 
-    `more_routes` come after its own; `more_sockets` are the WebSockets of other protocols by path, `more_traffic`
-    what those protocols count, by their names, for /metrics.
+    `more_routes(guard)` returns those that come after its own; `more_sockets` are the WebSockets of other protocols
+    by path, `more_traffic` what those protocols count, by their names, for /metrics.
     """
     traffic = GatewayTraffic()
     protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
@@ -165,4 +165,5 @@ def create_app(
     polls = Polls()
     sockets = QueueSockets(broker, settings, guard, traffic.websocket, more_sockets)
     own = [*routes(broker, settings, guard, polls, streams, traffic), *server_routes(broker, protocols)]
-    return Gateway([*own, *more_routes], guard, sockets, polls, streams, settings.frame_bytes_max)
+    more = more_routes(guard) if more_routes is not None else ()
+    return Gateway([*own, *more], guard, sockets, polls, streams, settings.frame_bytes_max)

@@ -57,7 +57,7 @@ _BY_PROTOCOL = {
     "messages_received": ("published", "Messages taken from producers"),
     "messages_confirmed": ("confirmed", "Messages confirmed to producers"),
     "messages_delivered": ("delivered", "Messages handed to consumers"),
-    "messages_redelivered": ("redelivered", "Those of them that had been delivered before"),
+    "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
     "messages_acknowledged": ("acked", "Deliveries acknowledged"),
     "messages_returned": ("returned", "Deliveries given back by their consumers (nack)"),
     "messages_rejected": ("rejected", "Deliveries rejected: dead-lettered, or dropped without a dead-letter queue"),

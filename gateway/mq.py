@@ -38,10 +38,10 @@ _FETCH_ALLOW = (b"allow", b"GET, POST, OPTIONS")
 
 
 def mq_routes(
-    broker: Broker, settings: GatewaySettings, delay_s: float, traffic: Traffic | None = None
+    broker: Broker, settings: GatewaySettings, guard: Guard, delay_s: float, traffic: Traffic
 ) -> list[BaseRoute]:
     """Return the routes of the façade; `delay_s` is how long a fetched message stays away."""
-    mq = _Mq(broker, settings, max(round(delay_s * 1000), 1), traffic or Traffic())
+    mq = _Mq(broker, settings, guard, max(round(delay_s * 1000), 1), traffic)
     return [
         Route("/mq/{queue}/messages", Resource(GET=mq.fetch, POST=mq.add)),
         Route("/mq/{queue}/messages/{message_id}", Resource(DELETE=mq.remove)),
@@ -52,11 +52,13 @@ def mq_routes(
 class _Mq:
     """The handlers."""
 
-    def __init__(self, broker: Broker, settings: GatewaySettings, delay_ms: int, traffic: Traffic) -> None:
+    def __init__(
+        self, broker: Broker, settings: GatewaySettings, guard: Guard, delay_ms: int, traffic: Traffic
+    ) -> None:
         self._broker = broker
         self._settings = settings
         self._delay_ms = delay_ms
-        self._guard = Guard(settings)
+        self._guard = guard
         self._traffic = traffic
 
     async def look(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -94,7 +96,7 @@ class _Mq:
         """GET a message: it is away for `--mq-delay`, then it returns unless it was deleted."""
         if scope["method"] == "HEAD":
             raise Problem(405, "HEAD is not allowed here: fetching takes a message away for a while", (_FETCH_ALLOW,))
-        self._check_page(scope)
+        self._guard.check_page(scope)
         try:
             queue = self._broker.get(_name_in(scope))
         except NoSuchQueue:
@@ -126,14 +128,6 @@ class _Mq:
         except NoSuchQueue:
             pass
         await reply(send, 202)
-
-    def _check_page(self, scope: Scope) -> None:
-        """Refuse a page of another origin: fetching is a GET that takes something, and any page can cause a GET."""
-        headers = dict(scope["headers"])
-        origin = headers.get(b"origin", b"")
-        self._guard.check_socket_origin(origin, headers.get(b"host", b""))
-        if not origin and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
-            raise Problem(403, "pages of another origin may not fetch messages; see --cors-origin")
 
 
 def _name_in(scope: Scope) -> QueueName:
