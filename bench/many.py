@@ -2,6 +2,7 @@
 
 import select
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from bench.roles import Gate, Outcome
@@ -11,7 +12,7 @@ from bench.wire import BenchError, Wire
 SILENCE_S = 30
 
 
-class Line:
+class Line(ABC):
     """One connection and the requests it will send, laid out in a row, each of the same length."""
 
     def __init__(self, wire: Wire, requests: bytes, count: int) -> None:
@@ -28,9 +29,9 @@ class Line:
         self.wire.send(self._requests[at : at + self._length])
         self.sent += 1
 
+    @abstractmethod
     def confirmed(self) -> bool:
         """Reads once; True when the request in flight is confirmed. Raises BenchError on any other answer."""
-        raise NotImplementedError
 
 
 def run_lines(lines: Sequence[Line], gate: Gate, seconds: float) -> Outcome:

@@ -10,6 +10,7 @@ import re
 import selectors
 import socket
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import islice
 
@@ -85,7 +86,7 @@ class Sink:
                 key.data(events)
 
 
-class Peer:
+class Peer(ABC):
     """One connection; `feed` takes what arrived and returns what it could not use yet."""
 
     def __init__(self, sink: Sink, connection: socket.socket) -> None:
@@ -98,8 +99,9 @@ class Peer:
         self._out = memoryview(b"")
         sink.selector.register(connection, selectors.EVENT_READ, self._on_event)
 
+    @abstractmethod
     def feed(self, data: bytes) -> bytes:
-        raise NotImplementedError
+        """Answers what `data` completes; returns the rest."""
 
     def write(self, data: bytes) -> None:
         if self._out:
