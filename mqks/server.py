@@ -1,41 +1,23 @@
-"""The TCP server: the only file of this room that knows sockets, the loop and the clock.
-
-Each connection is an `asyncio.Protocol` around a `Session`: reads go in at once, what came out in a turn goes
-out in one write. A full socket holds the connection's consumers; a client is not read while too much of what
-it sent is on its way to the disk, or while too much output waits for it to read. A peer that vanished without
-a word is found by TCP keepalive.
-"""
+"""MQKS over TCP: a session on each connection of `net`, and the ids under which errors are found in the log."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import secrets
-import socket
 import string
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
 from curbstone.mqks.session import Session
+from curbstone.net.tcp import Connection, TcpServer
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
     from curbstone.core.host import Host
 
 log = logging.getLogger("curbstone.mqks")
-
-WRITE_BUFFER_BYTES = 256 * 1024
-"""Unsent output at which consumers are held."""
-BACKLOG = 1024
-KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Seconds and probes after which a peer that vanished without a word is given up, where the system can."""
-LINGER_S = 2.0
-"""After the last line the client gets this long to read it and close; see `_Client._part`."""
-STOP_S = 5.0
-"""How long `stop` waits for the clients to go before it cuts them off."""
 
 _BASE62 = string.digits + string.ascii_letters
 
@@ -45,181 +27,45 @@ def new_error_id() -> str:
     return datetime.now(UTC).strftime("%Y%m%d%H%M%S%f") + "".join([secrets.choice(_BASE62) for _ in range(4)])
 
 
-class MqksServer:
+class MqksServer(TcpServer):
     """Serves MQKS over TCP."""
 
     def __init__(self, broker: Broker, host: Host, *, limits: Limits | None = None) -> None:
+        super().__init__()
         self.limits = limits or Limits()
         self.registry = Registry(broker, host.call_later)
-        self._listener: asyncio.Server | None = None
-        self._clients: set[_Client] = set()
-        self._empty = asyncio.Event()
-        self._stopping = False
-
-    async def start(self, address: tuple[str, int]) -> tuple[str, int]:
-        """Listen and return the address bound."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: _Client(self), *address, backlog=BACKLOG)
-        bound = self._listener.sockets[0].getsockname()
-        return bound[0], bound[1]
 
     async def stop(self) -> None:
-        """Accept no more, let commits under way confirm, close."""
-        self._stopping = True
+        """See `TcpServer.stop`. That their consumers end now is no reason for queues to go."""
         self.registry.close()
-        if self._listener is not None:
-            self._listener.close()
-        for client in list(self._clients):
-            client.shut_down()
-        if self._clients:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), STOP_S)
-        for client in list(self._clients):
-            client.abort()
+        await super().stop()
 
-    def joined(self, client: _Client) -> None:
-        """A client connected."""
-        self._clients.add(client)
-        self._empty.clear()
-        if self._stopping:
-            client.shut_down()
-
-    def left(self, client: _Client) -> None:
-        """A client is gone."""
-        self._clients.discard(client)
-        if not self._clients:
-            self._empty.set()
+    def connection(self) -> _Client:
+        """See `TcpServer.connection`."""
+        return _Client(self)
 
 
-class _Client(asyncio.Protocol):
+class _Client(Connection[Session]):
     """One connection."""
 
     def __init__(self, server: MqksServer) -> None:
+        super().__init__(server, server.limits.output_bytes_max)
         self._server = server
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
-        self._session: Session
-        self._peer = ""
-        self._timer: asyncio.TimerHandle | None = None
-        self._flushing = False
-        self._reading = True
-        self._full = False
-        self._parting = False
-        self._eof = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the socket up and start the session."""
-        # A cast, for uvloop's transports have the methods and not the type.
-        self._transport = cast(asyncio.Transport, transport)
-        raw: socket.socket | None = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in KEEPALIVE.items():
-                if (option := getattr(socket, name, None)) is not None:
-                    raw.setsockopt(socket.IPPROTO_TCP, option, value)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._peer = "{}:{}".format(*transport.get_extra_info("peername", ("?", 0))[:2])
-        self._session = Session(self._server.registry, self._server.limits, self._changed, self._report)
-        self._server.joined(self)
+    def open(self) -> Session:
+        """See `Connection.open`."""
+        return Session(self._server.registry, self._server.limits, self.changed, self._report)
 
-    def data_received(self, data: bytes) -> None:
-        """Read on."""
-        session = self._session
-        if session.ending:
-            return
-        session.receive(data)
-        if session.congested or self._full:
-            self._steer()
-
-    def eof_received(self) -> bool:
-        """The client sends no more; it may have closed only its half and wait for the last answers."""
-        self._eof = True
-        if self._parting:
-            return False
-        self._session.end_input()
-        return True
-
-    def pause_writing(self) -> None:
-        """The socket is full."""
-        self._full = True
-        self._session.hold()
-        self._steer()
-
-    def resume_writing(self) -> None:
-        """The socket takes more."""
-        self._full = False
-        if not self._session.ending:
-            self._session.resume()
-        self._steer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._session.lose()
-        self._server.left(self)
+    def receive(self, data: bytes) -> None:
+        """See `Connection.receive`."""
+        self._session.receive(data)
 
     def shut_down(self) -> None:
-        """Take leave of the client: the server stops."""
+        """See `Connection.shut_down`."""
         self._session.shut_down()
-
-    def abort(self) -> None:
-        """Cut the connection."""
-        self._transport.abort()
 
     def _report(self, text: str) -> bytes:
         error_id = new_error_id()
         line = text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")
         log.warning("error %s: %s: %s", error_id, self._peer, line)
         return error_id.encode()
-
-    def _changed(self) -> None:
-        """The session has output, or is done: flush once for everything of this turn."""
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        session = self._session
-        output = session.take_output()
-        if output and not self._transport.is_closing():
-            self._transport.write(b"".join(output))
-        if session.closing:
-            self._part()
-        elif not self._reading:
-            self._steer()
-
-    def _steer(self) -> None:
-        """Read or do not read, as the session and the socket can take it."""
-        session = self._session
-        if session.ending or self._transport.is_closing():
-            return
-        full = self._full and self._transport.get_write_buffer_size() > self._server.limits.output_bytes_max
-        reading = not session.congested and not full
-        if reading == self._reading:
-            return
-        self._reading = reading
-        if reading:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
-
-    def _part(self) -> None:
-        """End so that the client really gets the last line.
-
-        Closing a socket with unread input makes the kernel send a reset, which destroys what the client has
-        not read yet. So only our half is closed, its input is read and dropped until it closes its half.
-        """
-        if self._parting or self._transport.is_closing():
-            return
-        self._parting = True
-        if not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
-        if self._eof:
-            self._transport.close()
-        elif self._transport.can_write_eof():
-            self._transport.write_eof()
-        self._timer = self._loop.call_later(LINGER_S, self._transport.abort)

@@ -45,6 +45,12 @@ class Host:
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000 + self.shift_ms
 
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_later(self, delay_ms: int, fn: Callable[[], object]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_ms / 1000, fn)
+
 
 class World:
     """A server and its peers."""
