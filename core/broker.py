@@ -295,7 +295,11 @@ class Broker:
         return self.get(name).meta.bindings
 
     def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
-        """Publish a copy to every queue bound to `event`; `on_done` once, when all are on disk or refused."""
+        """Publish a copy to every queue bound to `event`; `on_done` once, when all are on disk or refused.
+
+        A queue that was deleted meanwhile is bound no more: it is left out, and no error. Where several refuse it
+        is the first error that is told; the other queues have theirs.
+        """
         names = sorted(self._bound.get(event, ()))
         if not names or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
@@ -306,7 +310,8 @@ class Broker:
         def done(error: CurbstoneError | None, _first: int, count: int) -> None:
             nonlocal left, failed
             left -= count
-            failed = failed or error
+            if not isinstance(error, NoSuchQueue):
+                failed = failed or error
             if not left:
                 on_done(failed, 0, len(messages))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from heapq import heappop
 from typing import Any
 
 import pytest
 
-from curbstone.core.errors import BadRequest, Conflict, DataDirectoryError, NoSuchQueue, Unavailable
+from curbstone.core.errors import BadRequest, Conflict, DataDirectoryError, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message, numbered
@@ -213,6 +214,31 @@ def test_an_event_is_copied_to_every_bound_queue() -> None:
     answer = lab.answer(lambda done: lab.broker.publish_event("order", [message("m"), message("n")], done))
     assert answer == (None, 0, 2)
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"], [b"m", b"n"], []]
+
+
+def test_a_queue_that_goes_while_an_event_is_published_is_left_out() -> None:
+    """It was told as an error, although all queues that were still bound had the message."""
+    lab = Lab()
+    for name in ("a", "q", "z"):
+        lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
+
+    def publish_and_delete(done: Callable[..., None]) -> None:
+        lab.broker.publish_event("order", [message("m"), message("n")], done)
+        lab.broker.delete(Q, lambda _existed: None)
+
+    assert lab.answer(publish_and_delete, passing_ms=100) == (None, 0, 2)
+    assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"]] * 2
+
+
+def test_a_queue_that_refuses_an_event_is_told_and_the_others_have_theirs() -> None:
+    lab = Lab()
+    for name in ("a", "q", "z"):
+        lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
+    declare(lab, max_message_size=3)
+    (error, _, count) = lab.answer(partial(lab.broker.publish_event, "order", [message("few"), message("more")]))
+    assert isinstance(error, MessageTooLarge) and count == 2
+    found = {queue.name.queue: lab.bodies(queue) for queue in lab.broker.queues()}
+    assert found == {"a": [b"few", b"more"], "q": [b"few"], "z": [b"few", b"more"]}
 
 
 def test_an_event_nobody_is_bound_to_is_confirmed() -> None:
