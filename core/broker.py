@@ -267,32 +267,46 @@ class Broker:
 
     def bind(self, event: str, name: QueueName, on_done: Done) -> None:
         """Have messages published to `event` copied to a queue; `on_done` when on disk."""
-        queue = self.ensure(name)
-        self._bind(queue, queue.meta.bindings | {event_name(event)}, on_done)
+        meta = self.ensure(name).meta
+        self._bind(name, replace(meta, bindings=meta.bindings | {event_name(event)}), on_done)
 
     def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
         """Undo `bind`."""
-        queue = self.get(name)
-        self._bind(queue, queue.meta.bindings - {event}, on_done)
+        meta = self.get(name).meta
+        self._bind(name, replace(meta, bindings=meta.bindings - {event}), on_done)
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
         """Replace all bindings of a queue at once."""
-        self._bind(self.ensure(name), frozenset(map(event_name, events)), on_done)
+        meta = self.ensure(name).meta
+        self._bind(name, replace(meta, bindings=frozenset(map(event_name, events))), on_done)
 
-    def _bind(self, queue: Queue, bindings: frozenset[str], on_done: Done) -> None:
-        before = queue.meta.bindings
-        if bindings == before:
+    def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
+        """Like `rebind`, and note after how many seconds without a consumer the queue is to go; None for never.
+
+        The note outlives the server. The engine only keeps it: who asked for it acts on it.
+        """
+        meta = self.ensure(name).meta
+        self._bind(name, replace(meta, bindings=frozenset(map(event_name, events)), unused_s=unused_s), on_done)
+
+    def _bind(self, name: QueueName, meta: Meta, on_done: Done) -> None:
+        queue = self._queues[name]
+        before, bindings = queue.meta.bindings, meta.bindings
+        if meta == queue.meta:
             queue.opening.when_open(on_done)
             return
-        self._store(queue, replace(queue.meta, bindings=bindings), on_done)
+        self._store(queue, meta, on_done)
         for event in before - bindings:
-            self._bound[event].discard(queue.name)
+            self._bound[event].discard(name)
         for event in bindings - before:
-            self._bound.setdefault(event, set()).add(queue.name)
+            self._bound.setdefault(event, set()).add(name)
 
     def bindings(self, name: QueueName) -> frozenset[str]:
         """Return the events bound to a queue; raise NoSuchQueue."""
         return self.get(name).meta.bindings
+
+    def unused_s(self, name: QueueName) -> float | None:
+        """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
+        return self.get(name).meta.unused_s
 
     def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
         """Publish a copy to every queue bound to `event`; `on_done` once, when all are on disk or refused.

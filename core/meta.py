@@ -39,6 +39,8 @@ class Meta:
     """The declared groups, and the seq from which on each sees messages that name none."""
     bindings: frozenset[str] = frozenset()
     """The events bound to the queue."""
+    unused_s: float | None = None
+    """Seconds without a consumer after which the queue is to go, None for never. Kept for adapters, who act on it."""
 
     @property
     def options(self) -> QueueOptions:
@@ -54,7 +56,7 @@ class Meta:
 
     def encode(self) -> bytes:
         """Return the file's contents."""
-        facts = {
+        facts: dict[str, object] = {
             "format": META_FORMAT,
             "uid": self.uid,
             "project": self.name.project,
@@ -63,6 +65,8 @@ class Meta:
             "groups": dict(self.groups),
             "bindings": sorted(self.bindings),
         }
+        if self.unused_s is not None:
+            facts["unused_s"] = self.unused_s
         line = json.dumps(facts, separators=(",", ":")).encode()
         return line + b"\n%08x\n" % crc32(line)
 
@@ -77,7 +81,9 @@ class Meta:
             raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
         try:
             name = queue_name(facts["queue"], facts["project"])
-            return cls(facts["uid"], name, defaults, facts["options"], facts["groups"], frozenset(facts["bindings"]))
+            bindings = frozenset(facts["bindings"])
+            unused_s = facts.get("unused_s")
+            return cls(facts["uid"], name, defaults, facts["options"], facts["groups"], bindings, unused_s)
         except (KeyError, CurbstoneError) as error:
             raise DataDirectoryError(f"{path} is not understood: {error}") from error
 

@@ -2,13 +2,13 @@
 
 Consumers are known by the id their client chose. Two connections may have chosen the same: then each means
 its own, and whoever has none means the latest. `--delete-queue-when-unused` is a wish about a queue, set
-anew by each consume; it is kept in memory, so a queue whose consumers all ended with the server stays.
+anew by each consume and kept with the queue. When the server ends, so do all consumers, which is no reason
+for queues to go; after its start they have `RETURN_MS` to come back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from curbstone.core.errors import NoSuchQueue
@@ -20,6 +20,9 @@ from curbstone.mqks.wishes import Unused
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
+
+RETURN_MS = 60_000
+"""A queue that is to go when unused stays at least so long after a start, for its consumers to connect again."""
 
 USED_POLL_MS = 1000
 """How often to look whether a queue that consumers of other protocols still use is unused at last."""
@@ -42,17 +45,22 @@ class Registry:
         self.broker = broker
         self.traffic = Traffic()
         self.sessions: set[object] = set()
-        self.unused: dict[QueueName, Unused] = {}
-        """The queues that go when unused."""
+        self._is_open = True
         self._call_later = call_later
         self._by_id: dict[bytes, list[QueueConsumer]] = {}
         self._by_queue: dict[QueueName, dict[QueueConsumer, None]] = {}
         self._timers: dict[QueueName, Timer] = {}
         self._settling: dict[QueueName, int] = {}
 
+    def open(self) -> None:
+        """The server starts: queues of an earlier life go, unless they are used in time."""
+        for queue in self.broker.queues():
+            if (unused := self.unused(queue.name)) is not None and queue.name not in self._by_queue:
+                self._look_later(queue.name, max(round(unused.seconds * 1000), RETURN_MS))
+
     def close(self) -> None:
         """The server stops: queues are no longer deleted because their consumers go."""
-        self.unused.clear()
+        self._is_open = False
         for name in list(self._timers):
             self._stop_timer(name)
 
@@ -94,7 +102,7 @@ class Registry:
 
     def notify(self, name: QueueName, events: frozenset[str], but: QueueConsumer | None = None) -> None:
         """Tell the consumers of a queue what it is bound to now."""
-        unused = self.unused.get(name)
+        unused = self.unused(name)
         words = "".join([f" {event}" for event in sorted(events)])
         text = f"--update {name.queue}{words}{unused.text if unused else ''}"
         for consumer in self.consumers_of(name):
@@ -103,18 +111,21 @@ class Registry:
 
     # --- queues that go when unused
 
-    def set_unused(self, name: QueueName, wish: Unused | None) -> bool:
-        """Set or clear the wish; return whether that changed anything."""
-        before = self.unused.get(name)
-        if wish is None:
-            self.unused.pop(name, None)
-        else:
-            self.unused[name] = wish
-        return wish != before
+    def unused(self, name: QueueName) -> Unused | None:
+        """Return after how long a queue goes that has no consumer; None where it stays, or is no more."""
+        try:
+            seconds = self.broker.unused_s(name)
+        except NoSuchQueue:
+            return None
+        return Unused.after(seconds) if seconds is not None else None
+
+    @property
+    def unused_count(self) -> int:
+        """How many queues go when unused."""
+        return sum(self.unused(queue.name) is not None for queue in self.broker.queues())
 
     def forget(self, name: QueueName) -> None:
-        """The queue is being deleted: what was wished about it goes with it."""
-        self.unused.pop(name, None)
+        """The queue is being deleted."""
         self._stop_timer(name)
 
     def deleted(self, consumer: QueueConsumer) -> None:
@@ -145,8 +156,8 @@ class Registry:
         if consumers:
             return
         del self._by_queue[name]
-        unused = self.unused.get(name)
-        if unused is None:
+        unused = self.unused(name)
+        if unused is None or not self._is_open:
             return
         if unused.seconds:
             self._look_later(name, round(unused.seconds * 1000))
@@ -170,13 +181,11 @@ class Registry:
 
     def _delete_if_unused(self, name: QueueName) -> None:
         """Delete a queue that is to go and that nobody uses, also not over another protocol."""
-        if name not in self.unused or name in self._by_queue or name in self._settling:
+        if not self._is_open or self.unused(name) is None or name in self._by_queue or name in self._settling:
             return
-        with suppress(NoSuchQueue):
-            if self.broker.get(name).counts().consumers:
-                self._look_later(name, USED_POLL_MS)
-                return
-        del self.unused[name]
+        if self.broker.get(name).counts().consumers:
+            self._look_later(name, USED_POLL_MS)
+            return
         self.broker.delete(name, _ignore)
 
     def _uid(self, name: QueueName) -> str:

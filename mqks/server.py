@@ -35,6 +35,12 @@ class MqksServer(TcpServer):
         self.limits = limits or Limits()
         self.registry = Registry(broker, host.call_later)
 
+    async def start(self, address: tuple[str, int]) -> tuple[str, int]:
+        """Listen and return the address bound. Queues that are to go when unused may go from here on."""
+        bound = await super().start(address)
+        self.registry.open()
+        return bound
+
     async def stop(self) -> None:
         """See `TcpServer.stop`. That their consumers end now is no reason for queues to go."""
         self.registry.close()

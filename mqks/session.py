@@ -202,10 +202,12 @@ class Session:
             raise RequestError(f"a connection has at most {self._limits.consumers_max} consumers")
         before = self._bindings(wish)
         events = wish.binding.apply(before)
+        unused = self._registry.unused(wish.queue)
+        seconds = wish.unused.seconds if wish.unused else None
         # Bound before anything else changes: that can be refused.
-        self._start(request, lambda done: self._broker.rebind(wish.queue, events, done))
+        self._start(request, lambda done: self._broker.occupy(wish.queue, events, seconds, done))
         consumer = self._new_consumer(request.request_id, wish)
-        changed = self._registry.set_unused(wish.queue, wish.unused) or events != before
+        changed = unused != wish.unused or events != before
         if earlier is not None:
             self.end_consumer(earlier)
         self._registry.add(consumer)

@@ -87,7 +87,7 @@ _FIGURES: dict[str, Figure] = {
     "state.consumed": lambda registry: sum([queue.stats.delivered for queue in _queues(registry)]),
     "len(state.queues)": lambda registry: len(_queues(registry)),
     "len([uforuinstate.queues_used.values()ifu.is_set()])": lambda registry: registry.queues_used,
-    "len(state.queues_to_delete_when_unused)": lambda registry: len(registry.unused),
+    "len(state.queues_to_delete_when_unused)": lambda registry: registry.unused_count,
     "state.commands_put": lambda _: 0,
     "state.commands_got": lambda _: 0,
     "sum(c.qsize()forcinstate.commands_to_workers.values())": lambda _: 0,

@@ -26,6 +26,11 @@ class Unused(NamedTuple):
     text: str
     """The option as an --update writes it."""
 
+    @classmethod
+    def after(cls, seconds: float) -> Unused:
+        """Return the wish for so many seconds; 0 is written as the bare option."""
+        return cls(seconds, f" {_UNUSED}={seconds}" if seconds else f" {_UNUSED}")
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -96,10 +101,9 @@ def parse_consume(rest: bytes, window_max: int) -> Consume:
         elif word == _MANUAL_ACK:
             manual_ack = True
         elif word == _UNUSED:
-            unused = Unused(0, f" {_UNUSED}")
+            unused = Unused.after(0)
         elif name == _UNUSED and equals:
-            seconds = _seconds(value)
-            unused = Unused(seconds, f" {_UNUSED}={seconds}")
+            unused = Unused.after(_seconds(value))
         elif name == _WINDOW and equals:
             window = _window(value, window_max)
         else:

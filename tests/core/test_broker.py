@@ -381,3 +381,21 @@ def test_a_damaged_meta_is_told_by_name_and_nothing_is_removed() -> None:
     lab.disk.names[path].cache[:] = good
     lab.start(lab.host.wall_ms())
     assert lab.bodies(lab.broker.get(Q)) == [b"a"]
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_when_an_unused_queue_is_to_go_is_kept_with_it(how: str) -> None:
+    lab = Lab()
+    assert lab.answer(partial(lab.broker.occupy, Q, frozenset({"e"}), 5.5)) == (None,)
+    declare(lab, ttl=5)
+    lab.restart(how)
+    assert (lab.broker.unused_s(Q), lab.broker.bindings(Q), lab.broker.get(Q).options.ttl) == (
+        5.5,
+        frozenset({"e"}),
+        5.0,
+    )
+    lab.answer(lambda done: lab.broker.rebind(Q, frozenset({"f"}), done))
+    assert lab.broker.unused_s(Q) == 5.5, "only who says so changes it"
+    lab.answer(partial(lab.broker.occupy, Q, frozenset({"f"}), None))
+    lab.restart(how)
+    assert (lab.broker.unused_s(Q), lab.broker.bindings(Q)) == (None, frozenset({"f"}))

@@ -289,6 +289,47 @@ def test_the_latest_consume_says_whether_the_queue_goes(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("consumer_returns", [False, True])
+def test_a_queue_that_goes_when_unused_also_goes_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consumer_returns: bool
+) -> None:
+    async def ends_with_its_consumer(world: World) -> None:
+        await world.peer(
+            "c consume --confirm q e --delete-queue-when-unused --manual-ack", "m publish --confirm e kept"
+        )
+        await world.server.stop()
+        assert world.has("q"), "that the server ends is no reason for a queue to go"
+
+    async def starts_again(world: World) -> None:
+        assert world.has("q") and world.events("q") == {"e"}
+        peer = await world.peer()
+        assert await peer.ask("x _eval len(state.queues_to_delete_when_unused)") == "x ok 1"
+        if consumer_returns:
+            peer.send("c consume --confirm q --delete-queue-when-unused")
+            assert sorted(await peer.lines(2)) == ["c ok ", "c ok m event=e,retry=1 kept"]
+            assert not world.server.registry._timers, "it is used"
+            await world.leave(peer)
+        await until(lambda: not world.has("q"))
+
+    monkeypatch.setattr("curbstone.mqks.registry.RETURN_MS", 60_000 if consumer_returns else 50)
+    run(tmp_path, ends_with_its_consumer, starts_again)
+
+
+def test_a_queue_stays_over_a_restart_if_the_latest_consume_did_not_want_it_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def changes_its_mind(world: World) -> None:
+        peer = await world.peer(f"c consume --confirm q e {FIVE}")
+        peer.send("d consume --confirm q")
+        assert await peer.lines(2) == ["c ok --update q e", "d ok "]
+
+    async def starts_again(world: World) -> None:
+        assert world.has("q") and not world.server.registry._timers
+
+    monkeypatch.setattr("curbstone.mqks.registry.RETURN_MS", 0)
+    run(tmp_path, changes_its_mind, starts_again)
+
+
 def test_delete_queue(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer(f"c consume --confirm q e {FIVE}")
