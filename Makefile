@@ -53,7 +53,7 @@ bench: $(DEV)  ## Measure; prints figures and never fails on them
 sdk: sdk-tools  ## Make the Python and TypeScript clients in build/sdk
 	$(SDK_TOOLS)/bin/python tools/sdk/generate.py build/sdk
 
-interop-deps: $(INTEROP)  ## Install the clients that tests/interop talks to: npm packages and Chromium
+interop-deps: $(INTEROP)  ## Install the clients that tests/interop talks to: npm packages, Chromium, nc
 
 sdk-tools: $(SDK_TOOLS)/.installed  ## Install the tools that make and check the SDKs
 

@@ -153,7 +153,7 @@ def _of_json(line: bytes, number: int) -> Fields:
 def publishable(message: Fields) -> Fields:
     """Return what of a received message is published again: its body, its metadata, what it asks for."""
     kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups")
-    return {name: value for name, value in message.items() if name in kept or name.startswith("x-")}
+    return {name: value for name, value in message.items() if name in kept or name.startswith(("x-", "ce-"))}
 
 
 def _batches(groups: Iterable[Iterable[Fields]]) -> Iterator[list[Fields]]:

@@ -162,6 +162,23 @@ def test_move_keeps_order_and_metadata(run: Run, server: ServerProcess) -> None:
     assert counts(server, "b") == (247, 0, 0)
 
 
+def test_move_leaves_named_groups_their_messages_and_keeps_cloud_events(run: Run, server: ServerProcess) -> None:
+    """The attributes of a CloudEvent were dropped."""
+    with httpx.Client(base_url=f"{server.url}/v2/default/queues", trust_env=False) as http:
+        http.put("/a", json={"groups": ["g"]})
+        http.put("/b", json={"groups": ["h"]})
+        event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t", "ce-mine": "ü"}
+        batch = [{"message": "all", "ttl": 1000, **event}, {"message": "named", "groups": ["g"]}]
+        assert http.post("/a/messages/batch", json=batch).status_code == 201
+        assert good(run("move", "--from=a", "--to=b")).out == "1 messages moved\n"
+        left = http.post("/a/messages/lease", json={"count": 9, "group": "g"}).json()["messages"]
+        assert [message["message"] for message in left] == ["all", "named"]
+        for group in ("", "h"):
+            (moved,) = http.post("/b/messages/lease", json={"count": 9, "group": group}).json()["messages"]
+            assert {name: value for name, value in moved.items() if name.startswith("ce-")} == event
+            assert (moved["message"], moved["tries"]) == ("all", 0)
+
+
 def test_move_between_two_servers(run: Run, server: ServerProcess, tmp_path: Path) -> None:
     good(run("send", "a", "x"))
     with ServerProcess(tmp_path / "other") as other:

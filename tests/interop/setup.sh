@@ -1,5 +1,5 @@
 #!/bin/sh
-# Brings the clients that the tests in this folder talk to: npm packages, as the lock file says, and Chromium.
+# Brings the clients that the tests talk to: npm packages, as the lock file says, Chromium, and nc.
 # Where that is impossible this says why and goes on: the tests that miss something then fail and name it.
 set -u
 cd "$(dirname "$0")"
@@ -12,14 +12,18 @@ else
     complete=1
 fi
 
-if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
+# bring PACKAGE NAME: install what is not there.
+bring() {
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         export DEBIAN_FRONTEND=noninteractive
-        { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null || complete=1
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$1"; } >/dev/null || complete=1
     else
-        echo "interop: there is no Chromium, and only root on a system with apt-get can install it here" >&2
+        echo "interop: there is no $2, and only root on a system with apt-get can install it here" >&2
         complete=1
     fi
-fi
+}
+
+command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || bring chromium Chromium
+command -v nc >/dev/null || bring netcat-openbsd nc
 
 exit $complete

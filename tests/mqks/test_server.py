@@ -179,8 +179,8 @@ def test_keepalive_finds_peers_that_vanished(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-@pytest.mark.skipif(shutil.which("nc") is None, reason="there is no nc here")
 def test_hello_world_with_nc(server: ServerProcess) -> None:
+    assert shutil.which("nc"), "there is no nc; run `make interop-deps`, and see what it says if this stays"
     command = ["nc", server.mqks[0], str(server.mqks[1])]
     consumers = {}
     for name, queue, events in (
