@@ -16,10 +16,11 @@ from curbstone.command_options import Json
 from curbstone.core.disk import OsFile
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.format import Flag, Note, decode_entries, decode_floor, decode_notes
-from curbstone.core.meta import load_meta
+from curbstone.core.meta import Meta, load_meta
 from curbstone.core.options import QueueOptions
 from curbstone.core.recovery import Batch, Chain, Scan, find_chain
 from curbstone.failure import DAMAGED, FAILED, WRONG, CommandFailed
+from curbstone.revival import Revival
 
 QUEUES = "queues"
 # What the defaults are does not matter here: only what is wrong in the file does.
@@ -91,6 +92,11 @@ class Checked:
     segments: int = 0
     batches: int = 0
     messages: int = 0
+    """Message records in the log, settled ones too."""
+    live: int | None = None
+    """Messages that are not settled in every group; None where damage leaves no answer."""
+    pending: dict[str, int] = field(default_factory=dict)
+    """How many of them each group has to settle; "" is the unnamed one."""
     bytes: int = 0
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -116,21 +122,27 @@ def check(
             disk = ReadOnlyDisk(directory)
             entries = sorted(disk.list_dir(QUEUES))
             found = []
+            revival = Revival(disk)
+            transactions, journal_damage = _check_journal(revival)
             with progress("Checking", len(entries)) as done:
                 for entry in entries:
-                    found.append(check_queue(disk, f"{QUEUES}/{entry}"))
+                    found.append(check_queue(disk, f"{QUEUES}/{entry}", revival))
                     done(1)
     except OSError as error:
         raise CommandFailed(f"can't read {error.filename or directory}: {error.strerror}", FAILED) from None
-    is_damaged = any(checked.damage for checked in found)
+    is_damaged = bool(journal_damage) or any(checked.damage for checked in found)
     if as_json:
-        print_json({"ok": not is_damaged, "queues": [asdict(checked) for checked in found]})
+        journal = {"transactions": transactions, "damage": journal_damage}
+        print_json({"ok": not is_damaged, "journal": journal, "queues": [asdict(checked) for checked in found]})
         return DAMAGED if is_damaged else 0
     rows = [
-        [c.queue or "?", c.directory, c.segments, c.batches, c.messages, size(c.bytes), "DAMAGED" if c.damage else "ok"]
+        [c.queue or "?", c.directory, c.segments, c.batches, c.messages, "?" if c.live is None else c.live]
+        + [size(c.bytes), "DAMAGED" if c.damage else "ok"]
         for c in found
     ]
-    console().print(table(("QUEUE", "DIRECTORY", "SEGMENTS", "COMMITS", "MESSAGES", "SIZE", ""), rows))
+    console().print(table(("QUEUE", "DIRECTORY", "SEGMENTS", "COMMITS", "RECORDS", "LIVE", "SIZE", ""), rows))
+    for text in journal_damage:
+        console().print(f"DAMAGE {text}")
     for checked in found:
         for text in (*[f"DAMAGE {text}" for text in checked.damage], *[f"note   {text}" for text in checked.notes]):
             console().print(text)
@@ -158,7 +170,20 @@ def _nobody_else(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def check_queue(disk: ReadOnlyDisk, directory: str) -> Checked:
+def _check_journal(revival: Revival) -> tuple[int, list[str]]:
+    """Read the journal of transactions over several queues; return how many it holds, and what is wrong.
+
+    Bytes that do not check are no damage there: the file ends with what was never synced, or an earlier round.
+    """
+    try:
+        return revival.read_journal(), []
+    except OSError:
+        raise
+    except Exception as error:  # its checksum is right, and it is not what was written
+        return 0, [f"journal: it can't be decoded: {error}"]
+
+
+def check_queue(disk: ReadOnlyDisk, directory: str, revival: Revival) -> Checked:
     """Return what is found in the directory of one queue."""
     checked = Checked(directory)
     if directory.endswith(".gone"):
@@ -178,19 +203,37 @@ def check_queue(disk: ReadOnlyDisk, directory: str) -> Checked:
         checked.damage.append(f"{directory}/meta is not understood: {error}")
         return checked
     _check_chain(disk, chain, checked)
+    _count_live(revival, meta, checked)
     return checked
+
+
+def _count_live(revival: Revival, meta: Meta, checked: Checked) -> None:
+    """Replay the log as a start would, for what is still to be delivered."""
+    try:
+        revived = revival.queue(meta, checked.directory)
+    except OSError:
+        raise
+    except Exception as error:  # a fault in what checks, or in recovery: either way it would not start
+        checked.damage.append(f"{checked.directory}: the log can't be replayed: {type(error).__name__}: {error}")
+        return
+    checked.live = revived.live
+    checked.pending = revived.pending
+    checked.notes += [f"{checked.directory}: {text}" for text in revived.transactions]
 
 
 def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
     """Scan the segments. What lies below the floor was dropped, and is no damage whatever it looks like."""
     floor = 1
     last_batch = 0
-    damage = [(number, f"{checked.directory}: segment {number} is missing") for number in chain.missing]
+    damage = [(number, f"{checked.directory}: {_gap(number, chain)}") for number in chain.missing]
     for place, (segment, header) in enumerate(chain.segments):
         checked.segments += 1
         checked.bytes += segment.size
         if header is None:
-            damage.append((segment.number, f"{segment.path}: its header does not check"))
+            before = chain.segments[place - 1][0].number if place else 0
+            lost = f", and which segments lay between it and segment {before} is not known" if place else ""
+            lost = lost if before < segment.number - 1 else ""
+            damage.append((segment.number, f"{segment.path}: its header does not check{lost}"))
             continue
         floor = max(floor, header.floor)
         is_active = place == len(chain.segments) - 1
@@ -204,6 +247,14 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
             checked.notes.append(f"{segment.path}: a commit of {scan.torn_bytes} bytes was cut off by a crash")
     checked.damage += [text for number, text in damage if number >= floor]
     checked.notes += [f"{path}: left over, no part of the log" for path in chain.trash]
+
+
+def _gap(number: int, chain: Chain) -> str:
+    """Say what is missing where there is no segment `number`: the one before it is known from itself alone."""
+    before = max((segment.number for segment, _ in chain.segments if segment.number < number), default=0)
+    if before == number - 1:
+        return f"segment {number} is missing"
+    return f"segment {number} is missing, with all between it and " + (f"segment {before}" if before else "the oldest")
 
 
 def _check_batch(batch: Batch, checked: Checked, damage: list[tuple[int, str]], number: int) -> int:

@@ -316,6 +316,7 @@ def test_check_of_a_sound_directory(data: Path, tmp_path: Path) -> None:
     code, found = check(data, tmp_path)
     assert (code, found["ok"]) == (0, True)
     assert {queue["queue"]: queue["messages"] for queue in found["queues"]} == {"default/a": 1000, "default/b": 1}
+    assert {queue["queue"]: queue["live"] for queue in found["queues"]} == {"default/a": 990, "default/b": 1}
     assert "ok" in good(curbstone("check", str(data), cwd=tmp_path)).out
 
 

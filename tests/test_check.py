@@ -1,0 +1,140 @@
+"""`curbstone check` on directories that the simulated disk made: what is live, what is missing, what is to come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curbstone.core.format import SEGMENT_BYTES
+from tests.commands import curbstone
+from tests.core.lab import Lab, Peer, message
+
+DAMAGED = 6
+
+
+def directory(lab: Lab, tmp_path: Path) -> Path:
+    """Write what the lab's disk holds now to a real one."""
+    data = tmp_path / "data"
+    for path, inode in lab.disk.names.items():
+        file = data / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(inode.cache))
+    return data
+
+
+def checked(data: Path, tmp_path: Path) -> tuple[int, dict[str, Any]]:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    done = curbstone("check", str(data), "--json", cwd=tmp_path)
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before, "check writes nothing"
+    assert done.err == ""
+    return done.code, done.json[0]
+
+
+def segments(data: Path) -> list[Path]:
+    return sorted(data.glob("queues/*/*.seg"))
+
+
+def test_live_messages_are_told_from_records_and_by_group(tmp_path: Path) -> None:
+    lab = Lab()
+    queue = lab.queue("a", groups=["g"])
+    lab.publish(queue, *[b"%d" % number for number in range(10)])
+    lab.publish(queue, "named", groups=("h",))
+    for _ in range(4):
+        lab.pop(queue)
+    assert lab.pop(queue, "g") == b"0"
+    code, found = checked(directory(lab, tmp_path), tmp_path)
+    (of_queue,) = found["queues"]
+    assert (code, of_queue["messages"], of_queue["live"]) == (0, 11, 10), "one is settled in both groups"
+    assert of_queue["pending"] == {"": 6, "g": 9, "h": 1}
+
+
+def test_live_messages_are_counted_over_copies_and_dropped_segments(tmp_path: Path) -> None:
+    lab = Lab(cap=64 * 1024)
+    queue = lab.queue("a")
+    (kept,) = lab.publish(queue, "kept")
+    peer = Peer(lab, queue)
+    for _ in range(200):
+        peer.ack(*lab.publish(queue, b"x" * 1000))
+    data = directory(lab, tmp_path)
+    code, found = checked(data, tmp_path)
+    (of_queue,) = found["queues"]
+    assert segments(data)[0].name != "0000000001.seg"
+    assert (code, of_queue["live"], of_queue["pending"]) == (0, 1, {"": 1})
+    assert lab.bodies(queue) == [b"kept"] and kept == 1
+
+
+@pytest.mark.parametrize(
+    ("gone", "text"),
+    [
+        ([4], "segment 4 is missing"),
+        ([4, 5], "segment 5 is missing, with all between it and segment 3"),
+        ([1], "segment 1 is missing"),
+    ],
+)
+def test_a_missing_segment_is_damage(tmp_path: Path, gone: list[int], text: str) -> None:
+    lab = Lab()
+    queue = lab.queue("a")
+    for _ in range(60):
+        lab.publish(queue, b"x" * 9000)
+    data = directory(lab, tmp_path)
+    assert len(segments(data)) > 5
+    for path in segments(data):
+        if int(path.stem) in gone:
+            path.unlink()
+    code, found = checked(data, tmp_path)
+    (of_queue,) = found["queues"]
+    assert (code, [line.partition(": ")[2] for line in of_queue["damage"]]) == (DAMAGED, [text])
+    assert of_queue["live"] == of_queue["messages"] < 60
+
+
+def test_a_damaged_header_hides_what_lay_before_it(tmp_path: Path) -> None:
+    lab = Lab()
+    queue = lab.queue("a")
+    for _ in range(60):
+        lab.publish(queue, b"x" * 9000)
+    data = directory(lab, tmp_path)
+    _, _, _, missing, broken, *_ = segments(data)
+    missing.unlink()
+    broken.write_bytes(bytes(SEGMENT_BYTES) + broken.read_bytes()[SEGMENT_BYTES:])
+    code, found = checked(data, tmp_path)
+    (text,) = found["queues"][0]["damage"]
+    assert code == DAMAGED
+    assert text.endswith("does not check, and which segments lay between it and segment 3 is not known")
+
+
+def test_what_the_journal_has_still_to_bring_is_counted_and_told(tmp_path: Path) -> None:
+    lab = Lab()
+    first, second = lab.queue("a"), lab.queue("b")
+    lab.publish(first, "old", "older")
+    peer = Peer(lab, first)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    transaction.publish(second, message("new"))
+    transaction.publish(second, message("newer"))
+    transaction.commit(lambda _error: None)
+    while "journal" not in lab.disk.names or not lab.disk.names["journal"].cache:
+        assert lab.host.turn() or lab.host.work()
+    data = directory(lab, tmp_path)
+    code, found = checked(data, tmp_path)
+    assert (code, found["journal"]) == (0, {"transactions": 1, "damage": []})
+    queues = {queue["queue"]: queue for queue in found["queues"]}
+    assert {name: queue["live"] for name, queue in queues.items()} == {"default/a": 1, "default/b": 2}
+    assert queues["default/b"]["messages"] == 0, "it is not in the log yet"
+    assert "adds 2 messages and settles 0" in queues["default/b"]["notes"][0]
+    assert "adds 0 messages and settles 1" in queues["default/a"]["notes"][0]
+    lab.restart("kill")
+    assert [len(lab.bodies(lab.again(queue))) for queue in (first, second)] == [1, 2], "as a start has it"
+
+
+def test_a_journal_whose_work_is_done_is_not_to_come(tmp_path: Path) -> None:
+    lab = Lab()
+    first, second = lab.queue("a"), lab.queue("b")
+    transaction = lab.broker.transaction()
+    transaction.publish(first, message("m"))
+    transaction.publish(second, message("m"))
+    lab.answer(transaction.commit)
+    code, found = checked(directory(lab, tmp_path), tmp_path)
+    assert (code, found["journal"]["transactions"]) == (0, 1)
+    assert [(queue["live"], queue["notes"]) for queue in found["queues"]] == [(1, [])] * 2
