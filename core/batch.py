@@ -69,6 +69,7 @@ class Batch:
         self.end = 0
         self.marks: dict[str, int] = {}
         self.key_notes = b""
+        self.staged_notes = b""
         self._settled_parts: list[bytes] = []
         self._released_part = b""
         self._records_bytes = 0
@@ -175,7 +176,7 @@ class Batch:
             publish = inbox[0]
             if publish.refusal is not None:
                 self.taken.append(Taken(inbox.popleft(), 0, 0))
-            elif publish.atomic_bytes or publish.settles or publish.tx:
+            elif publish.atomic_bytes or publish.settles or publish.is_promised:
                 if not self._take_whole(publish, room, budget):
                     break
             elif not self._take_some(publish, room, budget):
@@ -192,7 +193,10 @@ class Batch:
         size = publish.atomic_bytes
         if self.messages or self.tx:
             return False
-        if not publish.tx:
+        if publish.mark is not None:
+            if not self._has_room_at_last(size):
+                return False
+        elif not publish.tx:
             if not self._has_room(size, budget):
                 return self._blocked(publish, size)
             most = settled_bytes("x" * 64, 1) * sum(len(end.deliveries) for end in publish.ends)
@@ -245,6 +249,16 @@ class Batch:
             return size <= budget
         overhead = BATCH_BYTES + SEGMENT_BYTES + self._records_bytes + self._writer._reserved
         return log.fits(size + overhead + self._queue.pending.settle_reserve)
+
+    def _has_room_at_last(self, size: int) -> bool:
+        """Return whether there is room for what was promised: settles and releases may have used what was kept.
+
+        Then it waits for the cleaner, to whom nothing but what is live counts, and that leaves the room.
+        """
+        log = self._queue.log
+        if log.fits(size) or self._writer._disk_full:
+            return True
+        return not self._queue.cleaner.can_make_room(size) and log.free_bytes - size > log.segment_bytes
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Let the cleaner make room, or refuse; True where the publish is done with."""
@@ -342,8 +356,10 @@ class Batch:
                 self.marks[group.name] = mark
                 if group.name:  # the segment with its last note may be the one that goes
                     notes += encode_delivered(group.name, mark)
-        self.key_notes = queue.keys.notes([part.publish for part in self.taken], queue.next_seq, floor)
-        return notes + self.key_notes
+        publishes = [part.publish for part in self.taken]
+        self.key_notes = queue.keys.notes(publishes, queue.next_seq, floor)
+        self.staged_notes = queue.staged.notes(publishes, floor)
+        return notes + self.key_notes + self.staged_notes
 
     def _delivered_soon(self, group: Group) -> int:
         """Return up to which seq messages of this very batch will be handed out as soon as it is on disk.

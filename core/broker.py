@@ -24,6 +24,7 @@ from curbstone.core.publish import Publish, Published
 from curbstone.core.queue import Queue
 from curbstone.core.reader import Cache
 from curbstone.core.replay import Replay
+from curbstone.core.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Commits
 from curbstone.core.transaction import Transaction
 
@@ -45,7 +46,15 @@ class Broker:
     """See the module's docstring. Everything is called on the host's thread."""
 
     def __init__(
-        self, host: Host, disk: Disk, defaults: QueueOptions, sync: SyncMode, max_ttl_ms: int, salt: Salt
+        self,
+        host: Host,
+        disk: Disk,
+        defaults: QueueOptions,
+        sync: SyncMode,
+        max_ttl_ms: int,
+        salt: Salt,
+        max_staged: int = BYTES_MAX,
+        staged_ttl_ms: int = TTL_MS,
     ) -> None:
         self.host = host
         self.disk = disk
@@ -62,6 +71,7 @@ class Broker:
         self._dirty: dict[Queue, None] = {}  # in order, so that a simulated run can be repeated
         self._turn_is_set = False
         self._closing: set[Queue] = set()
+        self.staging = Staging(self, salt, max_staged, staged_ttl_ms)
 
     @classmethod
     def open(
@@ -73,9 +83,11 @@ class Broker:
         sync: SyncMode,
         max_ttl_ms: int = 3_600_000,
         salt: Salt = random_salt,
+        max_staged: int = BYTES_MAX,
+        staged_ttl_ms: int = TTL_MS,
     ) -> Broker:
         """Recover all queues of a data directory; blocking. Raise DataDirectoryError."""
-        broker = cls(host, disk, defaults, sync, max_ttl_ms, salt)
+        broker = cls(host, disk, defaults, sync, max_ttl_ms, salt, max_staged, staged_ttl_ms)
         try:
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)
@@ -83,6 +95,7 @@ class Broker:
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
             broker._replay_journal()
+            broker.staging.recover()
         except OSError as error:
             raise DataDirectoryError(f"the data directory can't be read: {error}") from error
         return broker
@@ -212,8 +225,13 @@ class Broker:
     def _check(name: QueueName, options: QueueOptions, queue: Queue | None) -> None:
         if options.dead_letter == str(name):
             raise BadRequest("bad option dead_letter: a queue can't be its own")
-        if queue is not None and queue.opening.is_open and options.cap < min(queue.options.cap, queue.log.bytes):
-            raise Conflict(f"the queue holds {queue.log.bytes} bytes, more than a cap of {options.cap}")
+        if (
+            queue is not None
+            and queue.opening.is_open
+            and options.cap < min(queue.options.cap, queue.log.bytes + queue.writer.reserved)
+        ):
+            held = queue.log.bytes + queue.writer.reserved
+            raise Conflict(f"the queue holds {held} bytes, more than a cap of {options.cap}")
 
     def _store(self, queue: Queue, meta: Meta, on_done: Done) -> None:
         """Change what a queue is: in memory now, so that changes add up, and on disk in order."""
@@ -365,6 +383,7 @@ class Broker:
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, finish what is under way, then end consumers and close the files."""
         self.is_stopping = True
+        self.staging.stop()
         for queue in self._queues.values():
             if queue.pending.has_unlogged_marks:
                 queue.marks_due = True
@@ -373,13 +392,14 @@ class Broker:
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.is_idle or q.writer.failure)]
-        if working or self._closing or self._dirty:
+        if working or self._closing or self._dirty or self.staging.is_working:
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):
             queue.close(Unavailable("the server is shutting down"))
             queue.log.close()
         self.journal.close()
+        self.staging.close()
         self.disk.close()
         self.host.call_soon(on_done)
 

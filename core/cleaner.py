@@ -53,11 +53,14 @@ class Cleaner:
 
     # --- what is asked for
 
-    def can_make_room(self, size: int) -> bool:
-        """Return whether cleaning may make room for a publish of `size` bytes; if so it begins."""
+    def can_make_room(self, size: int, largest: int | None = None) -> bool:
+        """Return whether cleaning may make room for a publish of `size` bytes; if so it begins.
+
+        It is one batch, or has pieces of up to `largest` bytes.
+        """
         queue = self._queue
         live = queue.pending.runs.bytes_live + queue.pending.state_bytes
-        if not queue.log.fits_compacted(size, live) or not self._worth_trying():
+        if not queue.log.fits_compacted(size, live, size if largest is None else largest) or not self._worth_trying():
             return False
         if not self._blocked:
             self._blocked = True

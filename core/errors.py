@@ -6,7 +6,9 @@ protocol has such a thing, and a text for people that names the rule broken::
     CurbstoneError
     ├── BadRequest          400  a name, option or value breaks a rule
     ├── NoSuchQueue         404  the queue does not exist (or was deleted meanwhile)
+    ├── NoSuchTransaction   404  nothing is staged under the id, or not this part
     ├── Conflict            409  an option contradicts what the queue holds
+    │   └── AlreadyCommitted     the staged transaction has been committed
     ├── KeyReused           422  an idempotency key came back with other content
     ├── StaleDelivery       410  the delivery ended before it was settled
     ├── MessageTooLarge     413  larger than the queue's or the server's limit
@@ -38,10 +40,20 @@ class NoSuchQueue(CurbstoneError):
     status = 404
 
 
+class NoSuchTransaction(CurbstoneError):
+    """Nothing is staged under the id, or a part that was named is missing."""
+
+    status = 404
+
+
 class Conflict(CurbstoneError):
     """The request contradicts the state of the queue, such as a cap below what it holds."""
 
     status = 409
+
+
+class AlreadyCommitted(Conflict):
+    """The staged transaction has been committed: nothing can be added to it, and it can't be dropped."""
 
 
 class KeyReused(CurbstoneError):

@@ -76,6 +76,7 @@ class Note(IntEnum):
     FLOOR = 1  # the oldest segment there must be
     DELIVERED = 2  # a named group's delivered mark
     KEY = 3  # an idempotency key, and what was published under it
+    STAGED = 4  # how many messages of a staged transaction are in this log
 
 
 class SegmentHeader(NamedTuple):

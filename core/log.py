@@ -297,11 +297,18 @@ class Log:
             return size <= self.publish_room
         return size <= self.publish_room and self.free_bytes - size >= self._reserve_bytes(size + SEGMENT_BYTES)
 
-    def fits_compacted(self, size: int, live_bytes: int) -> bool:
-        """Return whether it would after everything but `live_bytes` of entries has been cleaned away."""
+    def fits_pieces(self, size: int, largest: int) -> bool:
+        """Return whether batches of `size` bytes in all, none larger than a segment or `largest`, leave it free."""
+        return size <= self.publish_room and self.free_bytes - size >= self._reserve_bytes(largest + SEGMENT_BYTES)
+
+    def fits_compacted(self, size: int, live_bytes: int, largest: int) -> bool:
+        """Return whether it would after everything but `live_bytes` of entries has been cleaned away.
+
+        `largest` is what of the `size` bytes has to go into one batch.
+        """
         compacted = live_bytes + live_bytes // 64 + SEGMENTS_PER_CAP * SEGMENT_BYTES
         room = self._cap - self._meta_bytes - self.aside_bytes - compacted
-        return room - size >= self._reserve_bytes(size + SEGMENT_BYTES)
+        return room - size >= self._reserve_bytes(largest + SEGMENT_BYTES)
 
     @property
     def room_in_active(self) -> int:

@@ -12,12 +12,19 @@ from curbstone.core.log import Commit, Segment
 from curbstone.core.message import Message
 from curbstone.core.reader import Reader
 from curbstone.core.runs import UNNAMED, Run, Runs, ranges_of
+from curbstone.core.staged_marks import MARK_NOTE_BYTES
 
 if TYPE_CHECKING:
     from curbstone.core.batch import Batch
     from curbstone.core.queue import Queue
 
 RELEASE_BYTES = 24
+
+
+def release_bytes(records: int) -> int:
+    """Return what so many records of releases take, one by one."""
+    size = RELEASE_BYTES * records
+    return size + size // 12
 
 
 class Pending:
@@ -149,8 +156,8 @@ class Pending:
         return self._kept_for(sum([group.pending - group.records for group in self.groups.values()]))
 
     def _kept_for(self, records: int) -> int:
-        size = RELEASE_BYTES * records
-        return size + size // 12 + KEY_NOTE_BYTES * len(self._queue.keys)  # batches and segments have headers, too
+        size = release_bytes(records)  # batches and segments have headers, too
+        return size + KEY_NOTE_BYTES * len(self._queue.keys) + MARK_NOTE_BYTES * len(self._queue.staged)
 
     def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
         """Settle in memory what the broker's journal says and the log does not; return what to write of it."""

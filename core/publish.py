@@ -37,12 +37,21 @@ class Release(NamedTuple):
         return [Released(self.group, d.message.seq, 1, d.tries + 1, self.due_ms) for d in self.deliveries]
 
 
+class StagedMark(NamedTuple):
+    """So many messages of a staged transaction are in a queue's log."""
+
+    number: int
+    """Of the transaction."""
+    messages: int
+
+
 class Publish:
     """Messages that wait to be written; those before `next` are done."""
 
     __slots__ = (
         "atomic_bytes",
         "key",
+        "mark",
         "messages",
         "next",
         "on_done",
@@ -70,6 +79,8 @@ class Publish:
         self.tx = 0
         """Number in the broker's journal: it has been promised, and is never refused."""
         self.reserved = 0
+        self.mark: StagedMark | None = None
+        """What is noted in the same batch where these are messages of a staged transaction: promised likewise."""
         self.key: tuple[bytes, bytes] | None = None
         """The idempotency key and digest, to be noted in the same batch."""
         self.refusal: CurbstoneError | None = None
@@ -79,3 +90,8 @@ class Publish:
     def ends(self) -> list[Settle | Release]:
         """The deliveries that it ends."""
         return [*self.settles, *self.releases]
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether it has happened already, elsewhere on disk: it is written sooner or later, and never refused."""
+        return bool(self.tx) or self.mark is not None

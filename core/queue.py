@@ -26,6 +26,7 @@ from curbstone.core.pending import RELEASE_BYTES, Pending
 from curbstone.core.publish import Publish, Published
 from curbstone.core.runs import UNNAMED, Run
 from curbstone.core.settling import Settling
+from curbstone.core.staged_marks import StagedMarks
 from curbstone.core.stats import Stats
 from curbstone.core.timers import Timers
 from curbstone.core.waiters import Answer, Lease, Waiter
@@ -73,6 +74,7 @@ class Queue:
         self.probe = False
         self.marks_due = False
         self.keys = Keys(self)
+        self.staged = StagedMarks()
         self.pending = Pending(self)
         self.expiry = Expiry(self)
         self.deaths = Deaths(self)
@@ -393,6 +395,8 @@ class Queue:
         self.marks_due = False
         for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
             self.keys.recover(payload, commit.segment.number)
+        for _kind, payload in decode_notes(batch.staged_notes, 0, len(batch.staged_notes)):
+            self.staged.recover(payload, commit.segment.number)
         self.cleaner.committed()
         self.timers.arm()
         self.changed()

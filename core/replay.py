@@ -150,6 +150,8 @@ class Replay:
                 self._mark(*decode_delivered(payload))
             elif kind == Note.KEY:
                 queue.keys.recover(payload, segment.number)
+            elif kind == Note.STAGED:
+                queue.staged.recover(payload, segment.number)
         self._mark(UNNAMED, header.delivered)
         queue.log.tx = max(queue.log.tx, header.tx)
 

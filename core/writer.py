@@ -109,19 +109,33 @@ class Writer:
         self._callbacks.append(on_done)
         self._queue.dirty()
 
-    def reserve(self, size: int) -> bool:
-        """Keep `size` bytes free for a promised publish, if they are there now."""
-        if size and not self._queue.log.fits(size + self._reserved + self._queue.pending.settle_reserve):
+    def reserve(self, size: int, largest: int | None = None) -> bool:
+        """Keep `size` bytes free for a promised publish, if they are there now.
+
+        They are for one batch, or for many in which no message takes more than `largest` bytes.
+        """
+        log = self._queue.log
+        wanted = size + self._reserved + self._queue.pending.settle_reserve
+        if size and not (log.fits(wanted) if largest is None else log.fits_pieces(wanted, largest)):
             return False
         self._reserved += size
         return True
+
+    def reserve_again(self, size: int) -> None:
+        """Keep bytes free that were reserved before a restart."""
+        self._reserved += size
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that are kept free for promised publishes."""
+        return self._reserved
 
     def unreserve(self, size: int) -> None:
         """Give reserved bytes back."""
         self._reserved -= size
 
     def refuse_all(self, error: CurbstoneError) -> None:
-        """Refuse what waits to be written, but for what was promised."""
+        """Refuse what waits to be written, but for what was promised; in a queue that has ended that, too."""
         self._refuse_publishes(error)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -131,7 +145,7 @@ class Writer:
         waiting = list(self._inbox)
         self._inbox.clear()
         for publish in waiting:
-            if publish.tx:
+            if publish.is_promised and not self._queue.is_closed:
                 self._inbox.append(publish)
             else:
                 self._refuse(publish, error)
@@ -232,7 +246,7 @@ class Writer:
         for callback in batch.callbacks:
             callback(answer)
         for publish, first, count in batch.taken:
-            if publish.tx:
+            if publish.is_promised:
                 continue
             if publish.settles or publish.atomic_bytes or publish.refusal:
                 publish.next = 0
@@ -240,6 +254,9 @@ class Writer:
             else:
                 assert publish.next == first + count
                 publish.on_done(answer, 0, count)
+        if queue.is_closed:
+            self.refuse_all(queue.refusal() or answer)
+            return
         if self._disk_full or (commit.rolled and not no_space):
             self._fail(text, answer)
             return
@@ -259,7 +276,7 @@ class Writer:
         self._handed = {key: item for key, item in handed.items() if key not in since} | self._handed
         self._released = batch.released + self._released
         for part in reversed(batch.taken):
-            if part.publish.tx:
+            if part.publish.is_promised:
                 part.publish.next = 0
                 self._inbox.appendleft(part.publish)
 

@@ -57,6 +57,18 @@ DefaultLimit = Annotated[
     str | None,
     _option("--default-limit", metavar="N", help="Window of a WebSocket consumer that names none. Default: 10"),
 ]
+MaxStaged = Annotated[
+    str | None,
+    _option("--max-staged", metavar="SIZE", help="Most that staged transactions may take on disk. Default: 1GiB"),
+]
+StagedTtl = Annotated[
+    str | None,
+    _option(
+        "--staged-ttl",
+        metavar="SECONDS",
+        help="When a staged transaction that is not committed and not called for is dropped. Default: 3600",
+    ),
+]
 MqDelay = Annotated[
     str | None,
     _option("--mq-delay", metavar="SECONDS", help="When a message fetched at /mq and not deleted returns. Default: 10"),
@@ -104,6 +116,8 @@ def serve(
     max_message_size: MaxMessageSize = None,
     max_ttl: MaxTtl = None,
     default_limit: DefaultLimit = None,
+    max_staged: MaxStaged = None,
+    staged_ttl: StagedTtl = None,
     mq_delay: MqDelay = None,
     single_queue: SingleQueue = None,
     cors_origin: CorsOrigin = None,

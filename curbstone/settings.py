@@ -122,6 +122,8 @@ class Settings(BaseSettings):
     max_message_size: Size = Field(default=1024 * 1024, ge=1, le=MESSAGE_BYTES_MAX)
     max_ttl: float = Field(default=3600, gt=0, le=SECONDS_MAX, allow_inf_nan=False)
     default_limit: int = Field(default=10, ge=1, le=LIMIT_MAX)
+    max_staged: Size = Field(default=1024 * 1024 * 1024, ge=1, le=CAP_BYTES_MAX)
+    staged_ttl: float = Field(default=3600, ge=1, le=SECONDS_MAX, allow_inf_nan=False)
     single_queue: str = ""
     cors_origin: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     http_host: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()

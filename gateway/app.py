@@ -28,6 +28,7 @@ from curbstone.gateway.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import Opener, Session, SocketRequest
 from curbstone.gateway.traffic import GatewayTraffic
+from curbstone.gateway.transactions import Transactions
 from curbstone.gateway.upkeep import Upkeep
 from curbstone.gateway.waiting import Polls
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 QUEUES = "/v2/{project}/queues"
 QUEUE = "/v2/{project}/queues/{queue}"
+TRANSACTION = "/v2/{project}/transactions/{id}"
 
 logger = logging.getLogger("curbstone.gateway")
 
@@ -57,6 +59,7 @@ def routes(
     batch = Batch(broker, settings, traffic.http)
     leases = Leases(broker, settings, polls, streams, traffic.http)
     upkeep = Upkeep(broker, settings)
+    transactions = Transactions(broker, settings, traffic.http)
     return [
         Route(QUEUE + "/messages", Resource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
         Route(QUEUE + "/messages/batch", Resource(POST=batch.post)),
@@ -68,6 +71,9 @@ def routes(
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
         Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
         Route(QUEUES, Resource(GET=queues.list)),
+        Route(TRANSACTION + "/parts/{part}", Resource(PUT=transactions.put_part)),
+        Route(TRANSACTION + "/commit", Resource(POST=transactions.commit)),
+        Route(TRANSACTION, Resource(GET=transactions.get, DELETE=transactions.delete)),
     ]
 
 

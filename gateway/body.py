@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -17,9 +18,7 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     What is left of a refused body is read and dropped by the HTTP server, so that the client sees
     the refusal in place of a reset connection.
     """
-    for name, value in scope["headers"]:
-        if name == b"content-length" and int(value) > bytes_max:
-            raise _too_large(bytes_max)
+    check_length(scope, bytes_max)
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
@@ -29,6 +28,26 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
             raise _too_large(bytes_max)
         return body
     return await _read_rest(body, receive, bytes_max)
+
+
+def check_length(scope: Scope, bytes_max: int) -> None:
+    """Raise Problem 413 for a body that is announced as larger."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > bytes_max:
+            raise _too_large(bytes_max)
+
+
+async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the body as it comes; raise ClientGone where the client goes before its end."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece: bytes = message.get("body", b"")
+        if piece:
+            yield piece
+        more = message.get("more_body", False)
 
 
 async def _read_rest(first: bytes, receive: Receive, bytes_max: int) -> bytes:

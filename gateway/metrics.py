@@ -134,7 +134,9 @@ class Metrics:
         health = self._broker.health()
         figures = [_figures_of(queue) for queue in shown]
         commits = _CommitFigures.of(self._broker.commits)
-        return Snapshot(figures, totals, protocols, commits, len(queues), health.ok, health.sync)
+        staging = self._broker.staging
+        staged = len(staging), staging.bytes
+        return Snapshot(figures, totals, protocols, commits, len(queues), *staged, health.ok, health.sync)
 
     def _remember(self, queues: list[Queue]) -> None:
         now = {queue.uid: queue.stats for queue in queues}
@@ -171,6 +173,8 @@ class Snapshot(NamedTuple):
     protocols: dict[str, dict[str, int]]
     commits: _CommitFigures
     queues_count: int
+    staged: int
+    staged_bytes: int
     is_healthy: bool
     sync: str
 
@@ -183,6 +187,8 @@ class Snapshot(NamedTuple):
         yield GaugeMetricFamily("curbstone_queues", "Queues", self.queues_count)
         left_out = self.queues_count - len(self.queues)
         yield GaugeMetricFamily("curbstone_queues_left_out", "Queues without figures of their own here", left_out)
+        yield GaugeMetricFamily("curbstone_staged_transactions", "Transactions staged or being committed", self.staged)
+        yield GaugeMetricFamily("curbstone_staged_bytes", "What their parts take on disk", self.staged_bytes)
         for name, (field, text) in _TOTALS.items():
             yield CounterMetricFamily(f"curbstone_{name}", f"{text}, all queues", self.totals[field])
         commits = self.commits

@@ -5,6 +5,7 @@ The member `message` beside `detail` is what Narconi's clients read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import orjson
@@ -20,11 +21,15 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Problem(Exception):
     """A request can't be answered as asked; `status` and the text say why."""
 
-    def __init__(self, status: int, detail: str, headers: Headers = ()) -> None:
+    def __init__(
+        self, status: int, detail: str, headers: Headers = (), members: Mapping[str, object] | None = None
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.headers = headers
+        self.members = members or {}
+        """More members of the JSON object."""
 
 
 class ClientGone(Exception):
@@ -52,6 +57,7 @@ def problem_body(problem: Problem) -> bytes:
             "status": problem.status,
             "detail": problem.detail,
             "message": problem.detail,
+            **problem.members,
         }
     )
 
