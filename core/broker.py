@@ -92,6 +92,7 @@ class Broker:
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)
                 disk.sync_dir("")
+            disk.sync_dir(QUEUES)  # a process that was killed may not have
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
             broker._replay_journal()

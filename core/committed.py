@@ -78,7 +78,7 @@ class Committed:
             self._records += 1
         if self._end < len(data):  # an append that was cut off, and was never answered
             file.truncate(self._end)
-            file.sync()
+        file.sync()  # a process that was killed may not have
         self._prune(len(self._ids))
 
     def messages_of(self, hashed: bytes) -> int | None:

@@ -93,9 +93,11 @@ class Journal:
         except FileNotFoundError:
             return []
         try:
+            file.sync()  # a process that was killed may have left what only the system's memory has
             data = file.read(0, file.size())
         finally:
             file.close()
+        self._disk.sync_dir("")
         recorded: list[Recorded] = []
         self._end = _decode(data, recorded)
         self.next_tx = max((part.tx for part in recorded), default=0) + 1

@@ -87,6 +87,9 @@ class Replay:
         log.floor = self._floor
         log.aside_bytes = aside_bytes(log.disk, log.directory)
         segments[-1].file = log.disk.open(segments[-1].path)
+        # A process that was killed may have left what only the system's memory has: it counts from here on.
+        segments[-1].file.sync()
+        log.disk.sync_dir(log.directory)
         log.recovered(segments, chain.newest_number)
         self._remove([*chain.trash, *(segment.path for segment in gone)])
         for name, delivered in self._delivered.items():

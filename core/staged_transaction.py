@@ -50,6 +50,8 @@ class StagedTransaction:
         self.messages = 0
         """Of what is being committed."""
         self.version = 0
+        self.is_made = False
+        """Whether there may be a directory."""
         self._jobs = 0
         self._idle: list[Callable[[], None]] = []
         self._is_durable = False
@@ -69,6 +71,7 @@ class StagedTransaction:
     def submit(self, job: Job, on_done: JobDone) -> None:
         """Run a job that works in the directory."""
         self._jobs += 1
+        self.is_made = True
 
         def done(result: object, error: BaseException | None) -> None:
             self._jobs -= 1

@@ -201,8 +201,12 @@ class Staging:
 
     def forget_empty(self, transaction: StagedTransaction) -> None:
         """Forget a transaction of which nothing was staged."""
-        if transaction.state is State.STAGED and not transaction.parts and not transaction.uploads:
+        if transaction.state is not State.STAGED or transaction.parts or transaction.uploads:
+            return
+        if transaction.is_made:
             self._drop(transaction, lambda _error: None)
+        else:
+            del self._transactions[transaction.hashed]
 
     def _drop(self, transaction: StagedTransaction, on_done: Done) -> None:
         transaction.state = State.DROPPING
@@ -286,6 +290,8 @@ class Staging:
             names = sorted(self.disk.list_dir(ROOT))
         except FileNotFoundError:
             return
+        self.disk.sync_dir("")
+        self.disk.sync_dir(ROOT)
         self.committed.recover()
         unfinished = set()
         queues = {queue.uid: queue for queue in self.broker.queues()}
@@ -305,11 +311,13 @@ class Staging:
 
     def _recover(self, directory: str, hashed: bytes) -> tuple[Commit, Marker] | None:
         """Take in what is in a transaction's directory; return the commit that has to go on, if there is one."""
+        self.disk.sync_dir(directory)  # what a process that was killed left is durable before it counts
         marker = load_marker(self.disk, directory)
         if self.committed.messages_of(hashed) is not None:  # all but the end of its files had happened
             self.disk.remove_tree(directory)
             return None
         transaction = StagedTransaction(self, hashed, f"{marker.project}/{marker.identifier}" if marker else directory)
+        transaction.is_made = True
         self._recover_parts(transaction, {name for name, _ in marker.files} if marker else None)
         if marker is None and not transaction.parts:
             self.disk.remove_tree(directory)
