@@ -22,6 +22,7 @@ from curbstone.core.consumer import Done
 from curbstone.core.errors import (
     AlreadyCommitted,
     BadRequest,
+    CurbstoneError,
     NoSuchTransaction,
     QueueFull,
     Unavailable,
@@ -48,6 +49,10 @@ _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _PART = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 logger = logging.getLogger("curbstone.core")
+
+
+def _nobody_asks(_error: CurbstoneError | None) -> None:
+    """Nobody waits for the answer."""
 
 
 class Look(NamedTuple):
@@ -204,53 +209,43 @@ class Staging:
         if transaction.state is not State.STAGED or transaction.parts or transaction.uploads:
             return
         if transaction.is_made:
-            self._drop(transaction, lambda _error: None)
+            self._drop(transaction, _nobody_asks)
         else:
             del self._transactions[transaction.hashed]
 
     def _drop(self, transaction: StagedTransaction, on_done: Done) -> None:
         transaction.state = State.DROPPING
+        self.remove(transaction, on_done)
 
-        def dropped(error: BaseException | None) -> None:
-            if error is None:
-                on_done(None)
-                return
-            transaction.state = State.STAGED
-            self._arm()
-            on_done(disk_error(error))
-
-        transaction.when_idle(lambda: self._remove(transaction, dropped))
-
-    def remove(self, transaction: StagedTransaction) -> None:
-        """Remove the files of a committed transaction, sooner or later."""
-
-        def removed(error: BaseException | None) -> None:
-            if error is not None and not self.is_stopping:
-                self.host.call_later(RETRY_MS, lambda: self.remove(transaction))
-
-        transaction.when_idle(lambda: self._remove(transaction, removed))
-
-    def _remove(self, transaction: StagedTransaction, on_done: Callable[[BaseException | None], None]) -> None:
-        """Remove the directory; renamed first, so that a crash leaves all or nothing of it."""
+    def remove(self, transaction: StagedTransaction, on_done: Done = _nobody_asks) -> None:
+        """Remove a transaction with its directory; `on_done` after the first attempt, others follow a failed one."""
         self._gone += 1
         gone = f"{ROOT}/gone-{self._gone}"
+        transaction.when_idle(lambda: self._remove(transaction, gone, on_done))
+
+    def _remove(self, transaction: StagedTransaction, gone: str, on_done: Done) -> None:
+        """Remove the directory; renamed first, so that a crash leaves all or nothing of it."""
 
         def job() -> None:
-            try:
+            with suppress(FileNotFoundError):  # nothing was ever written, or it was renamed by an earlier attempt
                 self.disk.rename(transaction.directory, gone)
-            except FileNotFoundError:  # nothing was ever written
-                return
             self.disk.sync_dir(ROOT)
             with suppress(OSError):  # the next start removes what is left
                 self.disk.remove_tree(gone)
 
         def done(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                logger.error("%s can't be removed: %s", transaction.directory, error)
-            else:
+            if error is None or isinstance(error, FileNotFoundError):
                 self.give_back(transaction.size)
                 del self._transactions[transaction.hashed]
-            on_done(error)
+                on_done(None)
+                return
+            logger.error("%s can't be removed, trying again: %s", transaction.directory, error)
+            on_done(disk_error(error))
+            self.host.call_later(RETRY_MS, again)
+
+        def again() -> None:
+            if not self.is_stopping:
+                self._remove(transaction, gone, _nobody_asks)
 
         transaction.submit(job, done)
 
@@ -279,7 +274,7 @@ class Staging:
                 transaction.touch()
             elif transaction.touched_ms <= oldest_ms:
                 logger.info("transaction %s was idle for too long: dropped", transaction.label)
-                self._drop(transaction, lambda _error: None)
+                self._drop(transaction, _nobody_asks)
         self._arm()
 
     # --- start and stop
@@ -305,6 +300,7 @@ class Staging:
                     marker = commit[1]
                     unfinished.add(marker.number)
                     commit[0].resume(marker, queues)
+        self.disk.sync_dir(ROOT)  # what was removed is gone before a directory of the same name is made
         for queue in queues.values():
             queue.staged.keep_only(unfinished)
         self._arm()

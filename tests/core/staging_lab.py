@@ -54,9 +54,7 @@ def commit(
     lab: Lab, identifier: str, parts: Sequence[str] | None = None, *, passing_ms: int = 0
 ) -> tuple[CurbstoneError | None, bool, int]:
     """Commit; return (error, repeated, messages)."""
-    answer = lab.answer(
-        lambda done: lab.broker.staging.commit(PROJECT, identifier, parts, done), passing_ms=passing_ms
-    )
+    answer = lab.answer(lambda done: lab.broker.staging.commit(PROJECT, identifier, parts, done), passing_ms=passing_ms)
     error, repeated, messages = answer
     assert error is None or isinstance(error, CurbstoneError)
     return error, bool(repeated), int(messages)

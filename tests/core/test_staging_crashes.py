@@ -173,7 +173,7 @@ def _number(lab: Lab) -> int:
     return commit._number
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_at_random_everything_arrives_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random transactions, others' messages, consumers, failing disks and crashes; the seed is the whole history."""
     dice = Random(seed)
@@ -208,7 +208,9 @@ def _one_transaction(
         contents = parts[str(part)] = {}
         for name in dice.sample(names, dice.randrange(1, 4)):
             sizes = [dice.choice([10, 300, 3000]) for _ in range(dice.randrange(1, 12))]
-            contents[name] = [b"%d %d %s %d " % (number, part, name.encode(), n) + b"x" * s for n, s in enumerate(sizes)]
+            contents[name] = [
+                b"%d %d %s %d " % (number, part, name.encode(), n) + b"x" * s for n, s in enumerate(sizes)
+            ]
             wanted[name].update(contents[name])
     for _ in range(100):
         if dice.random() < 0.5:
