@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from curbstone.core.committed import KEPT_MS
@@ -95,7 +97,7 @@ def test_the_list_of_ids_is_rewritten_when_most_of_it_is_old() -> None:
     for day in range(30):
         for number in range(100):
             hashed = b"%08d%08d" % (day, number)
-            assert lab.answer(lambda done, h=hashed: committed.add(h, 1, done)) == (None,)
+            assert lab.answer(partial(committed.add, hashed, 1)) == (None,)
         lab.pass_time(KEPT_MS // 7)
     assert len(committed) <= 900
     assert len(lab.disk.names["staging/committed"].cache) < 3000 * 36
@@ -276,7 +278,7 @@ def test_a_queue_deleted_after_the_marker_loses_its_share_and_the_others_get_the
         lab = start()
         stage(lab, "t", "0", {"a": numbered(300, 1000), "b": numbered(300, 1000)})
         answers: list[tuple[CurbstoneError | None, bool, int]] = []
-        lab.broker.staging.commit("default", "t", None, lambda *given: answers.append(given))
+        lab.broker.staging.commit("default", "t", None, lambda *given, told=answers: told.append(given))
         for _ in range(turns):
             lab.host.turn()
             lab.host.work()

@@ -122,7 +122,7 @@ def test_a_restart_at_any_turn_goes_on_where_it_was(monkeypatch: pytest.MonkeyPa
         for part, contents in PARTS.items():
             stage(lab, "t", part, contents, per_frame=7)
         answers: list[tuple[CurbstoneError | None, bool, int]] = []
-        lab.broker.staging.commit("default", "t", sorted(PARTS), lambda *given: answers.append(given))
+        lab.broker.staging.commit("default", "t", sorted(PARTS), lambda *given, told=answers: told.append(given))
         for _ in range(turns):
             lab.host.turn()
             lab.host.work()
