@@ -129,7 +129,7 @@ BAD_FRAMES = {
     "a cut": frame(b"message")[:-1],
     "only a head": frame(b"message")[:10],
     "no entries": FRAME.pack(FRAME.size - 4 + 1, 2, 0, 1, 0, 0, 0, 0) + b"q",
-    "something behind the entries": FRAME.pack(FRAME.size - 4 + 1 + 30, 2, 0, 1, 0, 1, 0, 0) + b"q" + frame(b"")[29:] + b"xxxxxx",
+    "something behind the entries": FRAME.pack(FRAME.size - 4 + 31, 2, 0, 1, 0, 1, 0, 0) + b"q" + frame(b"")[29:] + bytes(6),
     "an entry larger than its frame": frame(b"m")[:29] + b"\xff" + frame(b"m")[30:],
     "another place": frame(b"m")[:33] + b"\1" + frame(b"m")[34:],
     "headers that are no lines": frame(b"m", block=b"nothing"),
