@@ -18,7 +18,7 @@ from curbstone.core.disk import File
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
 from curbstone.core.message import Message
-from curbstone.core.pending import RELEASE_BYTES
+from curbstone.core.pending import release_bytes
 from curbstone.core.publish import Publish, StagedMark
 from curbstone.core.staged_frames import FrameReader, Read, Share
 from curbstone.core.staged_marks import MARK_NOTE_BYTES
@@ -66,7 +66,7 @@ class Target:
             return 0
         size = min(self.share.size, count * self.share.largest)
         chunks = min(count, windows + 2 * size // chunk_bytes(self.queue) + 2)
-        return size + self._around(count, chunks) + self.share.delayed * RELEASE_BYTES * self._groups
+        return size + self._around(count, chunks) + release_bytes(self.share.delayed * self._groups)
 
     @property
     def _groups(self) -> int:
@@ -75,9 +75,8 @@ class Target:
 
     def _around(self, count: int, chunks: int) -> int:
         """Return what entries take beside their bytes: each may get an expiry, and must be releasable once."""
-        of_message = _EXTRAS_BYTES + RELEASE_BYTES * self._groups
         of_chunk = BATCH_BYTES + SEGMENT_BYTES + MARK_NOTE_BYTES + _LIST_BYTES * self._groups
-        return count * of_message + chunks * of_chunk
+        return count * _EXTRAS_BYTES + release_bytes(count * self._groups) + chunks * of_chunk
 
     def reserved_for(self, messages: list[Message], size: int) -> int:
         """Take from the reservation what a chunk may take; all that is left with the last one."""
@@ -85,7 +84,7 @@ class Target:
             taken = self.reserved
         else:
             delayed = sum([message.delay_ms > 0 for message in messages])
-            taken = size + self._around(len(messages), 1) + delayed * RELEASE_BYTES * self._groups
+            taken = size + self._around(len(messages), 1) + release_bytes(delayed * self._groups)
             taken = min(taken, self.reserved)
         self.reserved -= taken
         return taken
