@@ -36,6 +36,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert settings.max_message_size == 1024 * 1024
     assert settings.max_ttl == 3600
     assert settings.default_limit == 10
+    assert (settings.max_staged, settings.staged_ttl) == (1 << 30, 3600)
     assert settings.single_queue == ""
     assert settings.cors_origin == ()
     assert not settings.insecure
@@ -71,7 +72,7 @@ def test_each_setting_can_come_from_the_file_with_either_spelling(tmp_path: Path
         'data = "/somewhere"\ncap = 1048576\nsync = "interval:20"\nstomp-addr = ":0"\nhttp_addr = ""\nmqks-addr = ""\n'
         'max-message-size = "64KiB"\nmax-ttl = 1.5\ndefault-limit = 3\nsingle-queue = "one"\n'
         'cors-origin = ["http://a.example", "https://b.example:8443"]\nhttp-host = ["q.example"]\n'
-        'insecure = true\nlog-level = "debug"\n'
+        'max-staged = "2GiB"\nstaged_ttl = 90\ninsecure = true\nlog-level = "debug"\n'
     )
     settings = load({"config": str(file)})
     assert settings.data == Path("/somewhere")
@@ -79,6 +80,7 @@ def test_each_setting_can_come_from_the_file_with_either_spelling(tmp_path: Path
     assert str(settings.sync) == "interval:20"
     assert (settings.stomp_addr, settings.http_addr) == (Address("127.0.0.1", 0), None)
     assert (settings.max_ttl, settings.default_limit) == (1.5, 3)
+    assert (settings.max_staged, settings.staged_ttl) == (2 << 30, 90)
     assert settings.single_queue == "one"
     assert settings.cors_origin == ("http://a.example", "https://b.example:8443")
     assert settings.http_host == ("q.example",)
@@ -97,6 +99,8 @@ def test_each_setting_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
         "STOMP_ADDR": "",
         "HTTP_ADDR": "[::1]:0",
         "MQKS_ADDR": "",
+        "MAX_STAGED": "64MiB",
+        "STAGED_TTL": "1.5",
         "CORS_ORIGIN": "http://a.example, http://b.example",
         "INSECURE": "1",
     }.items():
@@ -107,6 +111,7 @@ def test_each_setting_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
     assert settings.cap == 2 * 1024 * 1024
     assert str(settings.sync) == "never"
     assert (settings.stomp_addr, settings.http_addr) == (None, Address("::1", 0))
+    assert (settings.max_staged, settings.staged_ttl) == (64 << 20, 1.5)
     assert settings.cors_origin == ("http://a.example", "http://b.example")
     assert settings.insecure
 
@@ -170,6 +175,8 @@ def test_an_address_that_others_can_reach_needs_insecure(option: str, address: s
         ("max_message_size", "0", "--max-message-size: bad value 0"),
         ("max_ttl", "-1", "--max-ttl: bad value '-1'"),
         ("max_ttl", "nan", "--max-ttl: bad value 'nan'"),
+        ("max_staged", "much", "--max-staged: bad size 'much'"),
+        ("staged_ttl", "0", "--staged-ttl: bad value '0'"),
         ("mq_delay", "0", "--mq-delay: bad value '0'"),
         ("default_limit", "many", "--default-limit: bad value 'many'"),
         ("single_queue", "no spaces", "--single-queue: bad queue name 'no spaces'"),
