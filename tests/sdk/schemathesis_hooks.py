@@ -1,4 +1,4 @@
-"""Loaded by Schemathesis: no call waits for a message that will not come."""
+"""Loaded by Schemathesis: no call waits for a message that will not come, and parts of transactions are just bytes."""
 
 from __future__ import annotations
 
@@ -22,4 +22,10 @@ def _is_long(wait: object) -> bool:
         return False
 
 
+def as_bytes(context: Any, value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+
+
 schemathesis.hook(before_call)
+for media_type in ("application/x-ndjson", "application/vnd.curbstone.batches"):
+    schemathesis.serializer(media_type)(as_bytes)
