@@ -18,8 +18,8 @@ import yaml
 HERE = Path(__file__).resolve().parent
 CONTRACT = HERE.parent.parent / "openapi" / "openapi.yaml"
 
-# What openapi-python-client makes no use of, or broken code: any type, and a second list as a request's body.
-NOT_FOR_PYTHON = ("*/*", "application/cloudevents-batch+json")
+# What openapi-python-client makes no use of, or broken code: any type, and a second list or file as a request's body.
+NOT_FOR_PYTHON = ("*/*", "application/cloudevents-batch+json", "application/vnd.curbstone.batches")
 
 
 def main(out: Path) -> None:
