@@ -18,6 +18,7 @@ from curbstone.core.format import (
     encode_delivered,
     encode_entries,
     encode_floor,
+    encode_loss,
     encode_released,
     encode_settled,
     entry_bytes,
@@ -27,6 +28,7 @@ from curbstone.core.format import (
 )
 from curbstone.core.group import Group
 from curbstone.core.log import Commit
+from curbstone.core.losses import Loss
 from curbstone.core.message import Message
 from curbstone.core.pending import RELEASE_BYTES
 from curbstone.core.publish import Publish
@@ -70,6 +72,7 @@ class Batch:
         self.marks: dict[str, int] = {}
         self.key_notes = b""
         self.staged_notes = b""
+        self.losses: dict[str, Loss] = {}
         self._settled_parts: list[bytes] = []
         self._released_part = b""
         self._records_bytes = 0
@@ -262,7 +265,7 @@ class Batch:
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Let the cleaner make room, or refuse; True where the publish is done with."""
-        if not self._writer._disk_full and self._queue.cleaner.can_make_room(size + self._writer._reserved):
+        if not self._writer._disk_full and self._queue.reading.can_make_room(size + self._writer._reserved):
             return False
         cap = self._queue.options.cap
         error = QueueFull(f"queue {self._queue.name} is at its cap of {cap} bytes")
@@ -356,6 +359,8 @@ class Batch:
                 self.marks[group.name] = mark
                 if group.name:  # the segment with its last note may be the one that goes
                     notes += encode_delivered(group.name, mark)
+        self.losses = queue.reading.losses.to_log(everything=bool(drops))
+        notes += b"".join([encode_loss(name, *loss) for name, loss in self.losses.items()])
         publishes = [part.publish for part in self.taken]
         self.key_notes = queue.keys.notes(publishes, queue.next_seq, floor)
         self.staged_notes = queue.staged.notes(publishes, floor)

@@ -160,6 +160,7 @@ class Broker:
         return queue
 
     def _opened(self, queue: Queue) -> None:
+        queue.reading.next = queue.next_seq
         queue.opening.opened()
         self.dirty(queue)
 
@@ -220,7 +221,7 @@ class Broker:
         if meta == queue.meta:
             queue.opening.when_open(on_done)
         else:
-            self._store(queue, meta, on_done)
+            self.store(queue, meta, on_done)
 
     @staticmethod
     def _check(name: QueueName, options: QueueOptions, queue: Queue | None) -> None:
@@ -234,7 +235,7 @@ class Broker:
             held = queue.log.bytes + queue.writer.reserved
             raise Conflict(f"the queue holds {held} bytes, more than a cap of {options.cap}")
 
-    def _store(self, queue: Queue, meta: Meta, on_done: Done) -> None:
+    def store(self, queue: Queue, meta: Meta, on_done: Done) -> None:
         """Change what a queue is: in memory now, so that changes add up, and on disk in order."""
         data = meta.encode()
         most = meta_reserve(min(meta.options.cap, queue.options.cap)) // 2
@@ -313,7 +314,7 @@ class Broker:
         if meta == queue.meta:
             queue.opening.when_open(on_done)
             return
-        self._store(queue, meta, on_done)
+        self.store(queue, meta, on_done)
         for event in before - bindings:
             self._bound[event].discard(name)
         for event in bindings - before:

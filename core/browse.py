@@ -98,6 +98,7 @@ def _state(group: Group, seq: int) -> str:
 def purge(queue: Queue) -> int:
     """Settle all that is rdy or delayed in every group; return how many messages."""
     purged = 0
+    lost: dict[str, tuple[int, int]] = {}
     for run in list(queue.pending.runs):
         before = run.live()
         for group in queue.pending.groups.values():
@@ -107,6 +108,7 @@ def purge(queue: Queue) -> int:
                 continue
             run.set_pending(group.name, run.pending(group.name) & ~bits)
             group.pending -= bits.bit_count()
+            lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
             queue.writer.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
             if group.retries:
                 for seq in seqs_of(run.first, bits):
@@ -116,6 +118,8 @@ def purge(queue: Queue) -> int:
             purged += gone
             queue.pending.runs.shrink(run, run.bytes_live * gone // before.bit_count())
             queue.pending.drop_if_dead(run)
+    for name, (count, end) in lost.items():  # what is handed out stays, and so the position of its group
+        queue.reading.losses.add(name, count, min(end, queue.pending.groups[name].first_pending(end)))
     queue.stats.purged += purged
     return purged
 

@@ -6,11 +6,13 @@ protocol has such a thing, and a text for people that names the rule broken::
     CurbstoneError
     ├── BadRequest          400  a name, option or value breaks a rule
     ├── NoSuchQueue         404  the queue does not exist (or was deleted meanwhile)
+    ├── NoSuchGroup         404  the group is not declared
     ├── NoSuchTransaction   404  nothing is staged under the id, or not this part
     ├── Conflict            409  an option contradicts what the queue holds
     │   └── AlreadyCommitted     the staged transaction has been committed
     ├── KeyReused           422  an idempotency key came back with other content
     ├── StaleDelivery       410  the delivery ended before it was settled
+    ├── Gone                410  what is asked for is no longer in the log
     ├── MessageTooLarge     413  larger than the queue's or the server's limit
     ├── QueueFull           507  does not fit under the queue's cap
     └── Unavailable         503  the disk failed, or the server is stopping
@@ -21,11 +23,15 @@ Any other exception out of `core` is a bug.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class CurbstoneError(Exception):
     """Base of all errors the engine reports; `status` is the HTTP status that fits."""
 
     status = 500
+    members: Mapping[str, object] = {}
+    """What a program needs to know of it, by name."""
 
 
 class BadRequest(CurbstoneError):
@@ -36,6 +42,12 @@ class BadRequest(CurbstoneError):
 
 class NoSuchQueue(CurbstoneError):
     """The queue does not exist, or was deleted while the call was under way."""
+
+    status = 404
+
+
+class NoSuchGroup(CurbstoneError):
+    """The group is not declared on the queue."""
 
     status = 404
 
@@ -66,6 +78,16 @@ class StaleDelivery(CurbstoneError):
     """The delivery was settled, released or ran out before this call."""
 
     status = 410
+
+
+class Gone(CurbstoneError):
+    """What is asked for is no longer in the log; `members` say from where on there is something."""
+
+    status = 410
+
+    def __init__(self, text: str, **members: object) -> None:
+        super().__init__(text)
+        self.members = members
 
 
 class MessageTooLarge(CurbstoneError):

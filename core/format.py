@@ -48,6 +48,7 @@ _LIST = struct.Struct("<BBHI")  # reason (of releases: 1 for state), length of t
 _SETTLED = struct.Struct("<QI")  # first seq, count
 _RELEASED = struct.Struct("<QIIQ")  # first seq, count, tries, due (engine time in ms, 0 for now)
 _NOTE = struct.Struct("<BI")
+_LOSS = struct.Struct("<QQ")
 
 SEQ_SPAN_MAX = (1 << 32) - 1
 
@@ -68,6 +69,8 @@ class Reason(IntEnum):
     MAX_TRIES = 3
     EXPIRE = 4
     PURGE = 5
+    SKIPPED = 6  # given up for a group that may be overtaken when the cap is reached
+    ABSENT = 7  # was not there for the group when that was declared
 
 
 class Note(IntEnum):
@@ -77,6 +80,7 @@ class Note(IntEnum):
     DELIVERED = 2  # a named group's delivered mark
     KEY = 3  # an idempotency key, and what was published under it
     STAGED = 4  # how many messages of a staged transaction are in this log
+    LOSS = 5  # what a declared group has lost: how far, and how much
 
 
 class SegmentHeader(NamedTuple):
@@ -217,7 +221,13 @@ def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list
     return messages
 
 
-def decode_seqs(data: bytes, offset: int, count: int, first_seq: int) -> Iterator[tuple[int, int]]:
+def time_of(data: bytes, offset: int) -> int:
+    """Return when the message whose entry is at `offset` was published."""
+    timestamp_ms: int = ENTRY.unpack_from(data, offset)[2]
+    return timestamp_ms
+
+
+def decode_seqs(data: bytes | memoryview, offset: int, count: int, first_seq: int) -> Iterator[tuple[int, int]]:
     """Yield (seq, bytes of the entry) of the entries at `offset`, without decoding the rest."""
     for _ in range(count):
         size, delta, *_ = ENTRY.unpack_from(data, offset)
@@ -312,15 +322,16 @@ def encode_released(released: Sequence[Released], *, state: bool = False) -> byt
     return b"".join(parts)
 
 
-def decode_released(data: bytes, offset: int, end: int) -> Iterator[Released]:
-    """Yield what the release lists between `offset` and `end` say."""
+def decode_released(data: bytes, offset: int, end: int, *, with_state: bool = True) -> Iterator[Released]:
+    """Yield what the release lists between `offset` and `end` say; `with_state` as in `encode_released`."""
     while offset < end:
-        _, name_bytes, _, count = _LIST.unpack_from(data, offset)
+        is_state, name_bytes, _, count = _LIST.unpack_from(data, offset)
         offset += _LIST.size
         group = data[offset : offset + name_bytes].decode()
         offset += name_bytes
-        for values in _RELEASED.iter_unpack(data[offset : offset + count * _RELEASED.size]):
-            yield Released(group, *values)
+        if with_state or not is_state:
+            for values in _RELEASED.iter_unpack(data[offset : offset + count * _RELEASED.size]):
+                yield Released(group, *values)
         offset += count * _RELEASED.size
 
 
@@ -349,6 +360,11 @@ def encode_delivered(group: str, seq: int) -> bytes:
     return encode_note(Note.DELIVERED, seq.to_bytes(8, "little") + group.encode())
 
 
+def encode_loss(group: str, floor: int, lost: int) -> bytes:
+    """Return the note that `group` has lost `lost` messages in all, below the seq `floor`."""
+    return encode_note(Note.LOSS, _LOSS.pack(floor, lost) + group.encode())
+
+
 def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield (kind, payload) of the notes; a kind this version does not know is yielded all the same."""
     while offset < end:
@@ -366,3 +382,9 @@ def decode_floor(payload: bytes) -> int:
 def decode_delivered(payload: bytes) -> tuple[str, int]:
     """Return the group and the seq of a delivered note."""
     return payload[8:].decode(), int.from_bytes(payload[:8], "little")
+
+
+def decode_loss(payload: bytes) -> tuple[str, int, int]:
+    """Return the group, the floor and the number of a loss note."""
+    floor, lost = _LOSS.unpack_from(payload)
+    return payload[_LOSS.size :].decode(), floor, lost

@@ -61,6 +61,10 @@ class Group:
         self.records = 0
         """Records in the log that say what is in `retries`; one may speak of many seqs."""
         self._cursor = 0
+        self._low = 0
+        """Nothing is pending below this seq."""
+        self._rewound = 0
+        """Below this seq something before the cursor may be handed out already."""
         self._run: Run | None = None
         self._returned: list[int] = []
         self._due: list[tuple[int, int]] = []
@@ -91,7 +95,8 @@ class Group:
             self.delay(message.seq, tries, due_ms, mature_ms, message)
             return
         self._remember(message.seq, Retry(tries, 0, mature_ms, self._hold(message)))
-        heappush(self._returned, message.seq)
+        if message.seq < self._cursor:
+            heappush(self._returned, message.seq)
 
     def _remember(self, seq: int, retry: Retry) -> None:
         """Replace what is known of a message; until that is on disk the record of before counts."""
@@ -175,6 +180,29 @@ class Group:
             if seq < self._cursor:
                 heappush(self._returned, seq)
         return any_due
+
+    def rewind(self) -> None:
+        """Look at everything anew: messages became pending before the cursor."""
+        self._leave()
+        self._run = None
+        self._rewound = max(self._rewound, self._cursor)
+        self._cursor = self._low = 0
+        self._returned.clear()
+
+    def first_pending(self, otherwise: int) -> int:
+        """Return the first pending seq; where there is none, `otherwise`."""
+        if not self.pending:
+            return otherwise
+        runs = self._queue.pending.runs
+        run = runs.at_or_after(self._low)
+        while run is not None:
+            bits = run.pending(self.name)
+            if bits:
+                self._low = run.first + (bits & -bits).bit_length() - 1
+                return self._low
+            self._low = run.last + 1
+            run = runs.at_or_after(self._low)
+        return otherwise
 
     def is_delayed(self, seq: int) -> bool:
         """Return whether a message waits for its time."""
@@ -260,7 +288,8 @@ class Group:
             return False
         room = limit - len(taken)
         contiguous = not bits & (bits + 1)
-        special = self.retries or self._queue.expiry.has_any or run.first + skip <= self.recovered
+        old = max(self.recovered, self._rewound - 1)
+        special = self.retries or self._queue.expiry.has_any or run.first + skip <= old
         if contiguous and not special:
             messages = run.messages[skip : skip + min(room, bits.bit_length())]
             taken.extend([Delivery(message, 0, message.timestamp_ms) for message in messages if message])
@@ -271,7 +300,7 @@ class Group:
                 return True
             self._cursor = seq + 1
             candidate = run.messages[seq - run.first]
-            if candidate is not None and not self.is_delayed(seq):
+            if candidate is not None and not self.is_delayed(seq) and not (seq < self._rewound and seq in self.wip):
                 self._hand_out(candidate, taken)
         self._cursor = run.last + 1
         return True

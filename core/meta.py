@@ -37,6 +37,10 @@ class Meta:
     """The options that were set, as JSON values; the rest are the server's defaults."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """The declared groups, and the seq from which on each sees messages that name none."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """The batch from which on the log speaks of a declared group; what it says before is of an earlier one."""
+    skips: frozenset[str] = frozenset()
+    """The declared groups that give up messages when the cap is reached."""
     bindings: frozenset[str] = frozenset()
     """The events bound to the queue."""
     unused_s: float | None = None
@@ -52,7 +56,19 @@ class Meta:
         merged = {**self.changes, **changes}
         options = self.defaults.merged(merged, self.name.project)
         groups = {name: self.groups.get(name, next_seq) for name in options.groups}
-        return replace(self, changes=merged, groups=groups)
+        since = {name: batch for name, batch in self.since.items() if name in groups}
+        return replace(self, changes=merged, groups=groups, since=since, skips=self.skips & groups.keys())
+
+    def with_group(self, name: str, start: int, batch: int, *, skips: bool) -> Meta:
+        """Return this with a group declared, or with what one does at the cap changed; raise BadRequest.
+
+        A new group sees messages from `start` on, and what the log says of it from batch number `batch` on.
+        """
+        skipping = self.skips | {name} if skips else self.skips - {name}
+        if name in self.groups:
+            return replace(self, skips=skipping)
+        meta = self.with_options({"groups": [*self.options.groups, name]}, start)
+        return replace(meta, since={**meta.since, name: batch}, skips=skipping)
 
     def encode(self) -> bytes:
         """Return the file's contents."""
@@ -65,6 +81,10 @@ class Meta:
             "groups": dict(self.groups),
             "bindings": sorted(self.bindings),
         }
+        if self.since:
+            facts["since"] = dict(self.since)
+        if self.skips:
+            facts["skips"] = sorted(self.skips)
         if self.unused_s is not None:
             facts["unused_s"] = self.unused_s
         line = json.dumps(facts, separators=(",", ":")).encode()
@@ -81,9 +101,10 @@ class Meta:
             raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
         try:
             name = queue_name(facts["queue"], facts["project"])
+            uid, groups, unused_s = facts["uid"], facts["groups"], facts.get("unused_s")
+            since, skips = facts.get("since", {}), frozenset(facts.get("skips", ()))
             bindings = frozenset(facts["bindings"])
-            unused_s = facts.get("unused_s")
-            return cls(facts["uid"], name, defaults, facts["options"], facts["groups"], bindings, unused_s)
+            return cls(uid, name, defaults, facts["options"], groups, since, skips, bindings, unused_s)
         except (KeyError, CurbstoneError) as error:
             raise DataDirectoryError(f"{path} is not understood: {error}") from error
 

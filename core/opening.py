@@ -21,6 +21,7 @@ class Opening:
         self._is_creating = True
         self._waiting: list[Done] = []
         self._storing: list[tuple[bytes, Done]] = []
+        self._settles_first = False
 
     @property
     def is_working(self) -> bool:
@@ -58,14 +59,36 @@ class Opening:
         if len(self._storing) == 1:
             self._store_next()
 
+    def settle_first(self) -> None:
+        """The next `meta` counts on settles that were asked for now: it is stored when they are on disk."""
+        self._settles_first = True
+
     def _store_next(self) -> None:
+        if not self._settles_first:
+            self._store_now()
+            return
+        self._settles_first = False
+
+        def settled(error: CurbstoneError | None) -> None:
+            if error is None:
+                self._store_now()
+            else:
+                self._settles_first = True
+                self._stored(error)
+
+        self._queue.writer.when_committed(settled)
+
+    def _store_now(self) -> None:
         log = self._queue.log
-        data, on_done = self._storing[0]
+        data = self._storing[0][0]
 
         def done(_: object, error: BaseException | None) -> None:
-            self._storing.pop(0)
-            on_done(Unavailable(f"the queue's options can't be written: {error}") if error else None)
-            if self._storing:
-                self._store_next()
+            self._stored(Unavailable(f"the queue's options can't be written: {error}") if error else None)
 
         self._queue.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
+
+    def _stored(self, error: CurbstoneError | None) -> None:
+        _, on_done = self._storing.pop(0)
+        on_done(error)
+        if self._storing:
+            self._store_next()

@@ -83,10 +83,36 @@ class Pending:
     def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
         """Forget the seqs of `mask`, of `size` bytes, in one run."""
         before = run.pending(group.name)
-        group.pending -= (before & mask).bit_count()
+        cleared = (before & mask).bit_count()
+        group.pending -= cleared
         run.set_pending(group.name, before & ~mask)
+        if cleared and (group.name or run.named):  # what another group still waits for is as live as before
+            size = size * (before & mask & ~run.live()).bit_count() // cleared
         self.runs.shrink(run, size)
         self.drop_if_dead(run)
+
+    def clear_below(self, group: Group, seq: int) -> int:
+        """Forget whatever is pending in a group below `seq`, also what is handed out; return how many messages."""
+        before = group.pending
+        self.end_deliveries(group, seq)
+        run = self.runs.at_or_after(group.first_pending(seq))
+        while run is not None and run.first < seq:
+            mask = run.pending(group.name)
+            if seq <= run.last:
+                mask &= (1 << (seq - run.first)) - 1
+            if mask:
+                live = run.live().bit_count()
+                self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // live)
+            run = self.runs.at_or_after(run.last + 1)
+        return before - group.pending
+
+    def end_deliveries(self, group: Group, seq: int) -> None:
+        """Make what a group has handed out below `seq` stale, and forget what was tried and what is delayed."""
+        for held in [held for held in group.wip if held < seq]:
+            self._queue.end_delivery(group.name, held)
+            group.wip.discard(held)
+        for retried in [retried for retried in group.retries if retried < seq]:
+            group.forget(retried)
 
     def drop_if_dead(self, run: Run) -> None:
         """Forget a run that nothing is pending in."""
@@ -102,10 +128,14 @@ class Pending:
         bits = (1 << len(messages)) - 1
         size = batch.messages_bytes
         run, is_new = self.runs.append(first, bits, commit.segment, batch.start, batch.end, size)
+        if is_new:
+            run.time_ms = messages[0].timestamp_ms
         shift = first - run.first
         if any([message.groups for message in messages]):
             for message in messages:
-                self._entitle(run, self.entitled(message), 1 << (message.seq - run.first))
+                bit = 1 << (message.seq - run.first)
+                run.naming |= bit if message.groups else 0
+                self._entitle(run, self.entitled(message), bit)
         else:
             self._entitle(run, self.entitled(messages[0]), bits << shift)
         self.reader.keep(run, is_new, messages, size)
@@ -189,11 +219,8 @@ class Pending:
             bits = run.pending(name)
             if bits:
                 self._queue.writer.settled_ranges(name, Reason.PURGE, ranges_of(run.first, bits))
-                run.set_pending(name, 0)
-                self.drop_if_dead(run)
-        for seq in list(group.retries):
-            group.forget(seq)
-        group.pending = 0
+                self.clear_run(group, run, bits, run.bytes_live * bits.bit_count() // run.live().bit_count())
+        self.end_deliveries(group, self._queue.next_seq)
         self._queue.dirty()
 
     def _damaged(self, run: Run, text: str) -> None:

@@ -24,6 +24,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.opening import Opening
 from curbstone.core.pending import RELEASE_BYTES, Pending
 from curbstone.core.publish import Publish, Published
+from curbstone.core.reading_groups import ReadingGroups
 from curbstone.core.runs import UNNAMED, Run
 from curbstone.core.settling import Settling
 from curbstone.core.staged_marks import StagedMarks
@@ -83,6 +84,7 @@ class Queue:
         self.timers = Timers(self)
         self.opening = Opening(self)
         self.cleaner = Cleaner(self)
+        self.reading = ReadingGroups(self)
         self.writer = Writer(self)
         self._rings: dict[str, Ring] = {}
         self._attached: dict[Consumer, None] = {}
@@ -270,10 +272,7 @@ class Queue:
             self.host.call_soon(lambda: on_done(refusal, False))
             return
         group = self.pending.unnamed
-        self.leasing.end(UNNAMED, seq)
-        for consumer in self._attached:
-            if consumer.group == UNNAMED:
-                consumer.unsettled.pop(seq, None)
+        self.end_delivery(UNNAMED, seq)
         group.wip.discard(seq)
         group.forget(seq)
         self.pending.clear_run(group, run, 1 << (seq - run.first), 0)
@@ -282,6 +281,13 @@ class Queue:
         self.wake(UNNAMED)
         self.changed()
         self.writer.when_committed(lambda error: on_done(error, error is None))
+
+    def end_delivery(self, group: str, seq: int) -> None:
+        """Make the delivery of a message stale, whoever holds it."""
+        self.leasing.end(group, seq)
+        for consumer in self._attached:
+            if consumer.group == group:
+                consumer.unsettled.pop(seq, None)
 
     # --- looking
 
@@ -378,6 +384,7 @@ class Queue:
         """Take what is on disk now into the index."""
         if batch.messages:
             self.pending.add(batch, commit)
+            self.reading.next = batch.messages[-1].seq + 1
         for taken in batch.taken:
             for settle in taken.publish.settles:
                 self.stats.acked += len(settle.deliveries) * (settle.reason is Reason.ACK)
@@ -392,6 +399,7 @@ class Queue:
             self.cleaner.copied(commit.segment, batch.start, batch.end)
         for name, mark in batch.marks.items():
             self.pending.groups[name].delivered_logged = mark
+        self.reading.losses.logged(batch.losses)
         self.marks_due = False
         for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
             self.keys.recover(payload, commit.segment.number)
@@ -456,6 +464,7 @@ class Queue:
             self.pending.group(name)
         for name in gone:
             self.pending.drop_group(name)
+            self.reading.losses.forget(name)
 
     # --- trouble, and the end
 

@@ -12,10 +12,12 @@ from curbstone.core.format import (
     decode_delivered,
     decode_entries,
     decode_floor,
+    decode_loss,
     decode_notes,
     decode_released,
     decode_settled,
     entry_bytes,
+    time_of,
 )
 from curbstone.core.log import Segment
 from curbstone.core.message import Message
@@ -55,7 +57,7 @@ class Replay:
             last_batch = max(last_batch, header.next_batch - 1)
             self._floor = max(self._floor, header.floor)
             last_batch = self._replay_segment(segment, last_batch, segment is chain.segments[-1][0])
-        log.next_batch = last_batch + 1
+        log.next_batch = max([last_batch + 1, *queue.meta.since.values()])
         self._finish(chain)
         return True
 
@@ -139,18 +141,26 @@ class Replay:
             self._apply_copy(batch, segment)
         elif header.messages:
             self._apply_messages(batch, segment)
+        earlier = {name for name, number in queue.meta.since.items() if header.number < number}
         for name, first, count, tries, due_ms in decode_released(batch.data, batch.releases_at, batch.settles_at):
+            if name in earlier:
+                continue
             group = queue.pending.group(name)
             for seq in range(first, first + count):
                 group.recover(seq, tries, due_ms)
             group.stored(Released(name, first, count, tries, due_ms), segment)
         for name, _reason, first, count in decode_settled(batch.data, batch.settles_at, batch.notes_at):
-            self._settle(name, first, count)
+            if name not in earlier:
+                self._settle(name, first, count)
         for kind, payload in decode_notes(batch.data, batch.notes_at, batch.end_at):
             if kind == Note.FLOOR:
                 self._floor = max(self._floor, decode_floor(payload))
             elif kind == Note.DELIVERED:
-                self._mark(*decode_delivered(payload))
+                name, seq = decode_delivered(payload)
+                if name not in earlier:
+                    self._mark(name, seq)
+            elif kind == Note.LOSS:
+                queue.reading.losses.recover(*decode_loss(payload), is_earlier=decode_loss(payload)[0] in earlier)
             elif kind == Note.KEY:
                 queue.keys.recover(payload, segment.number)
             elif kind == Note.STAGED:
@@ -170,15 +180,22 @@ class Replay:
             return
         bits = (1 << count) - 1
         end = batch.offset + header.length
-        run, _ = queue.pending.runs.append(first, bits, segment, batch.offset, end, header.messages_bytes)
+        run, is_new = queue.pending.runs.append(first, bits, segment, batch.offset, end, header.messages_bytes)
+        if is_new:
+            run.time_ms = time_of(batch.data, batch.messages_at)
         queue.next_seq = max(queue.next_seq, first + count)
         if not header.flags & Flag.EXTRAS:
             self._entitle(run, bits << (first - run.first), self._default_groups(first))
             return
         for message in decode_entries(batch.data, batch.messages_at, count, first):
-            self._entitle(run, 1 << (message.seq - run.first), queue.pending.entitled(message))
-            if message.expires_ms:
-                queue.expiry.note(run, message.expires_ms)
+            self._admit(run, message)
+
+    def _admit(self, run: Run, message: Message) -> None:
+        bit = 1 << (message.seq - run.first)
+        run.naming |= bit if message.groups else 0
+        self._entitle(run, bit, self._queue.pending.entitled(message))
+        if message.expires_ms:
+            self._queue.expiry.note(run, message.expires_ms)
 
     def _default_groups(self, seq: int) -> list[str]:
         return [UNNAMED, *(name for name, start in self._queue.meta.groups.items() if seq >= start)]
@@ -235,6 +252,7 @@ class Replay:
             if current is None or owner is not old or not self._extends(current, seq):
                 where = (old.segment, old.offset, old.end) if old is not None else place
                 current = Run(seq, seq, 0, *where, 0)
+                current.time_ms = message.timestamp_ms if message is not None else old.time_ms if old else 0
                 queue.pending.runs.insert(current)
                 owner = old
             current.last = seq
@@ -244,6 +262,7 @@ class Replay:
                 for name in [UNNAMED, *(old.named or ())]:
                     if old.pending(name) >> (seq - old.first) & 1:
                         self._entitle(current, 1 << (seq - current.first), [name])
+                current.naming |= (old.naming >> (seq - old.first) & 1) << (seq - current.first)
                 queue.pending.runs.grow(current, 64)
                 if old.expires_ms:
                     queue.expiry.note(current, old.expires_ms)
@@ -253,8 +272,5 @@ class Replay:
         return seq - run.first < COPY_SPAN_MAX and (following is None or following.first > seq)
 
     def _add_copy(self, run: Run, message: Message) -> None:
-        queue = self._queue
-        self._entitle(run, 1 << (message.seq - run.first), queue.pending.entitled(message))
-        queue.pending.runs.grow(run, entry_bytes(message))
-        if message.expires_ms:
-            queue.expiry.note(run, message.expires_ms)
+        self._admit(run, message)
+        self._queue.pending.runs.grow(run, entry_bytes(message))

@@ -24,8 +24,8 @@ class Run:
     """Messages `first` to `last`, those still pending, in `segment` at `offset` to `end`."""
 
     __slots__ = (
-        "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "last", "messages", "named", "offset",
-        "segment",
+        "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "last", "messages", "named", "naming",
+        "offset", "segment", "time_ms",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int, bits: int, segment: Segment, offset: int, end: int, size: int) -> None:
@@ -35,6 +35,10 @@ class Run:
         """Pending in the unnamed group: bit i is seq first + i."""
         self.named: dict[str, int] | None = None
         """Pending in named groups, likewise."""
+        self.naming = 0
+        """Seqs of messages that name their groups, likewise; they may be settled."""
+        self.time_ms = 0
+        """When the first of its messages was published, by the wall clock."""
         self.segment = segment
         self.offset = offset
         self.end = end

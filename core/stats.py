@@ -27,6 +27,7 @@ class Stats:
     dead_lettered: int = 0
     dropped: int = 0
     purged: int = 0
+    lost: int = 0
     commits: int = 0
 
 

@@ -241,7 +241,7 @@ class _Spread:
     def _no_room(self, queue: Queue, share: _Share) -> None:
         """Let the queue's cleaner work by way of a publish that must wait for the same room."""
         self._give_back()
-        if not queue.cleaner.can_make_room(share.size):
+        if not queue.reading.can_make_room(share.size):
             cap = queue.options.cap
             self._fail(QueueFull(f"queue {queue.name} is at its cap of {cap} bytes"))
             return

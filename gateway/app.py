@@ -14,15 +14,18 @@ from curbstone.core.host import Host
 from curbstone.core.traffic import Traffic
 from curbstone.gateway import documents
 from curbstone.gateway.batch import Batch
+from curbstone.gateway.browse import Browse
 from curbstone.gateway.event_stream import EventStreams
 from curbstone.gateway.guard import Guard, answer_preflight, is_preflight
 from curbstone.gateway.health import Health
 from curbstone.gateway.leases import Leases
 from curbstone.gateway.messages import Messages
 from curbstone.gateway.metrics import Metrics
+from curbstone.gateway.offsets import Offsets
 from curbstone.gateway.problem import ClientGone, Problem
 from curbstone.gateway.queue_sockets import QueueSockets
 from curbstone.gateway.queues import Queues
+from curbstone.gateway.reading_groups import ReadingGroups
 from curbstone.gateway.reply import reply_problem
 from curbstone.gateway.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
@@ -59,6 +62,7 @@ def routes(
     batch = Batch(broker, settings, traffic.http)
     leases = Leases(broker, settings, polls, streams, traffic.http)
     upkeep = Upkeep(broker, settings)
+    groups = ReadingGroups(broker, settings)
     transactions = Transactions(broker, settings, traffic.http)
     return [
         Route(QUEUE + "/messages", Resource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
@@ -69,6 +73,11 @@ def routes(
         Route(QUEUE + "/messages/extend", Resource(POST=leases.extend)),
         Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
+        Route(QUEUE + "/browse", Resource(GET=Browse(broker).get)),
+        Route(QUEUE + "/offsets", Resource(GET=Offsets(broker, polls).get)),
+        Route(QUEUE + "/groups", Resource(GET=groups.list)),
+        Route(QUEUE + "/groups/{group}", Resource(GET=groups.get, PUT=groups.put, DELETE=groups.delete)),
+        Route(QUEUE + "/groups/{group}/ack", Resource(POST=groups.ack)),
         Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
         Route(QUEUES, Resource(GET=queues.list)),
         Route(TRANSACTION + "/parts/{part}", Resource(PUT=transactions.put_part)),

@@ -15,6 +15,7 @@ from curbstone.gateway.message_json import Encoding
 PARAMETERS_MAX = 50
 COUNT_MAX = 1000
 LIMIT_MAX = 100_000
+SEQ_MAX = 10**15 - 1
 WAIT_S_MAX = 30
 SECONDS_MAX = 10 * 365 * 86400
 LEASE_S_MAX = 7 * 86400

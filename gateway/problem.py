@@ -19,12 +19,13 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Problem(Exception):
-    """A request can't be answered as asked; `status` and the text say why."""
+    """A request can't be answered as asked; `status` and the text say why, `members` what a program needs to know."""
 
     def __init__(
         self, status: int, detail: str, headers: Headers = (), members: Mapping[str, object] | None = None
     ) -> None:
         super().__init__(detail)
+        self.members = members or {}
         self.status = status
         self.detail = detail
         self.headers = headers
@@ -38,7 +39,7 @@ class ClientGone(Exception):
 
 def problem_of(error: Problem | CurbstoneError) -> Problem:
     """Return the problem that stands for an error of the engine."""
-    return error if isinstance(error, Problem) else Problem(error.status, str(error))
+    return error if isinstance(error, Problem) else Problem(error.status, str(error), members=error.members)
 
 
 def problem_headers(problem: Problem) -> Headers:

@@ -1,0 +1,98 @@
+"""Browsing over HTTP: pages of messages by position, which change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.pages import decode_frame, encode_frames, strip
+from curbstone.core.scan import Frame, Wanted, browse
+from curbstone.gateway.message_json import body_json, metadata_json
+from curbstone.gateway.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
+from curbstone.gateway.queues import name_in
+from curbstone.gateway.reply import reply
+from curbstone.gateway.settings import MIB
+from curbstone.gateway.waiting import answer
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+    from curbstone.core.queue import Queue
+
+BINARY = b"application/vnd.curbstone.batches"
+NDJSON = b"application/x-ndjson"
+LIMIT = 10_000
+PAGE_BYTES = 4 * MIB
+PAGE_BYTES_MAX = 16 * MIB
+
+_FLAGS = {"true": True, "false": False}
+
+
+class Browse:
+    """The handler of `/v2/{project}/queues/{queue}/browse`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: one page; `Next-Offset` says where to go on."""
+        queue = self._broker.get(name_in(scope))
+        query = query_of(scope)
+        queue.reading.check_epoch(query.get("epoch"))
+        group = group_of(query) or None
+        if group is not None:
+            queue.reading.declared(group)
+        first = queue.reading.position(group) if group else queue.reading.first()
+        wanted = Wanted(
+            whole_number("from", query.get("from", first), 0, SEQ_MAX),
+            whole_number("to", query["to"], 0, SEQ_MAX) if "to" in query else None,
+            whole_number("limit", query.get("limit", LIMIT), 1, LIMIT_MAX),
+            whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX),
+            group,
+        )
+        kind = NDJSON
+        if BINARY in next((value for name, value in scope["headers"] if name == b"accept"), b""):
+            kind = BINARY
+        render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
+        page: bytes
+        _, page, next_seq = await answer(partial(browse, queue, wanted, render))
+        fields = [
+            (b"content-type", kind),
+            (b"next-offset", b"%d" % next_seq),
+            (b"x-curbstone-epoch", queue.uid.encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"cache-control", b"no-store"),
+        ]
+        await reply(send, 200, fields, page)
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    value = _FLAGS.get(query.get(name, "true"))
+    if value is None:
+        raise BadRequest(f"bad {name} {query[name][:80]!r}: true or false")
+    return value
+
+
+def _renderer(queue: Queue, kind: bytes, *, headers: bool, body: bool) -> Callable[[list[Frame]], bytes]:
+    """Return what makes a page; it is called on a worker thread."""
+
+    def render(frames: list[Frame]) -> bytes:
+        stripped = [strip(frame, headers=headers, body=body) for frame in frames]
+        if kind == BINARY:
+            return encode_frames(stripped)
+        return b"".join([_line(queue, frame, body) for frame in stripped])
+
+    return render
+
+
+def _line(queue: Queue, frame: Frame, body: bool) -> bytes:
+    """Return the messages of a frame, a line each."""
+    lines = []
+    for message, tries in decode_frame(frame):
+        inside = metadata_json(message, queue.message_id(message.seq), tries)
+        text = b"," + body_json(message.body, None) if body else b""
+        lines.append(b'{"seq":%d,%b%b}\n' % (message.seq, inside, text))
+    return b"".join(lines)

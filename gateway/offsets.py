@@ -1,0 +1,49 @@
+"""Where a queue begins and ends, for those who read it by position."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.arrivals import Wait, Waited, find_time
+from curbstone.gateway.parameters import SEQ_MAX, group_of, query_of, wait_ms, whole_number
+from curbstone.gateway.queues import name_in
+from curbstone.gateway.reply import reply_json
+from curbstone.gateway.waiting import Polls, answer
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+
+
+class Offsets:
+    """The handler of `/v2/{project}/queues/{queue}/offsets`."""
+
+    def __init__(self, broker: Broker, polls: Polls) -> None:
+        self._broker = broker
+        self._polls = polls
+
+    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET: the first and the next seq; with `wait` and `after` once there is more, or the time is up."""
+        queue = self._broker.get(name_in(scope))
+        query = query_of(scope)
+        reading = queue.reading
+        group = group_of(query)
+        longest_ms = wait_ms(query.get("wait", 0))
+        after = whole_number("after", query["after"], 0, SEQ_MAX) if "after" in query else None
+        timestamp_ms = whole_number("timestamp", query["timestamp"], 0, SEQ_MAX) if "timestamp" in query else None
+        if group:
+            reading.declared(group)
+        if longest_ms and after is not None and reading.next <= after:
+
+            def wait(done: Waited) -> Wait:
+                return Wait(queue, lambda: reading.next > after, longest_ms, done)
+
+            await self._polls.poll(wait, receive)
+        reply: dict[str, object] = {}
+        if timestamp_ms is not None:
+            _, reply["at"] = await answer(partial(find_time, queue, timestamp_ms))
+        first = reading.position(group) if group else reading.first()
+        floor = reading.losses.of(group).floor if group else first
+        await reply_json(send, {"epoch": queue.uid, "first": first, "next": reading.next, "floor": floor, **reply})

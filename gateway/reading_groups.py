@@ -1,0 +1,109 @@
+"""Declared groups over HTTP: readers that look at messages and say up to where they are done."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import group_name
+from curbstone.core.reading_groups import EARLIEST, LATEST, GroupInfo, Since, Start
+from curbstone.gateway.body import read_object
+from curbstone.gateway.parameters import SEQ_MAX, whole_number
+from curbstone.gateway.queues import name_in
+from curbstone.gateway.reply import reply, reply_json
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.waiting import answer
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+
+ON_FULL = ("hold", "skip")
+_FIELDS = {"put": ("start", "on_full"), "ack": ("upTo", "epoch")}
+
+
+class ReadingGroups:
+    """The handlers of `/v2/{project}/queues/{queue}/groups` and what is below."""
+
+    def __init__(self, broker: Broker, settings: GatewaySettings) -> None:
+        self._broker = broker
+        self._settings = settings
+
+    async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: all groups, by name."""
+        reading = self._broker.get(name_in(scope)).reading
+        await reply_json(send, {"groups": [_json(reading.info(name)) for name in reading.names()]})
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: one group."""
+        reading = self._broker.get(name_in(scope)).reading
+        await reply_json(send, _json(reading.info(_group_in(scope))))
+
+    async def put(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """PUT: declare the group, or change what it does at the cap."""
+        queue = self._broker.get(name_in(scope))
+        name = _group_in(scope)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max)
+        _check_fields("put", fields)
+        start = _start_of(fields.get("start", EARLIEST))
+        on_full = fields.get("on_full")
+        if on_full is not None and on_full not in ON_FULL:
+            raise BadRequest(f"bad on_full {str(on_full)[:80]!r}: {' or '.join(ON_FULL)}")
+        skips = None if on_full is None else on_full == "skip"
+        info: GroupInfo
+        _, info = await answer(partial(queue.reading.declare, name, start, skips))
+        await reply_json(send, _json(info))
+
+    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE: the group is declared no more; the same reply where it was not."""
+        queue = self._broker.get(name_in(scope))
+        name = _group_in(scope)
+        if name in queue.meta.groups:
+            others = [group for group in queue.options.groups if group != name]
+            await answer(lambda done: self._broker.declare(queue.name, {"groups": others}, done))
+        await reply(send, 204)
+
+    async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST ack: the group is done with everything up to `upTo`; answered after the commit."""
+        queue = self._broker.get(name_in(scope))
+        name = _group_in(scope)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max)
+        _check_fields("ack", fields)
+        if "upTo" not in fields:
+            raise BadRequest("upTo is missing: the last message the group is done with")
+        seq = whole_number("upTo", fields["upTo"], 0, SEQ_MAX)
+        epoch = fields.get("epoch")
+        if epoch is not None and not isinstance(epoch, str):
+            raise BadRequest("bad epoch: it must be a string")
+        queue.reading.check_epoch(epoch)
+        info: GroupInfo
+        _, info = await answer(partial(queue.reading.ack_to, name, seq))
+        await reply_json(send, _json(info))
+
+
+def _group_in(scope: Scope) -> str:
+    return group_name(scope["path_params"]["group"])
+
+
+def _json(info: GroupInfo) -> dict[str, object]:
+    return info._asdict()
+
+
+def _check_fields(call: str, fields: dict[str, object]) -> None:
+    unknown = next((name for name in fields if name not in _FIELDS[call]), None)
+    if unknown is not None:
+        raise BadRequest(f"unknown field {unknown[:80]!r}; there are {', '.join(_FIELDS[call])}")
+
+
+def _start_of(value: object) -> Start:
+    if isinstance(value, dict):
+        if list(value) != ["timestamp"]:
+            raise BadRequest('bad start: an object has one member, "timestamp"')
+        return Since(whole_number("timestamp", value["timestamp"], 0, SEQ_MAX))
+    if value in (EARLIEST, LATEST):
+        return str(value)
+    if isinstance(value, str):
+        raise BadRequest(f'bad start {value[:80]!r}: earliest, latest, a seq, or {{"timestamp": ms}}')
+    return whole_number("start", value, 0, SEQ_MAX)
