@@ -215,10 +215,15 @@ def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list
         message.timestamp_ms = timestamp_ms
         if extras_bytes:
             (message.expires_ms,) = _EXTRAS.unpack_from(data, start - extras_bytes)
-            names = data[start - extras_bytes + _EXTRAS.size : start].decode()
-            message.groups = tuple(names.split(",")) if names else ()
+            message.groups = decode_groups(data, start - extras_bytes, extras_bytes)
         messages.append(message)
     return messages
+
+
+def decode_groups(data: bytes, offset: int, size: int) -> tuple[str, ...]:
+    """Return the groups that the `size` bytes of extras at `offset` name."""
+    names = data[offset + _EXTRAS.size : offset + size].decode()
+    return tuple(names.split(",")) if names else ()
 
 
 def time_of(data: bytes, offset: int) -> int:

@@ -159,8 +159,11 @@ class Window:
 class Scan:
     """Reads the batches of one segment in order; tells what does not check."""
 
-    def __init__(self, disk: Disk, segment: Segment, last_batch: int, *, is_active: bool) -> None:
+    def __init__(
+        self, disk: Disk, segment: Segment, last_batch: int, *, is_active: bool, start: int = SEGMENT_BYTES
+    ) -> None:
         self._disk = disk
+        self._start = start
         self._segment = segment
         self._is_active = is_active
         self.last_batch = last_batch
@@ -178,7 +181,7 @@ class Scan:
             file.close()
 
     def _batches(self, window: Window) -> Iterator[Batch]:
-        offset = SEGMENT_BYTES
+        offset = self._start
         limit = self._segment.end
         while offset < limit:
             batch = self._batch_at(window, offset)

@@ -8,6 +8,7 @@ between does not check, and the page is planned again.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -25,6 +26,8 @@ PLACES_MAX = 8192
 ATTEMPTS_MAX = 5
 
 T = TypeVar("T")
+
+_SIZE_DELTA = struct.Struct("<II")  # how an entry begins
 
 
 class Wanted(NamedTuple):
@@ -293,44 +296,48 @@ def _mask_of(seqs: list[int], place: _Place) -> int:
     return mask
 
 
-def _ends(frame: Frame) -> list[int]:
-    """Return where each entry ends."""
-    ends: list[int] = []
-    end = 0
-    for _, size in decode_seqs(frame.entries, 0, frame.span, 0):
-        end += size
-        ends.append(end)
-    return ends
+def _skip(entries: bytes | memoryview, offset: int, count: int) -> int:
+    """Return where the entry lies that is `count` entries behind the one at `offset`."""
+    size_at = _SIZE_DELTA.unpack_from
+    for _ in range(count):
+        offset += size_at(entries, offset)[0]
+    return offset
 
 
 def _slice(frame: Frame, low: int, high: int) -> Frame:
     """Return the entries `low` to `high` - 1 of a frame."""
-    ends = _ends(frame)
     mask = None if frame.mask is None else (frame.mask & ((1 << high) - 1)) >> low
     tries = [(index - low, tries) for index, tries in frame.tries if low <= index < high]
-    start = ends[low - 1] if low else 0
-    return Frame(frame.first_seq, high - low, mask, tries, memoryview(frame.entries)[start : ends[high - 1]])
+    start = _skip(frame.entries, 0, low)
+    end = _skip(frame.entries, start, high - low) if high < frame.span else len(frame.entries)
+    return Frame(frame.first_seq, high - low, mask, tries, memoryview(frame.entries)[start:end])
 
 
 def _picked(frame: Frame) -> Frame:
     """Return a frame without the entries that are not meant."""
     assert frame.mask is not None
-    ends = [0, *_ends(frame)]
-    indexes = list(seqs_of(0, frame.mask))
-    new = {index: number for number, index in enumerate(indexes)}
     view = memoryview(frame.entries)
-    parts = [view[ends[index] : ends[index + 1]] for index in indexes]
+    parts: list[memoryview] = []
+    new: dict[int, int] = {}
+    offset = index = 0
+    for wanted in seqs_of(0, frame.mask):
+        start = _skip(view, offset, wanted - index)
+        offset = _skip(view, start, 1)
+        index = wanted + 1
+        new[wanted] = len(parts)
+        parts.append(view[start:offset])
     tries = [(new[index], tries) for index, tries in frame.tries]
     return Frame(frame.first_seq, len(parts), None, tries, b"".join(parts))
 
 
 def _cut(frame: Frame, count: int, room: int, *, at_least_one: bool) -> tuple[Frame | None, int]:
     """Return the beginning of a frame that fits into `count` messages and `room` bytes, and the first seq left out."""
-    seqs = [seq for seq, _ in decode_seqs(frame.entries, 0, frame.span, frame.first_seq)]
-    ends = _ends(frame)
-    meant = list(seqs_of(0, (1 << frame.span) - 1 if frame.mask is None else frame.mask))
-    taken = 0
-    while taken < len(meant) and taken < count and (ends[meant[taken]] <= room or (at_least_one and not taken)):
-        taken += 1
-    next_seq = seqs[meant[taken]] if taken < len(meant) else seqs[meant[-1]] + 1
-    return (_slice(frame, 0, meant[taken - 1] + 1) if taken else None), next_seq
+    entries = frame.entries
+    offset = index = delta = 0
+    for taken, wanted in enumerate(range(frame.span) if frame.mask is None else seqs_of(0, frame.mask)):
+        start = _skip(entries, offset, wanted - index)
+        size, delta = _SIZE_DELTA.unpack_from(entries, start)
+        if taken == count or (start + size > room and (taken or not at_least_one)):
+            return (_slice(frame, 0, index) if taken else None), frame.first_seq + delta
+        offset, index = start + size, wanted + 1
+    return _slice(frame, 0, index), frame.first_seq + delta + 1

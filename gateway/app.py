@@ -18,6 +18,7 @@ from curbstone.gateway.browse import Browse
 from curbstone.gateway.event_stream import EventStreams
 from curbstone.gateway.guard import Guard, answer_preflight, is_preflight
 from curbstone.gateway.health import Health
+from curbstone.gateway.journal import Journal
 from curbstone.gateway.leases import Leases
 from curbstone.gateway.messages import Messages
 from curbstone.gateway.metrics import Metrics
@@ -75,6 +76,7 @@ def routes(
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
         Route(QUEUE + "/browse", Resource(GET=Browse(broker).get)),
         Route(QUEUE + "/offsets", Resource(GET=Offsets(broker, polls).get)),
+        Route(QUEUE + "/journal", Resource(GET=Journal(broker, polls).get)),
         Route(QUEUE + "/groups", Resource(GET=groups.list)),
         Route(QUEUE + "/groups/{group}", Resource(GET=groups.get, PUT=groups.put, DELETE=groups.delete)),
         Route(QUEUE + "/groups/{group}/ack", Resource(POST=groups.ack)),

@@ -14,7 +14,7 @@ from curbstone.core.scan import Frame, Wanted, browse
 from curbstone.gateway.message_json import body_json, metadata_json
 from curbstone.gateway.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
 from curbstone.gateway.queues import name_in
-from curbstone.gateway.reply import reply
+from curbstone.gateway.reply import Header, reply
 from curbstone.gateway.settings import MIB
 from curbstone.gateway.waiting import answer
 
@@ -53,20 +53,27 @@ class Browse:
             whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX),
             group,
         )
-        kind = NDJSON
-        if BINARY in next((value for name, value in scope["headers"] if name == b"accept"), b""):
-            kind = BINARY
+        kind = BINARY if accepts(scope, BINARY) else NDJSON
         render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
         page: bytes
         _, page, next_seq = await answer(partial(browse, queue, wanted, render))
-        fields = [
-            (b"content-type", kind),
-            (b"next-offset", b"%d" % next_seq),
-            (b"x-curbstone-epoch", queue.uid.encode()),
-            (b"x-content-type-options", b"nosniff"),
-            (b"cache-control", b"no-store"),
-        ]
-        await reply(send, 200, fields, page)
+        await reply(send, 200, page_headers(queue, kind, next_seq), page)
+
+
+def accepts(scope: Scope, kind: bytes) -> bool:
+    """Tell whether a request asks for a type that is not the default."""
+    return any(kind in value.lower() for name, value in scope["headers"] if name == b"accept")
+
+
+def page_headers(queue: Queue, kind: bytes, following: int) -> list[Header]:
+    """Return the headers of a page: its type, where to go on, and of which life of the queue it is."""
+    return [
+        (b"content-type", kind),
+        (b"next-offset", b"%d" % following),
+        (b"x-curbstone-epoch", queue.uid.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+    ]
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:

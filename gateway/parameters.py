@@ -16,6 +16,7 @@ PARAMETERS_MAX = 50
 COUNT_MAX = 1000
 LIMIT_MAX = 100_000
 SEQ_MAX = 10**15 - 1
+POSITION_MAX = 10**19 - 1
 WAIT_S_MAX = 30
 SECONDS_MAX = 10 * 365 * 86400
 LEASE_S_MAX = 7 * 86400
@@ -69,7 +70,7 @@ def lease_ms(seconds: object) -> int:
 
 def whole_number(name: str, value: object, least: int, most: int) -> int:
     """Return a whole number in these bounds, given as a JSON number or as text."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 15:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(most)):
         value = int(value)
     elif isinstance(value, float) and value.is_integer():
         value = int(value)  # JSON has one kind of number
