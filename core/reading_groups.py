@@ -15,7 +15,7 @@ from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGr
 from curbstone.core.format import Reason
 from curbstone.core.losses import Losses
 from curbstone.core.runs import ranges_of
-from curbstone.core.skipping import give_up
+from curbstone.core.skipping import Skipping
 
 if TYPE_CHECKING:
     from curbstone.core.group import Group
@@ -59,6 +59,7 @@ class ReadingGroups:
         self.next = 1
         """Everything below this seq is there or never will be: one past the last committed."""
         self.losses = Losses(queue)
+        self._skipping = Skipping(queue)
 
     # --- looking
 
@@ -227,6 +228,8 @@ class ReadingGroups:
     def can_make_room(self, size: int) -> bool:
         """Return whether room may be made for a publish of `size` bytes; groups that skip give up what is needed."""
         cleaner = self._queue.cleaner
-        if cleaner.can_make_room(size):
-            return True
-        return bool(self._queue.meta.skips) and give_up(self._queue, size) and cleaner.can_make_room(size)
+        if not self._queue.meta.skips:
+            return cleaner.can_make_room(size)
+        if self._skipping.is_due(size) and self._skipping.give_up(size):
+            return cleaner.can_make_room(size)
+        return cleaner.can_make_room(size) or (self._skipping.give_up(size) and cleaner.can_make_room(size))

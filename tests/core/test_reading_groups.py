@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,9 +39,9 @@ def seen(queue: Queue, name: str = "g") -> list[int]:
     return [run.first + i for run in queue.pending.runs for i in range(20_000) if run.pending(name) >> i & 1]
 
 
-def mixed(lab: Lab, **options: object) -> Queue:
+def mixed(lab: Lab) -> Queue:
     """Live are 3 (delayed anew), 5 (delayed), 6, 8 and 9; 7 names a group, and 4 and 10 are gone."""
-    queue = lab.queue(**options)
+    queue = lab.queue()
     lab.publish(queue, *numbered(4))
     lab.publish(queue, "5", delay_ms=60_000)
     lab.publish(queue, "6")
@@ -339,7 +340,7 @@ def test_a_crash_at_any_moment_of_a_declaration_leaves_all_of_it_or_nothing() ->
         lab = Lab(seed=ops)
         queue = mixed(lab)
         answers: list[Any] = []
-        queue.reading.declare("g", EARLIEST, None, lambda *given: answers.append(given))
+        queue.reading.declare("g", EARLIEST, None, partial(_keep, answers))
         for _ in range(ops):
             lab.host.turn()
             lab.host.work()
@@ -347,6 +348,10 @@ def test_a_crash_at_any_moment_of_a_declaration_leaves_all_of_it_or_nothing() ->
         queue = lab.again(queue)
         assert bool(queue.options.groups) >= bool(answers)
         assert seen(queue) == ([3, 5, 6, 8, 9] if queue.options.groups else [])
+
+
+def _keep(answers: list[Any], *given: Any) -> None:
+    answers.append(given)
 
 
 def test_the_meta_of_an_earlier_version_has_groups_that_hold() -> None:
