@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from curbstone.core.disk import Disk, File
-from curbstone.core.errors import BadRequest, CurbstoneError, Gone, Unavailable
+from curbstone.core.errors import CurbstoneError, Gone, Unavailable
 from curbstone.core.format import BATCH_BYTES, BatchHeader, Flag, batch_is_whole, decode_batch_header, decode_seqs
 from curbstone.core.runs import UNNAMED, Run, seqs_of
 
@@ -89,8 +89,6 @@ def browse(
 
 def _check(queue: Queue, wanted: Wanted) -> None:
     reading = queue.reading
-    if wanted.end is not None and wanted.end < wanted.start:
-        raise BadRequest(f"bad to {wanted.end}: before from {wanted.start}")
     if wanted.group is None:
         first = floor = reading.first()
         lost = 0

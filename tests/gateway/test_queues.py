@@ -19,6 +19,12 @@ RESOURCES = [
     (MESSAGES + "/extend", "OPTIONS, POST"),
     (QUEUE + "/purge", "OPTIONS, POST"),
     (QUEUE + "/redrive", "OPTIONS, POST"),
+    (QUEUE + "/groups", "GET, HEAD, OPTIONS"),
+    (QUEUE + "/groups/g", "DELETE, GET, HEAD, OPTIONS, PUT"),
+    (QUEUE + "/groups/g/ack", "OPTIONS, POST"),
+    (QUEUE + "/offsets", "GET, HEAD, OPTIONS"),
+    (QUEUE + "/browse", "GET, HEAD, OPTIONS"),
+    (QUEUE + "/journal", "GET, HEAD, OPTIONS"),
 ]
 
 
