@@ -48,10 +48,7 @@ class ReadingGroups:
         fields = await read_object(scope, receive, self._settings.json_bytes_max)
         _check_fields("put", fields)
         start = _start_of(fields.get("start", EARLIEST))
-        on_full = fields.get("on_full")
-        if on_full is not None and on_full not in ON_FULL:
-            raise BadRequest(f"bad on_full {str(on_full)[:80]!r}: {' or '.join(ON_FULL)}")
-        skips = None if on_full is None else on_full == "skip"
+        skips = _skips_of(fields["on_full"]) if "on_full" in fields else None
         info: GroupInfo
         _, info = await answer(partial(queue.reading.declare, name, start, skips))
         await reply_json(send, _json(info))
@@ -74,8 +71,8 @@ class ReadingGroups:
         if "upTo" not in fields:
             raise BadRequest("upTo is missing: the last message the group is done with")
         seq = whole_number("upTo", fields["upTo"], 0, SEQ_MAX)
-        epoch = fields.get("epoch")
-        if epoch is not None and not isinstance(epoch, str):
+        epoch = fields.get("epoch", queue.uid)
+        if not isinstance(epoch, str):
             raise BadRequest("bad epoch: it must be a string")
         queue.reading.check_epoch(epoch)
         info: GroupInfo
@@ -95,6 +92,12 @@ def _check_fields(call: str, fields: dict[str, object]) -> None:
     unknown = next((name for name in fields if name not in _FIELDS[call]), None)
     if unknown is not None:
         raise BadRequest(f"unknown field {unknown[:80]!r}; there are {', '.join(_FIELDS[call])}")
+
+
+def _skips_of(value: object) -> bool:
+    if value not in ON_FULL:
+        raise BadRequest(f"bad on_full {str(value)[:80]!r}: {' or '.join(ON_FULL)}")
+    return value == "skip"
 
 
 def _start_of(value: object) -> Start:

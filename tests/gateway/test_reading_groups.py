@@ -48,7 +48,7 @@ async def test_a_group_begins_where_it_is_told(gateway: Running, start: object, 
     [
         *('{"start":"now"}', '{"start":-1}', '{"start":1.5}', '{"start":true}', '{"start":null}', '{"start":9}'),
         *('{"start":{}}', '{"start":{"timestamp":"x"}}', '{"start":{"timestamp":1,"x":1}}', '{"on_full":"drop"}'),
-        *('{"on_full":1}', '{"onFull":"skip"}', "[]", "{"),
+        *('{"on_full":1}', '{"on_full":null}', '{"onFull":"skip"}', "[]", "{"),
     ],
 )
 async def test_a_bad_declaration_is_400(gateway: Running, body: str) -> None:

@@ -15,6 +15,7 @@ from curbstone.core.queue import Outcome, Peeked, Queue
 from curbstone.core.transaction import Transaction
 from curbstone.core.waiters import Lease
 from tests.sim.history import History, Unit, Violation
+from tests.sim.reader import GROUP, Reader
 from tests.sim.world import Crash, SimDisk, SimHost
 
 CAP = 96 * 1024
@@ -42,6 +43,7 @@ class Run:
         self.consumers: list[Consumer] = []
         self.leases: list[tuple[Queue, Lease]] = []
         self.drained: list[int] = []
+        self.reader = Reader(self.rng) if self.rng.random() < 0.4 else None
         self._start()
 
     def _cap_of(self, directory: str) -> int | None:
@@ -145,6 +147,8 @@ class Run:
             del waiting[:covered]
             if error is None:
                 self.history.confirmed.update(mine)
+                if self.reader and not groups:
+                    self.reader.published(queue, first_seq, mine)
                 if not delay and not groups:
                     self.ordered.setdefault(queue.name, []).extend(mine)
             elif isinstance(error, QueueFull) and "disk" not in str(error):
@@ -311,7 +315,8 @@ class Run:
 
         def peeked(found: list[Peeked] | CurbstoneError) -> None:
             assert isinstance(found, list)
-            present.extend([entry.message for entry in found if entry.state != "wip" or not alone])
+            there = [entry.message for entry in found if entry.state != "wip" or not alone]
+            present.extend([message for message in there if not self.reader or _is_pending(queue, message)])
 
         queue.peek(100_000, peeked)
         self.host.settle()
@@ -323,7 +328,17 @@ class Run:
             if error is None and alone:
                 self.history.gone.update(tokens)
 
+        if self.reader:
+            self.reader.is_purged = True
         queue.purge(purged)
+
+    def read(self) -> None:
+        """A declared group looks, or acks up to somewhere."""
+        if self.reader:
+            self.host.settle()
+            queue = self._queue()
+            self.host.settle()
+            self.reader.step(queue)
 
     def go_on(self) -> None:
         """Let things happen."""
@@ -372,6 +387,7 @@ class Run:
             self._give_back(queue, lease.token)
         self.leases.clear()
         self.host.settle()
+        self._judge_reader()
         out = self._drain_queues()
         self._check()
         self.history.judge(self.drained)
@@ -386,6 +402,16 @@ class Run:
                 self.host.call_later(1000, lambda: self._give_back(queue, token))
 
         queue.settle_leases([token], Outcome.NACK, done)
+
+    def _judge_reader(self) -> None:
+        """Judge the declared group; then it holds nothing any more."""
+        for queue in self.broker.queues() if self.reader else []:
+            assert self.reader is not None
+            self.reader.judge(queue)
+            self.host.settle()
+            if GROUP in queue.meta.groups:
+                self.reader.ack(queue, queue.reading.next - 1)
+        self.host.settle()
 
     def _drain_queues(self) -> dict[QueueName, list[Message]]:
         """Consume and ack everything, also what goes from queue to queue meanwhile."""
@@ -434,6 +460,13 @@ class Run:
             raise Violation(f"{name}: out of order")
 
 
+def _is_pending(queue: Queue, message: Message) -> bool:
+    """Return whether somebody else than the declared group waits for a message."""
+    run = queue.pending.runs.find(message.seq)
+    others = [bits for name, bits in (run.named or {}).items() if name != GROUP] if run else []
+    return run is not None and any(bits >> (message.seq - run.first) & 1 for bits in [run.bits, *others])
+
+
 ACTIONS: dict[str, Callable[[Run], None]] = {
     "publish": Run.publish,
     "subscribe": Run.subscribe,
@@ -443,6 +476,7 @@ ACTIONS: dict[str, Callable[[Run], None]] = {
     "transaction": Run.transaction,
     "options": Run.options,
     "purge": Run.purge,
+    "read": Run.read,
     "go_on": Run.go_on,
     "time": Run.time,
     "trouble": Run.trouble,

@@ -16,6 +16,7 @@ import pytest
 
 from curbstone.core.group import Group
 from curbstone.core.log import Log
+from curbstone.core.losses import Losses
 from curbstone.core.message import Message
 from curbstone.core.writer import Writer
 from tests.sim.run import Run
@@ -107,3 +108,13 @@ def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytes
 
     monkeypatch.setattr(SimFile, "sync", sync)
     assert finds_something(range(100), faults=True)
+
+
+def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Writer, "settled_ranges", lambda self, group, reason, ranges: self._queue.dirty())
+    assert finds_something(range(20))
+
+
+def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Losses, "add", lambda self, name, count, floor: None)
+    assert finds_something(range(30))
