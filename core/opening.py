@@ -22,6 +22,12 @@ class Opening:
         self._waiting: list[Done] = []
         self._storing: list[tuple[bytes, Done]] = []
         self._settles_first = False
+        self._has_failed = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `meta` on disk is not what it is in memory, or may not be."""
+        return self._has_failed or bool(self._storing)
 
     @property
     def is_working(self) -> bool:
@@ -89,6 +95,7 @@ class Opening:
 
     def _stored(self, error: CurbstoneError | None) -> None:
         _, on_done = self._storing.pop(0)
+        self._has_failed = error is not None
         on_done(error)
         if self._storing:
             self._store_next()

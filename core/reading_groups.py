@@ -221,7 +221,13 @@ class ReadingGroups:
         def done(error: CurbstoneError | None) -> None:
             on_done(error, self.info(name) if error is None and name in queue.meta.groups else None)
 
-        queue.writer.when_committed(done)
+        def settled(error: CurbstoneError | None) -> None:
+            if error is None and queue.opening.is_behind:  # the group itself must be on disk
+                queue.opening.store(queue.meta.encode(), done)
+            else:
+                done(error)
+
+        queue.writer.when_committed(settled)
 
     # --- room
 

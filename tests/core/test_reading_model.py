@@ -146,15 +146,8 @@ class History:
         seq = self.dice.randrange(following) + 1
         time_ms = self.lab.host.wall_ms() - self.dice.randrange(5000)
         later = [s for s in self.model.live() if self.model.messages[s].time_ms >= time_ms]
-        return self.dice.choice(
-            [
-                (EARLIEST, 0),
-                (EARLIEST, 0),
-                (LATEST, following),
-                (seq, seq),
-                (Since(time_ms), min(later, default=following)),
-            ]
-        )
+        starts: list[tuple[Start, int]] = [(EARLIEST, 0), (EARLIEST, 0), (LATEST, following), (seq, seq)]
+        return self.dice.choice([*starts, (Since(time_ms), min(later, default=following))])
 
     def remove(self) -> None:
         if self.dice.random() < 0.5:
