@@ -204,9 +204,8 @@ def _events_of(batch: Batch, position: int) -> Iterator[Event]:
     for group, first, span, tries, due_ms in decode_released(
         batch.data, batch.releases_at, batch.settles_at, with_state=False
     ):
-        if tries:  # without it is a publish with a delay
-            yield Event(position + number, RELEASED, first, span, header.time_ms, tries, group, due_ms)
-            number += 1
+        yield Event(position + number, RELEASED, first, span, header.time_ms, tries, group, due_ms)
+        number += 1
     for group, reason, first, span in decode_settled(batch.data, batch.settles_at, batch.notes_at):
         kind = SETTLED.get(reason)
         if kind is not None:

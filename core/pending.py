@@ -186,6 +186,7 @@ class Pending:
         return self._kept_for(sum([group.pending - group.records for group in self.groups.values()]))
 
     def _kept_for(self, records: int) -> int:
+        """Return the bytes for so many records, and for what else is said once in a while."""
         size = release_bytes(records)  # batches and segments have headers, too
         return size + KEY_NOTE_BYTES * len(self._queue.keys) + MARK_NOTE_BYTES * len(self._queue.staged)
 
@@ -221,6 +222,7 @@ class Pending:
                 self._queue.writer.settled_ranges(name, Reason.PURGE, ranges_of(run.first, bits))
                 self.clear_run(group, run, bits, run.bytes_live * bits.bit_count() // run.live().bit_count())
         self.end_deliveries(group, self._queue.next_seq)
+        self._queue.reading.losses.forget(name)
         self._queue.dirty()
 
     def _damaged(self, run: Run, text: str) -> None:

@@ -464,7 +464,6 @@ class Queue:
             self.pending.group(name)
         for name in gone:
             self.pending.drop_group(name)
-            self.reading.losses.forget(name)
 
     # --- trouble, and the end
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.arrivals import find_time
-from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup
+from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
 from curbstone.core.format import Reason
 from curbstone.core.losses import Losses
-from curbstone.core.runs import ranges_of
+from curbstone.core.pending import release_bytes
+from curbstone.core.runs import Run, ranges_of
 from curbstone.core.skipping import Skipping
 
 if TYPE_CHECKING:
@@ -163,6 +164,10 @@ class ReadingGroups:
         try:
             if error is not None:
                 raise error
+            if not self._has_room(name, first):
+                queue.dirty()  # the cleaner is at work
+                queue.host.call_later(1, lambda: self._found(name, first, skips, stored, queue.refusal()))
+                return
             # What it does not see is settled for it; so it is entitled to everything but what names others.
             start = self.next if first == self.next else 1
             meta = queue.meta.with_group(name, start, queue.log.next_batch, skips=bool(skips))
@@ -175,14 +180,27 @@ class ReadingGroups:
         queue.wake(name)
         queue.changed()
 
+    def _has_room(self, name: str, first: int) -> bool:
+        """Return whether there is room to say of each message how often the group tried it; raise QueueFull.
+
+        Where there is not, and the cleaner may make some, it has begun.
+        """
+        queue = self._queue
+        group = queue.pending.groups.get(name)
+        count = sum(_seen(run, first).bit_count() for run in queue.pending.runs) - (group.pending if group else 0)
+        size = release_bytes(count)
+        if count <= 0 or queue.writer.has_room(size):
+            return True
+        if queue.cleaner.can_make_room(size):
+            return False
+        raise QueueFull(f"queue {queue.name} has no room for one more group to hold {count} messages")
+
     def _admit(self, group: Group, first: int) -> None:
         """Let a group see what is live from `first` on, and settle everything else for it."""
         absent: list[tuple[int, int]] = []
         end = 1
         for run in self._queue.pending.runs:
-            seen = run.live() & ~run.naming
-            if first > run.first:
-                seen = seen >> (first - run.first) << (first - run.first)
+            seen = _seen(run, first)
             pending = run.pending(group.name)
             run.set_pending(group.name, pending | seen)
             group.pending += (seen & ~pending).bit_count()
@@ -239,3 +257,9 @@ class ReadingGroups:
         if self._skipping.is_due(size) and self._skipping.give_up(size):
             return cleaner.can_make_room(size)
         return cleaner.can_make_room(size) or (self._skipping.give_up(size) and cleaner.can_make_room(size))
+
+
+def _seen(run: Run, first: int) -> int:
+    """Return the mask of what a group that begins at `first` sees of a run."""
+    seen = run.live() & ~run.naming
+    return seen >> (first - run.first) << (first - run.first) if first > run.first else seen

@@ -130,6 +130,10 @@ class Writer:
         """Bytes that are kept free for promised publishes."""
         return self._reserved
 
+    def has_room(self, size: int) -> bool:
+        """Return whether `size` bytes of what is kept free for records may be taken now."""
+        return size <= self._queue.log.publish_room - self._reserved - self._queue.pending.settle_reserve
+
     def unreserve(self, size: int) -> None:
         """Give reserved bytes back."""
         self._reserved -= size

@@ -11,6 +11,7 @@ import pytest
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull, StaleDelivery
 from curbstone.core.meta import Meta
 from curbstone.core.names import queue_name
+from curbstone.core.options import MIB
 from curbstone.core.queue import Queue
 from curbstone.core.reading_groups import EARLIEST, LATEST, GroupInfo, Since, Start
 from tests.core.lab import Lab, Peer, numbered
@@ -28,6 +29,15 @@ def ack_to(lab: Lab, queue: Queue, seq: int, name: str = "g") -> GroupInfo:
 
 def informed(lab: Lab, call: Callable[[Callable[..., None]], object]) -> GroupInfo:
     error, info = lab.answer(call)
+    if isinstance(error, CurbstoneError):
+        raise error
+    assert isinstance(info, GroupInfo)
+    return info
+
+
+def informed_later(lab: Lab, call: Callable[[Callable[..., None]], object]) -> GroupInfo:
+    """The same, where the cleaner takes its time."""
+    error, info = lab.answer(call, passing_ms=1000)
     if isinstance(error, CurbstoneError):
         raise error
     assert isinstance(info, GroupInfo)
@@ -84,7 +94,7 @@ def test_a_group_may_begin_anywhere(start: Start, found: list[int], how: str) ->
 
 
 def test_a_group_may_begin_at_a_time() -> None:
-    lab = Lab()
+    lab = Lab(cap=16 * MIB)
     queue = lab.queue()
     times = []
     for number in range(5):
@@ -320,6 +330,36 @@ def test_there_are_only_so_many_groups() -> None:
     queue = lab.queue(groups=[f"g{number}" for number in range(32)])
     with pytest.raises(BadRequest, match="more than 32 groups"):
         declare(lab, queue)
+
+
+def test_a_full_queue_has_no_room_for_one_more_group_and_can_still_be_emptied() -> None:
+    lab = Lab(cap=64 * 1024)
+    queue = lab.queue()
+    with pytest.raises(QueueFull):
+        while True:
+            lab.publish(queue, *numbered(10, 50))
+    count = queue.reading.next - 1
+    with pytest.raises(QueueFull, match="no room for one more group"):
+        informed_later(lab, lambda done: queue.reading.declare("g", EARLIEST, None, done))
+    assert queue.reading.names() == []
+    declare(lab, queue, start=LATEST)
+    assert len(lab.pop_all(queue)) == count
+    declare(lab, queue, "h")
+
+
+def test_room_for_a_group_is_made_by_the_cleaner() -> None:
+    lab = Lab(cap=64 * 1024)
+    queue = lab.queue()
+    peer = Peer(lab, queue, window=10_000)
+    with pytest.raises(QueueFull):
+        while True:
+            lab.publish(queue, *numbered(10, 50))
+    peer.ack(*[seq for seq in list(peer.consumer.unsettled) if seq % 3])
+    count = len(peer.consumer.unsettled)
+    info = informed_later(lab, lambda done: queue.reading.declare("g", EARLIEST, None, done))
+    assert info.pending == count
+    lab.restart("kill")
+    assert lab.again(queue).reading.info("g").pending == count
 
 
 def test_a_declaration_that_can_not_be_written_is_not_confirmed_and_can_be_made_again() -> None:
