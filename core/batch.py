@@ -90,12 +90,14 @@ class Batch:
         writer = self._writer
         log = self._queue.log
         limit = max(0, min(log.slack_bytes // 2, log.records_room - self._queue.pending.settle_reserve))
+        # Where only what is kept for releases is left settles may have it: they make room, releases do not.
+        settles_limit = limit or max(0, min(log.slack_bytes // 2, log.records_room))
         waiting = writer._settled
         for key in list(waiting):
             group, reason = key
             seqs = waiting[key]
             runs = runs_of(seqs)
-            most = (limit - self._records_bytes - settled_bytes(group, 0)) // 12
+            most = (settles_limit - self._records_bytes - settled_bytes(group, 0)) // 12
             if most <= 0:
                 break
             if len(runs) > most:
@@ -109,7 +111,7 @@ class Batch:
             self._records_bytes += len(self._settled_parts[-1])
         for key in list(writer._ranges):
             ranges = writer._ranges[key]
-            most = (limit - self._records_bytes - settled_bytes(key[0], 0)) // 12
+            most = (settles_limit - self._records_bytes - settled_bytes(key[0], 0)) // 12
             if most <= 0:
                 break
             taken, writer._ranges[key] = ranges[:most], ranges[most:]
@@ -355,11 +357,11 @@ class Batch:
         notes = encode_floor(floor) if floor else b""
         for group in queue.pending.groups.values():
             mark = max(group.delivered, self._delivered_soon(group))
-            if mark > group.delivered_logged or (drops and mark and group.name):
+            if mark > group.delivered_logged or (group.name and mark and group.marked_at < floor):
                 self.marks[group.name] = mark
-                if group.name:  # the segment with its last note may be the one that goes
+                if group.name:  # the unnamed one's is in the head of every batch
                     notes += encode_delivered(group.name, mark)
-        self.losses = queue.reading.losses.to_log(everything=bool(drops))
+        self.losses = queue.reading.losses.to_log(floor)
         notes += b"".join([encode_loss(name, *loss) for name, loss in self.losses.items()])
         publishes = [part.publish for part in self.taken]
         self.key_notes = queue.keys.notes(publishes, queue.next_seq, floor)

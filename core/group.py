@@ -55,6 +55,8 @@ class Group:
         self.delivered = 0
         """The highest seq that was ever handed out."""
         self.delivered_logged = 0
+        self.marked_at = 0
+        """The segment with the last note of that."""
         self.recovered = 0
         """Up to this seq a message may have been handed out before the restart."""
         self.retries: dict[int, Retry] = {}
@@ -131,6 +133,11 @@ class Group:
             else:
                 states.append(Released(self.name, seq, 1, tries, retry.due_ms))
         return states
+
+    def marked(self, seq: int, segment: int) -> None:
+        """The log says, in that segment, that everything up to `seq` may have been handed out."""
+        self.delivered_logged = seq
+        self.marked_at = segment
 
     def recover(self, seq: int, tries: int, due_ms: int) -> None:
         """Set what recovery read of a pending message's releases; the cursor is still before it."""

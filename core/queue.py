@@ -398,8 +398,8 @@ class Queue:
         if batch.copies:
             self.cleaner.copied(commit.segment, batch.start, batch.end)
         for name, mark in batch.marks.items():
-            self.pending.groups[name].delivered_logged = mark
-        self.reading.losses.logged(batch.losses)
+            self.pending.groups[name].marked(mark, commit.segment.number)
+        self.reading.losses.logged(batch.losses, commit.segment.number)
         self.marks_due = False
         for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
             self.keys.recover(payload, commit.segment.number)

@@ -8,6 +8,7 @@ them (see `core.skipping`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.arrivals import find_time
@@ -152,9 +153,18 @@ class ReadingGroups:
             stored(error)
 
     def _found(
-        self, name: str, first: int, skips: bool | None, stored: Callable[..., None], error: CurbstoneError | None
+        self,
+        name: str,
+        first: int,
+        skips: bool | None,
+        stored: Callable[..., None],
+        error: CurbstoneError | None,
+        last_segment: int = 0,
     ) -> None:
-        """Declare a group that sees what is live from `first` on."""
+        """Declare a group that sees what is live from `first` on.
+
+        Where the cleaner has to make room it is tried again, until the segments up to `last_segment` are gone.
+        """
         queue = self._queue
         if error is None and first > self.next:
             error = BadRequest(f"bad start {first}: the queue's next message is {self.next}")
@@ -164,9 +174,11 @@ class ReadingGroups:
         try:
             if error is not None:
                 raise error
-            if not self._has_room(name, first):
+            last_segment = last_segment or queue.log.active.number
+            if not self._has_room(name, first, last_segment):
                 queue.dirty()  # the cleaner is at work
-                queue.host.call_later(1, lambda: self._found(name, first, skips, stored, queue.refusal()))
+                again = partial(self._found, name, first, skips, stored)
+                queue.host.call_later(1, lambda: again(queue.refusal(), last_segment))
                 return
             # What it does not see is settled for it; so it is entitled to everything but what names others.
             start = self.next if first == self.next else 1
@@ -180,7 +192,7 @@ class ReadingGroups:
         queue.wake(name)
         queue.changed()
 
-    def _has_room(self, name: str, first: int) -> bool:
+    def _has_room(self, name: str, first: int, last_segment: int) -> bool:
         """Return whether there is room to say of each message how often the group tried it; raise QueueFull.
 
         Where there is not, and the cleaner may make some, it has begun.
@@ -191,7 +203,7 @@ class ReadingGroups:
         size = release_bytes(count)
         if count <= 0 or queue.writer.has_room(size):
             return True
-        if queue.cleaner.can_make_room(size):
+        if queue.log.segments[0].number <= last_segment and queue.cleaner.can_make_room(size):
             return False
         raise QueueFull(f"queue {queue.name} has no room for one more group to hold {count} messages")
 

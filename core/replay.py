@@ -20,6 +20,7 @@ from curbstone.core.format import (
     time_of,
 )
 from curbstone.core.log import Segment
+from curbstone.core.losses import Loss
 from curbstone.core.message import Message
 from curbstone.core.recovery import Batch, Chain, Scan, aside_bytes, find_chain
 from curbstone.core.runs import UNNAMED, Run, seqs_of
@@ -160,7 +161,8 @@ class Replay:
                 if name not in earlier:
                     self._mark(name, seq)
             elif kind == Note.LOSS:
-                queue.reading.losses.recover(*decode_loss(payload), is_earlier=decode_loss(payload)[0] in earlier)
+                name, *loss = decode_loss(payload)
+                queue.reading.losses.recover(name, Loss(*loss), segment.number, is_earlier=name in earlier)
             elif kind == Note.KEY:
                 queue.keys.recover(payload, segment.number)
             elif kind == Note.STAGED:
