@@ -139,6 +139,7 @@ async def test_what_a_group_lost_to_a_purge_is_counted(gateway: Running) -> None
     assert (await gateway.http.post(QUEUE + "/purge")).json() == {"purged": 2}
     info = (await gateway.http.get(GROUP)).json()
     assert (info["position"], info["floor"], info["lost"]) == (3, 3, 2)
+    assert "curbstone_messages_lost_total 2.0" in (await gateway.http.get("/metrics")).text
 
 
 @pytest.mark.parametrize("on_full", ["hold", "skip"])
