@@ -265,22 +265,7 @@ class Queue:
 
     def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
         """Settle a message of the unnamed group in whatever state it is; tells whether it was there."""
-        refusal = self.refusal()
-        run = self.pending.runs.find(seq)
-        there = run is not None and bool(run.bits >> (seq - run.first) & 1)
-        if refusal is not None or run is None or not there:
-            self.host.call_soon(lambda: on_done(refusal, False))
-            return
-        group = self.pending.unnamed
-        self.end_delivery(UNNAMED, seq)
-        group.wip.discard(seq)
-        group.forget(seq)
-        self.pending.clear_run(group, run, 1 << (seq - run.first), 0)
-        self.stats.acked += 1
-        self.writer.settled(UNNAMED, Reason.ACK, [seq])
-        self.wake(UNNAMED)
-        self.changed()
-        self.writer.when_committed(lambda error: on_done(error, error is None))
+        self.settling.settle_by_id(seq, on_done)
 
     def end_delivery(self, group: str, seq: int) -> None:
         """Make the delivery of a message stale, whoever holds it."""

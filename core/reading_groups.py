@@ -203,7 +203,7 @@ class ReadingGroups:
         size = release_bytes(count)
         if count <= 0 or queue.writer.has_room(size):
             return True
-        if queue.log.segments[0].number <= last_segment and queue.cleaner.can_make_room(size):
+        if queue.log.segments[0].number <= last_segment and queue.cleaner.can_make_room(size, 0):
             return False
         raise QueueFull(f"queue {queue.name} has no room for one more group to hold {count} messages")
 
@@ -261,14 +261,18 @@ class ReadingGroups:
 
     # --- room
 
-    def can_make_room(self, size: int) -> bool:
-        """Return whether room may be made for a publish of `size` bytes; groups that skip give up what is needed."""
-        cleaner = self._queue.cleaner
+    def can_make_room(self, size: int, largest: int | None = None) -> bool:
+        """Return whether room may be made for a publish of `size` bytes; groups that skip give up what is needed.
+
+        It is one batch, or has pieces of up to `largest` bytes.
+        """
+        clean, skipping = partial(self._queue.cleaner.can_make_room, size, largest), self._skipping
         if not self._queue.meta.skips:
-            return cleaner.can_make_room(size)
-        if self._skipping.is_due(size) and self._skipping.give_up(size):
-            return cleaner.can_make_room(size)
-        return cleaner.can_make_room(size) or (self._skipping.give_up(size) and cleaner.can_make_room(size))
+            return clean()
+        piece = size if largest is None else largest
+        if skipping.is_due(size, piece) and skipping.give_up(size, piece):
+            return clean()
+        return clean() or (skipping.give_up(size, piece) and clean())
 
 
 def _seen(run: Run, first: int) -> int:

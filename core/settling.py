@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Consumer, Done
@@ -9,6 +10,7 @@ from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.format import Reason, Released
 from curbstone.core.message import Delivery
 from curbstone.core.publish import Release
+from curbstone.core.runs import UNNAMED
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -80,6 +82,26 @@ class Settling:
         self._queue.pending.clear(group, messages)
         self._queue.writer.settled(group, reason, [message.seq for message in messages])
         self._queue.wake(group)
+
+    def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
+        """See `Queue.settle_by_id`."""
+        queue = self._queue
+        refusal = queue.refusal()
+        run = queue.pending.runs.find(seq)
+        there = run is not None and bool(run.bits >> (seq - run.first) & 1)
+        if refusal is not None or run is None or not there:
+            queue.host.call_soon(lambda: on_done(refusal, False))
+            return
+        group = queue.pending.unnamed
+        queue.end_delivery(UNNAMED, seq)
+        group.wip.discard(seq)
+        group.forget(seq)
+        queue.pending.clear_run(group, run, 1 << (seq - run.first), 0)
+        queue.stats.acked += 1
+        queue.writer.settled(UNNAMED, Reason.ACK, [seq])
+        queue.wake(UNNAMED)
+        queue.changed()
+        queue.writer.when_committed(lambda error: on_done(error, error is None))
 
     def given_back(self, release: Release) -> None:
         """A transaction has given deliveries back to their place, one try older; it is on disk."""

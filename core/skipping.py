@@ -30,24 +30,24 @@ class Skipping:
         self._futile: int | None = None
         """How much the other groups waited for when giving up could not make room."""
 
-    def is_due(self, size: int) -> bool:
-        """Return whether cleaning would bring too little for a publish of `size` bytes."""
+    def is_due(self, size: int, largest: int) -> bool:
+        """Return whether cleaning would bring too little for a publish of `size` bytes, `largest` at most at once."""
         queue = self._queue
-        return not queue.log.fits_compacted(size, self._live + queue.options.cap // WORTH_CLEANING)
+        return not queue.log.fits_compacted(size, self._live + queue.options.cap // WORTH_CLEANING, largest)
 
     @property
     def _live(self) -> int:
         return self._queue.pending.runs.bytes_live + self._queue.pending.state_bytes
 
-    def give_up(self, size: int) -> bool:
-        """Give up as much as a publish of `size` bytes needs; False, and nothing changes, where that is not enough."""
+    def give_up(self, size: int, largest: int) -> bool:
+        """Give up as much as such a publish needs; False, and nothing changes, where that is not enough."""
         queue = self._queue
         skips = queue.meta.skips
         others = sum([group.pending for group in queue.pending.groups.values() if group.name not in skips])
         if self._futile is not None and others >= self._futile:
             return False
         groups = [queue.pending.groups[name] for name in sorted(skips)]
-        end = self._end(size, min(group.first_pending(queue.reading.next) for group in groups))
+        end = self._end(size, largest, min(group.first_pending(queue.reading.next) for group in groups))
         self._futile = None if end else others
         for group in groups:
             position = group.first_pending(queue.reading.next)
@@ -59,7 +59,7 @@ class Skipping:
         queue.changed()
         return end > 0
 
-    def _end(self, size: int, first: int) -> int:
+    def _end(self, size: int, largest: int, first: int) -> int:
         """Return the seq below which giving up makes enough room, or 0 where nothing does."""
         queue = self._queue
         live = self._live
@@ -67,15 +67,16 @@ class Skipping:
         last: Run | None = None
         run = queue.pending.runs.at_or_after(first)
         while run is not None:
-            if last is not None and run.segment is not last.segment and self._is_enough(size, live, freed):
+            is_boundary = last is not None and run.segment is not last.segment
+            if is_boundary and self._is_enough(size, largest, live - freed, freed):
                 break
             freed += _freed(run, queue.meta.skips)
             last = run
             run = queue.pending.runs.at_or_after(run.last + 1)
-        return last.last + 1 if last is not None and self._is_enough(size, live, freed) else 0
+        return last.last + 1 if last is not None and self._is_enough(size, largest, live - freed, freed) else 0
 
-    def _is_enough(self, size: int, live: int, freed: int) -> bool:
-        return freed >= size and self._queue.log.fits_compacted(size, live - freed)
+    def _is_enough(self, size: int, largest: int, live: int, freed: int) -> bool:
+        return freed >= size and self._queue.log.fits_compacted(size, live, largest)
 
 
 def _freed(run: Run, names: frozenset[str]) -> int:

@@ -161,7 +161,7 @@ class Commit:
         """Let the queue's cleaner work, for one turn over the log at most, then try again."""
         last = self._last_segments.setdefault(queue, queue.log.active.number)
         is_over = queue.log.segments[0].number > last or self._host.now_ms() > self._deadline_ms
-        if is_over or not queue.cleaner.can_make_room(wanted + queue.writer.reserved, largest):
+        if is_over or not queue.reading.can_make_room(wanted + queue.writer.reserved, largest):
             cap = queue.options.cap
             self._fail(QueueFull(f"queue {queue.name} has no room for {wanted} bytes under its cap of {cap} bytes"))
             return
