@@ -75,7 +75,7 @@ class Expiry:
         """Settle an expired message that nobody holds."""
         self._queue.stats.expired += 1
         delivery = Delivery(message, group.tries_of(message.seq), 0)
-        group.wip.add(message.seq)
+        group.seize(message.seq)
         if self._queue.options.dead_letter:
             self._queue.deaths.bury(group, delivery, Reason.EXPIRE, delivery.tries, "")
         else:

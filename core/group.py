@@ -150,6 +150,14 @@ class Group:
         else:
             self._remember(seq, Retry(tries, 0, 0))
 
+    def seize(self, seq: int) -> None:
+        """Take a message out of turn, also one that waits for its time: it counts as handed out."""
+        retry = self.retries.get(seq)
+        if retry is not None and retry.due_ms:
+            retry.due_ms = 0
+            self.delayed -= 1
+        self.wip.add(seq)
+
     def forget(self, seq: int) -> None:
         """Drop what is known of a message that was settled."""
         retry = self.retries.pop(seq, None)
@@ -314,6 +322,8 @@ class Group:
 
     def _hand_out(self, message: Message, taken: list[Delivery]) -> None:
         """Deliver a message, unless it is expired or was tried too often."""
+        if message.seq in self.wip:  # it is on its way to the dead-letter queue
+            return
         retry = self.retries.get(message.seq)
         if retry is not None and retry.message is not None:
             retry.message = None

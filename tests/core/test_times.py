@@ -8,7 +8,7 @@ from curbstone.core import headers
 from curbstone.core.format import BATCH_BYTES, BatchHeader, Flag, encode_batch, encode_entries
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
-from tests.core.lab import Lab, Peer, numbered
+from tests.core.lab import Lab, Peer, message, numbered
 
 HOUR_MS = 3_600_000
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
@@ -249,3 +249,25 @@ def test_an_hour_passes_in_one_step_after_a_suspend() -> None:
     lab.host.pass_time(HOUR_MS)
     lab.settle()
     assert sorted(peer.seqs) == list(range(1, 21)) and queue.counts().delayed == 0
+
+
+def test_what_expires_while_a_consumer_comes_is_dead_once() -> None:
+    lab = Lab()
+    queue = lab.queue(dead_letter="dead")
+    lab.publish_messages(queue, [message("m", ttl_ms=500)])
+    lab.host.pass_time(500)  # it expires, and its dead letter is on its way
+    peer = Peer(lab, queue)
+    lab.settle()
+    assert peer.given == [] and queue.counts()[:3] == (0, 0, 0)
+    assert lab.bodies(lab.queue("dead")) == [b"m"]
+
+
+def test_what_expires_before_it_is_due_is_counted_right_while_it_dies() -> None:
+    lab = Lab()
+    queue = lab.queue(dead_letter="dead")
+    lab.publish_messages(queue, [message("m", ttl_ms=500, delay_ms=5000)])
+    assert queue.counts()[:3] == (0, 0, 1)
+    lab.host.pass_time(500)
+    assert queue.counts()[:3] == (0, 1, 0)
+    lab.settle()
+    assert queue.counts()[:3] == (0, 0, 0)

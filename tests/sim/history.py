@@ -55,13 +55,13 @@ class History:
         self.live: dict[int, str] = {}
         """Tokens that are delivered and unsettled now, and to whom."""
 
-    def message(self, size: int, delay_ms: int = 0, groups: tuple[str, ...] = ()) -> Message:
+    def message(self, size: int, delay_ms: int = 0, groups: tuple[str, ...] = (), ttl_ms: int = 0) -> Message:
         """Return a message with a new token."""
         token = self._next
         self._next += 1
         body = (b"%d:" % token).ljust(size, b"abcdefgh"[token % 8 : token % 8 + 1])
         self.bodies[token] = body
-        return Message(body, b"n:%d\n" % token if token % 3 else b"", delay_ms=delay_ms, groups=groups)
+        return Message(body, b"n:%d\n" % token if token % 3 else b"", delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups)
 
     @staticmethod
     def token(message: Message, group: str = UNNAMED) -> int:

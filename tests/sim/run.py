@@ -130,13 +130,14 @@ class Run:
         return self.broker.ensure(self.rng.choice(self.names))
 
     def publish(self) -> None:
-        """Publish a few, maybe atomically, maybe with a delay."""
+        """Publish a few, maybe atomically, with a delay, or to expire."""
         queue = self._queue()
         count = self.rng.choice([1, 1, 3, 20])
         delay = self.rng.choice([0, 0, 0, 50, 5000])
         groups = self.rng.choice(self.entitled)
         sizes = [self.rng.randrange(10, self.max_size) for _ in range(count)]
-        messages = [self.history.message(size, delay, groups) for size in sizes]
+        ttl = 0 if self.reader else self.rng.choice([0, 0, 0, 0, 100, 20_000])
+        messages = [self.history.message(size, delay, groups, ttl) for size in sizes]
         waiting = [self.history.tokens(message) for message in messages]
         atomic = self.rng.random() < 0.2
         if atomic:
@@ -147,6 +148,8 @@ class Run:
             del waiting[:covered]
             if error is None:
                 self.history.confirmed.update(mine)
+                if ttl:
+                    self._doom(mine)
                 if self.reader and not groups:
                     self.reader.published(queue, first_seq, mine)
                 if not delay and not groups:
