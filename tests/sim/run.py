@@ -37,6 +37,11 @@ class Run:
         grouped = self.rng.random() < 0.3
         self.entitled: list[tuple[str, ...]] = [(), ("g",), ("g", "h")] if grouped else [()]
         self.readers = ["", "g", "h"] if grouped else [""]
+        self.sync = SyncMode.parse(self.rng.choice(["always", "always", "always", "interval:50", "never"]))
+        # After a failed sync the cache shows what the disk has not: nobody can tell after a kill. Modes that
+        # confirm before the sync promise to survive a kill, not a power cut.
+        ends = [["power"], ["power"], ["kill"]] if faults else [["power"], ["kill"], ["power", "kill"]]
+        self.ends = self.rng.choice(ends) if self.sync.kind == "always" else ["kill"]
         self.max_size = self.rng.choice([60, 400, 3000])
         self.crashes = 0
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
@@ -58,7 +63,7 @@ class Run:
                     self.host,
                     self.disk,
                     defaults=QueueOptions(cap=CAP, max_message_size=CAP // 8),
-                    sync=SyncMode("always"),
+                    sync=self.sync,
                     salt=lambda: self.rng.randrange(1 << 32),
                 )
                 break
@@ -71,7 +76,9 @@ class Run:
 
     def _power_off(self) -> None:
         self.crashes += 1
-        self.disk.crash()
+        if self.rng.choice(self.ends) == "power":
+            self.disk.crash()
+        self.disk.crash_in = -1
         self.disk.eio_chance = 0
         self.disk.capacity = 1 << 60
         self.wall_ms = self.host.now_ms() + self.rng.choice([1, 1000, 60_000])
