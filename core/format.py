@@ -265,6 +265,15 @@ def decode_batch_header(data: bytes, offset: int) -> BatchHeader | None:
     return header
 
 
+def may_be_batch(data: bytes, offset: int, number: int) -> bool:
+    """Return whether the damaged bytes at `offset` may have been the batch `number` or a later one.
+
+    Bytes of an earlier life of the file have lower numbers. One wrong field hides the magic or the number, not both.
+    """
+    _, magic, _, _, _, found, *_ = _BATCH.unpack_from(data, offset)
+    return bool(found == number or (magic == BATCH_MAGIC and found > number))
+
+
 def batch_is_whole(data: bytes, offset: int, length: int, salt: int) -> bool:
     """Return whether the `length` bytes at `offset` match the CRC they begin with."""
     if offset + length > len(data):

@@ -226,6 +226,7 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
     floor = 1
     last_batch = 0
     damage = [(number, f"{checked.directory}: {_gap(number, chain)}") for number in chain.missing]
+    damage += chain.damage
     for place, (segment, header) in enumerate(chain.segments):
         checked.segments += 1
         checked.bytes += segment.size
@@ -244,7 +245,10 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
         last_batch = scan.last_batch
         damage += [(segment.number, text) for text in scan.damage]
         if is_active and scan.torn_bytes:
-            checked.notes.append(f"{segment.path}: a commit of {scan.torn_bytes} bytes was cut off by a crash")
+            checked.notes.append(
+                f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check:"
+                " torn by a crash before it was confirmed, or damaged"
+            )
     checked.damage += [text for number, text in damage if number >= floor]
     checked.notes += [f"{path}: left over, no part of the log" for path in chain.trash]
 
