@@ -81,6 +81,7 @@ class Note(IntEnum):
     KEY = 3  # an idempotency key, and what was published under it
     STAGED = 4  # how many messages of a staged transaction are in this log
     LOSS = 5  # what a declared group has lost: how far, and how much
+    FILLER = 255  # nothing; it fills the place of what a repair took out
 
 
 class SegmentHeader(NamedTuple):
@@ -250,6 +251,15 @@ def encode_batch(
     head = _BATCH.pack(0, BATCH_MAGIC, header[0], header[1], 0, *header[2:])[4:]
     crc = crc32(payload, crc32(head, salt))
     return [crc.to_bytes(4, "little") + head, payload]
+
+
+def encode_filler(salt: int, number: int, size: int) -> bytes | None:
+    """Return a batch of `size` bytes that says nothing; None where one can't be so small."""
+    payload = size - BATCH_BYTES - _NOTE.size
+    if payload < 0 and size != BATCH_BYTES:
+        return None
+    note = encode_note(Note.FILLER, bytes(payload)) if payload >= 0 else b""
+    return b"".join(encode_batch(salt, BatchHeader(size, 0, number, 0, 0, 0, 0, 0, 0, 0, len(note)), [note]))
 
 
 def decode_batch_header(data: bytes, offset: int) -> BatchHeader | None:

@@ -144,12 +144,11 @@ class _Headers:
         finally:
             file.close()
         before = self.below(number)
-        found = find_salt(data, self._last_batch(before))
-        if found is not None:
-            size = self.size(before) if before else 0
-            first = found.header.first_seq if found.header.messages else 1
-            numbers = (number, before, size, 1, first, found.header.number, 0)
-            self.found[number] = SegmentHeader(found.salt, self._uid, *numbers)
+        last_batch = self._last_batch(before)
+        salt = find_salt(data, last_batch)
+        if salt is not None:
+            numbers = (number, before, self.size(before) if before else 0, 1, 1, last_batch + 1, 0)
+            self.found[number] = SegmentHeader(salt, self._uid, *numbers)
             self.remade.add(number)
         elif any(data[:SEGMENT_BYTES]) and next(candidates(data), None) is not None:
             self.aside[number] = next_seq_hint(data)
@@ -256,6 +255,8 @@ class Scan:
         self.end = SEGMENT_BYTES
         """Behind the last good batch."""
         self.damage: list[str] = []
+        self.holes: list[tuple[int, int]] = []
+        """The first byte of each damage and the one behind it."""
         self.torn_bytes = 0
 
     def batches(self) -> Iterator[Batch]:
@@ -347,6 +348,7 @@ class Scan:
 
     def _damaged(self, start: int, end: int, what: str = "do not check") -> None:
         self.damage.append(f"{self._segment.path}: bytes {start} to {end} {what}")
+        self.holes.append((start, end))
         self._segment.damaged = True
 
 

@@ -8,7 +8,6 @@ two that lie end to end and give the same one do.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.format import (
@@ -23,14 +22,6 @@ BATCH_BYTES_TRIED = 1024 * 1024
 PAIRS_TRIED = 64
 SEQ_MAX = 1 << 62
 _POLYNOMIAL = 0xEDB88320
-
-
-class Found(NamedTuple):
-    """A batch that is most likely one: the next follows where it ends, and both give this salt."""
-
-    offset: int
-    header: BatchHeader
-    salt: int
 
 
 def _step(register: int) -> int:
@@ -69,8 +60,8 @@ def candidates(data: bytes, start: int = SEGMENT_BYTES) -> Iterator[tuple[int, B
         at = data.find(BATCH_MAGIC_BYTES, at + 1)
 
 
-def find_salt(data: bytes, after_batch: int) -> Found | None:
-    """Return the first of two batches, end to end and numbered above `after_batch`, that give the same salt."""
+def find_salt(data: bytes, after_batch: int) -> int | None:
+    """Return the salt that two batches give which lie end to end and are numbered above `after_batch`."""
     tried = 0
     for offset, header in candidates(data):
         following = decode_batch_header(data, offset + header.length)
@@ -81,7 +72,7 @@ def find_salt(data: bytes, after_batch: int) -> Found | None:
             continue
         salt = salt_of(data, offset, header.length)
         if salt == salt_of(data, offset + header.length, following.length):
-            return Found(offset, header, salt)
+            return salt
         tried += 1
         if tried == PAIRS_TRIED:
             break

@@ -118,7 +118,7 @@ def check(
     if not (directory / QUEUES).is_dir():
         raise CommandFailed(f"{directory} is not a data directory: there is no {QUEUES} in it", WRONG)
     try:
-        with _nobody_else(directory):
+        with nobody_else(directory):
             disk = ReadOnlyDisk(directory)
             entries = sorted(disk.list_dir(QUEUES))
             found = []
@@ -150,7 +150,7 @@ def check(
 
 
 @contextmanager
-def _nobody_else(directory: Path) -> Iterator[None]:
+def nobody_else(directory: Path) -> Iterator[None]:
     """Refuse where a server runs on the directory, and keep one from starting meanwhile. Writes nothing."""
     try:
         lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -25,6 +25,7 @@ from curbstone.purge_command import purge
 from curbstone.queues_command import queues
 from curbstone.recv_command import recv
 from curbstone.redrive_command import redrive
+from curbstone.repair_command import repair
 from curbstone.send_command import send
 from curbstone.serve_command import serve
 from curbstone.settings import SettingsError
@@ -42,7 +43,7 @@ app = typer.Typer(
     # A traceback with the values of local variables could show messages and secrets.
     pretty_exceptions_enable=False,
 )
-for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check):
+for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check, repair):
     app.command(epilog=None if command is serve else EXIT_CODES)(command)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.errors import BadRequest, Conflict, DataDirectoryError, MessageTooLarge, NoSuchQueue, Unavailable
+from curbstone.core.errors import BadRequest, Conflict, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message, numbered
