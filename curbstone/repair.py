@@ -200,6 +200,9 @@ class _Mended:
     def _fill(self, data: bytearray, start: int, stop: int, segment: Segment, next_batch: int) -> None:
         """Put right or fill what lies from `start` to `stop`."""
         if _put_right(data, start, stop, segment.salt):
+            mended = decode_batch_header(bytes(data[start : start + BATCH_BYTES]), 0)
+            assert mended is not None
+            self._numbers[start] = mended.number
             self.told.append(f"{segment.path}: bytes {start} to {stop}: one bit was wrong and is put right")
             return
         number = max([number for place, number in self._numbers.items() if place < start], default=next_batch - 1) + 1
