@@ -119,11 +119,12 @@ class Verdict:
     def figures(self) -> str:
         """Return the figures and the number of problems in one line."""
         kinds = ("lost", "returned", "refused", "doubled", "shared", "phantom", "corrupt", "unordered", "torn")
+        unmarked = f"{self.unmarked}{_by(self.unmarked_by)}"
         wrong = " ".join(f"{kind}={len(self.problems.get(kind, ()))}" for kind in kinds)
         return (
             f"sent={self.sent} confirmed={self.confirmed} refused={self.refused} unanswered={self.unanswered}"
             f" (stored all the same: {self.stored_unanswered}) delivered={self.delivered}"
-            f" redelivered={self.redelivered} (unmarked: {self.unmarked}{_by(self.unmarked_by)}) acks_confirmed={self.settled} | {wrong}"
+            f" redelivered={self.redelivered} (unmarked: {unmarked}) acks_confirmed={self.settled} | {wrong}"
         )
 
     def check(self) -> None:
