@@ -131,8 +131,9 @@ class Broker:
             return
         earlier = self._queues.get(meta.name)
         queue = self._make(meta)
-        if not Replay(queue).run():
-            queue.log.create(1)  # a crash left `meta` alone of what was being created
+        replay = Replay(queue)
+        if not replay.run():
+            queue.log.create(queue.next_seq, replay.first_number)  # a crash left `meta` alone of what was being created
             self.disk.sync_dir(directory)
         if earlier is not None:
             queue = self._choose(earlier, queue)

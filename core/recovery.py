@@ -201,9 +201,10 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
         else:
             if number in files.remade:
                 segment.damaged = True
-                chain.damage.append(
-                    (number, f"{segment.path}: its header does not check; its commits do, and are read")
-                )
+                gap = f"; which segments lay between it and segment {header.previous} is not known"
+                hidden = gap if 0 < header.previous < number - 1 else ""
+                text = f"{segment.path}: its header does not check; its commits do, and are read{hidden}"
+                chain.damage.append((number, text))
             number, end = header.previous, header.previous_end
             if number < header.floor:
                 break

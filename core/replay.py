@@ -39,6 +39,8 @@ class Replay:
         self._delivered: dict[str, int] = {}
         self._floor = 1
         self._damage: list[tuple[int, str]] = []
+        self.first_number = 1
+        """Of the segment to begin with, where there is no log."""
 
     def run(self) -> bool:
         """Recover the queue from its directory; False where there is no log yet."""
@@ -48,13 +50,11 @@ class Replay:
         queue.next_seq = max(queue.next_seq, chain.next_seq)
         if not chain.segments:
             self._remove(chain.trash)
-            if chain.aside:  # all there was; numbers go on behind it
-                self._set_aside(chain)
-                self._report_damage()
-                log.create(queue.next_seq, chain.newest_number + 1)
-            else:
-                queue.report(f"{log.directory}: there is no log; it begins anew")
-            return bool(chain.aside)
+            self._set_aside(chain)
+            self._report_damage()
+            self.first_number = chain.newest_number + 1
+            queue.report(f"{log.directory}: there is no log that can be read; it begins anew")
+            return False
         last_batch = 0
         for segment, header in chain.segments:
             if header is None:

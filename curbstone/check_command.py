@@ -18,7 +18,7 @@ from curbstone.core.errors import DataDirectoryError
 from curbstone.core.format import Flag, Note, decode_entries, decode_floor, decode_notes
 from curbstone.core.meta import Meta, load_meta
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery import Batch, Chain, Scan, find_chain
+from curbstone.core.recovery import Batch, Chain, Scan, find_chain, holds_something
 from curbstone.failure import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.revival import Revival
 
@@ -191,6 +191,9 @@ def check_queue(disk: ReadOnlyDisk, directory: str, revival: Revival) -> Checked
         return checked
     try:
         meta = load_meta(disk, directory, _DEFAULTS)
+        if meta is None and holds_something(disk, directory, int(directory[-12:], 16)):
+            checked.damage.append(f"{directory}/meta is missing, and there are commits in the log beside it")
+            return checked
         if meta is None:
             checked.notes.append(f"{directory}: its creation was not finished")
             return checked

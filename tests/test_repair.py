@@ -13,6 +13,7 @@ import pytest
 from curbstone import repair
 from curbstone.check_command import ReadOnlyDisk, check_queue
 from curbstone.core.format import SEGMENT_BYTES, decode_batch_header
+from curbstone.revival import Revival
 from tests.commands import curbstone
 from tests.core.lab import Lab
 from tests.core.test_damage import with_a_damaged_first_commit
@@ -40,6 +41,11 @@ def load(root: Path) -> dict[str, bytes]:
     }
 
 
+def damage_in(root: Path, directory: str) -> list[str]:
+    disk = ReadOnlyDisk(root)
+    return check_queue(disk, directory, Revival(disk)).damage
+
+
 def mended(files: dict[str, bytes], root: Path) -> dict[str, bytes]:
     """Return the files after a repair, behind which nothing is left to repair, and every old byte is still there."""
     store(files, root)
@@ -52,7 +58,7 @@ def mended(files: dict[str, bytes], root: Path) -> dict[str, bytes]:
     for made in repair.plan(ReadOnlyDisk(root)):
         assert not made.files and not made.asides
         assert all("can't be filled" in text for text in made.hopeless)
-        assert made.hopeless or not check_queue(ReadOnlyDisk(root), made.directory).damage
+        assert made.hopeless or not damage_in(root, made.directory)
     return load(root)
 
 
@@ -161,7 +167,7 @@ def test_a_missing_segment_and_one_of_noise_are_told_and_the_rest_is_served(tmp_
     (made,) = [made for made in repair.plan(ReadOnlyDisk(tmp_path)) if not made.is_empty]
     assert any("nothing of it can be read" in text for file in made.files for text in file.told)
     repair.apply(tmp_path, made)
-    assert not check_queue(ReadOnlyDisk(tmp_path), made.directory).damage
+    assert not damage_in(tmp_path, made.directory)
     (tmp_path / noisy).unlink()
     (made,) = [made for made in repair.plan(ReadOnlyDisk(tmp_path)) if not made.is_empty]
     assert made.hopeless == [f"{made.directory}: segment 2 is missing"]
