@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from curbstone.file_system import doubts, file_system_of
+
 BLOCK = bytes(range(256)) * 16
 ROOM_BYTES = 4 * 1024 * 1024
-VOLATILE = {"tmpfs", "ramfs", "devtmpfs", "rootfs"}
-REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "virtiofs"}
-TOO_FAST_S = 15e-6
-"""No storage behind a bus writes and flushes in this time."""
 ROTATION_S = 1e-3
 """Nor a disk that turns in this."""
 
@@ -61,34 +59,6 @@ def check_disk(directory: Path, seconds: float) -> DiskCheck:
             " a cache on battery, or not true"
         )
     return found
-
-
-def doubts(file_system: str, typical_s: float) -> list[str]:
-    """Return what speaks against believing a disk."""
-    found = []
-    if file_system in VOLATILE:
-        found.append(f"{file_system} is memory: a power cut takes everything")
-    elif file_system in REMOTE:
-        found.append(f"{file_system}: whether a sync is durable is decided on another machine")
-    elif typical_s < TOO_FAST_S:
-        found.append(f"a sync takes {typical_s * 1e6:.0f} µs: no disk is that fast, so it is not waited for")
-    return found
-
-
-def file_system_of(directory: Path) -> str:
-    """Return the type of the file system a directory is on, `?` where the system does not tell."""
-    try:
-        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "?"
-    here = directory.resolve()
-    best, kind = -1, "?"
-    for line in lines:
-        _, mount, found, *_ = line.split(" ")
-        point = Path(mount.encode().decode("unicode_escape"))
-        if here.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), found
-    return kind
 
 
 def is_rotating(directory: Path) -> bool:

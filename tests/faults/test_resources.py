@@ -64,6 +64,11 @@ def test_a_full_disk_refuses_publishes_and_settling_goes_on(small_disk: Path) ->
         assert "Traceback" not in server.log
 
 
+def test_a_directory_in_memory_is_warned_of(small_disk: Path) -> None:
+    with ServerProcess(small_disk / "data") as server:
+        assert "what is confirmed may be lost: tmpfs is memory" in server.log
+
+
 def test_a_file_size_limit_is_a_full_disk_too(tmp_path: Path) -> None:
     """RLIMIT_FSIZE: a write past it fails with EFBIG, or writes less than asked."""
     with ServerProcess(tmp_path / "data", "--cap=64MiB", "--log-level=error") as server:
