@@ -133,6 +133,7 @@ def produce_over_http(server: MortalServer, source: Source, rng: Random, name: s
             while not source.is_done:
                 lines = source.take(rng.randint(2, BATCH_MAX) if rng.random() < 0.05 else 1)
                 if not lines:  # the last ones are with other producers, who may have to give them back
+                    connection.close()  # the server ends one that is idle for long, and that is no crash
                     source.progress.wait_for_room(1)
                     continue
                 source.sending(lines, f"{name} {life.number}.{sessions}", lines[0].value if len(lines) > 1 else "")
