@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,7 +13,15 @@ from typing import NamedTuple
 
 from curbstone.core.consumer import Done
 from curbstone.core.disk import Disk
-from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, DataDirectoryError, NoSuchQueue, Unavailable
+from curbstone.core.errors import (
+    BadRequest,
+    Conflict,
+    CurbstoneError,
+    DataDirectoryError,
+    MetaDamaged,
+    NoSuchQueue,
+    Unavailable,
+)
 from curbstone.core.host import Host
 from curbstone.core.journal import Journal
 from curbstone.core.log import Log, Salt, random_salt
@@ -23,6 +32,7 @@ from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.publish import Publish, Published
 from curbstone.core.queue import Queue
 from curbstone.core.reader import Cache
+from curbstone.core.recovery import holds_something
 from curbstone.core.replay import Replay
 from curbstone.core.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Commits
@@ -30,6 +40,7 @@ from curbstone.core.transaction import Transaction
 
 QUEUES = "queues"
 CLOSE_POLL_MS = 5
+_QUEUE_DIR = re.compile(r"[0-9a-f]{12}(\.gone)?")
 
 logger = logging.getLogger("curbstone.core")
 
@@ -72,6 +83,8 @@ class Broker:
         self._turn_is_set = False
         self._closing: set[Queue] = set()
         self.staging = Staging(self, salt, max_staged, staged_ttl_ms)
+        self.left: dict[str, str] = {}
+        """Directories of queues that can't be served, and why."""
 
     @classmethod
     def open(
@@ -103,18 +116,33 @@ class Broker:
 
     def _recover(self, entry: str) -> None:
         directory = f"{QUEUES}/{entry}"
-        meta = None if entry.endswith(".gone") else load_meta(self.disk, directory, self.defaults)
+        if not _QUEUE_DIR.fullmatch(entry):
+            logger.warning("%s is not the directory of a queue, and is left alone", directory)
+            return
+        try:
+            meta = None if entry.endswith(".gone") else load_meta(self.disk, directory, self.defaults)
+            if meta is None and not entry.endswith(".gone") and holds_something(self.disk, directory, int(entry, 16)):
+                raise MetaDamaged(f"{directory}/meta is missing, and there are commits in the log beside it")
+        except MetaDamaged as error:
+            self._leave(entry, str(error))
+            return
         if meta is None:  # a deletion or a creation that was not finished
             self.disk.remove_tree(directory)
             return
         earlier = self._queues.get(meta.name)
         queue = self._make(meta)
-        if not Replay(queue).run():
-            queue.log.create(1)  # a crash left `meta` alone of what was being created
+        replay = Replay(queue)
+        if not replay.run():
+            queue.log.create(queue.next_seq, replay.first_number)  # a crash left `meta` alone of what was being created
             self.disk.sync_dir(directory)
         if earlier is not None:
             queue = self._choose(earlier, queue)
         self._opened(queue)
+
+    def _leave(self, entry: str, text: str) -> None:
+        """Serve all but this queue, whose name can't be known for sure, and touch nothing of it."""
+        self.left[entry] = text
+        logger.error("damaged: %s; the queue is not served, see curbstone repair", text)
 
     def _choose(self, one: Queue, other: Queue) -> Queue:
         """Two directories of one name: a creation failed after all was written, and the next did not. Keep the used."""
@@ -133,6 +161,8 @@ class Broker:
         by_uid = {int(queue.uid, 16): queue for queue in self._queues.values()}
         for part in self.journal.recover():
             queue = by_uid.get(part.uid)
+            if f"{part.uid:012x}" in self.left:
+                self.journal.replaying(part)  # kept until the queue is there again
             if queue is None or part.tx <= queue.log.tx:
                 continue
             self.journal.replaying(part)
@@ -361,6 +391,7 @@ class Broker:
     def health(self) -> Health:
         """Return whether all is well."""
         reasons = ["shutting down"] if self.is_stopping else []
+        reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
             if queue.writer.failure:
                 reasons.append(f"queue {queue.name}: {queue.writer.failure}")

@@ -110,3 +110,7 @@ class Unavailable(CurbstoneError):
 
 class DataDirectoryError(Unavailable):
     """The data directory can't be used: locked by another process, unreadable, or of a newer format."""
+
+
+class MetaDamaged(DataDirectoryError):
+    """A queue's `meta` does not match its checksum, or makes no sense."""

@@ -81,6 +81,7 @@ class Note(IntEnum):
     KEY = 3  # an idempotency key, and what was published under it
     STAGED = 4  # how many messages of a staged transaction are in this log
     LOSS = 5  # what a declared group has lost: how far, and how much
+    FILLER = 255  # nothing; it fills the place of what a repair took out
 
 
 class SegmentHeader(NamedTuple):
@@ -252,6 +253,15 @@ def encode_batch(
     return [crc.to_bytes(4, "little") + head, payload]
 
 
+def encode_filler(salt: int, number: int, size: int) -> bytes | None:
+    """Return a batch of `size` bytes that says nothing; None where one can't be so small."""
+    payload = size - BATCH_BYTES - _NOTE.size
+    if payload < 0 and size != BATCH_BYTES:
+        return None
+    note = encode_note(Note.FILLER, bytes(payload)) if payload >= 0 else b""
+    return b"".join(encode_batch(salt, BatchHeader(size, 0, number, 0, 0, 0, 0, 0, 0, 0, len(note)), [note]))
+
+
 def decode_batch_header(data: bytes, offset: int) -> BatchHeader | None:
     """Return the header at `offset` if it looks like one; its CRC is not checked."""
     if len(data) - offset < BATCH_BYTES:
@@ -263,6 +273,15 @@ def decode_batch_header(data: bytes, offset: int) -> BatchHeader | None:
     if header.messages_bytes < 0 or header.messages * ENTRY_BYTES > header.messages_bytes:
         return None
     return header
+
+
+def may_be_batch(data: bytes, offset: int, number: int) -> bool:
+    """Return whether the damaged bytes at `offset` may have been the batch `number` or a later one.
+
+    Bytes of an earlier life of the file have lower numbers. One wrong field hides the magic or the number, not both.
+    """
+    _, magic, _, _, _, found, *_ = _BATCH.unpack_from(data, offset)
+    return bool(found == number or (magic == BATCH_MAGIC and found > number))
 
 
 def batch_is_whole(data: bytes, offset: int, length: int, salt: int) -> bool:

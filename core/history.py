@@ -27,7 +27,8 @@ from curbstone.core.format import (
     decode_settled,
 )
 from curbstone.core.log import Segment
-from curbstone.core.recovery import Batch, Scan, Window
+from curbstone.core.recovery import Batch, Scan
+from curbstone.core.window import Window
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue

@@ -328,16 +328,16 @@ class Log:
 
     # --- commits
 
-    def create(self, next_seq: int) -> None:
+    def create(self, next_seq: int, number: int = 1) -> None:
         """Make the first segment of a new log; blocking."""
         assert not self.segments
-        self._numbers = 1
-        header = SegmentHeader(self._salt(), self.uid, 1, 0, 0, self.floor, next_seq, self.next_batch, self.tx)
-        path = segment_path(self.directory, 1)
+        self._numbers = number
+        header = SegmentHeader(self._salt(), self.uid, number, 0, 0, self.floor, next_seq, self.next_batch, self.tx)
+        path = segment_path(self.directory, number)
         file = self.disk.open(path, create=True)
         file.write(0, [encode_segment_header(header).ljust(GROWTH_BYTES_FIRST, b"\0")])
         file.sync()
-        self.segments.append(Segment(1, path, header.salt, SEGMENT_BYTES, GROWTH_BYTES_FIRST, file))
+        self.segments.append(Segment(number, path, header.salt, SEGMENT_BYTES, GROWTH_BYTES_FIRST, file))
 
     def recovered(self, segments: list[Segment], newest_number: int) -> None:
         """Take over what recovery found; the last segment becomes the active one."""

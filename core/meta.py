@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import CurbstoneError, DataDirectoryError
+from curbstone.core.errors import CurbstoneError, DataDirectoryError, MetaDamaged
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import QueueOptions
+from curbstone.core.window import read_around
 
 META_FORMAT = 1
 META_BYTES_MAX = 16 * 1024
@@ -92,10 +93,10 @@ class Meta:
 
     @classmethod
     def decode(cls, data: bytes, path: str, defaults: QueueOptions) -> Meta:
-        """Return what `encode` wrote; raise DataDirectoryError naming the file."""
+        """Return what `encode` wrote; raise MetaDamaged naming the file, DataDirectoryError for a newer format."""
         line, _, crc = data.partition(b"\n")
         if crc.strip() != b"%08x" % crc32(line):
-            raise DataDirectoryError(f"{path} is damaged: its checksum does not match")
+            raise MetaDamaged(f"{path} is damaged: its checksum does not match")
         facts = json.loads(line)
         if facts["format"] > META_FORMAT:
             raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
@@ -106,7 +107,7 @@ class Meta:
             bindings = frozenset(facts["bindings"])
             return cls(uid, name, defaults, facts["options"], groups, since, skips, bindings, unused_s)
         except (KeyError, CurbstoneError) as error:
-            raise DataDirectoryError(f"{path} is not understood: {error}") from error
+            raise MetaDamaged(f"{path} is not understood: {error}") from error
 
 
 def store_meta(disk: Disk, directory: str, data: bytes) -> None:
@@ -132,7 +133,9 @@ def load_meta(disk: Disk, directory: str, defaults: QueueOptions) -> Meta | None
     except FileNotFoundError:
         return None
     try:
-        data = file.read(0, META_BYTES_MAX + 64)
+        data, unreadable = read_around(file, 0, META_BYTES_MAX + 64)
+        if unreadable:
+            raise MetaDamaged(f"{path} can't be read: the disk reports an error")
     finally:
         file.close()
     return Meta.decode(data, path, defaults)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +18,11 @@ from curbstone.core.format import (
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.runs import Run, Runs, seqs_of
+from curbstone.core.window import read_around
 
+logger = logging.getLogger("curbstone.core")
+
+AGAIN_MS = 250
 TAIL_BYTES_MAX = 4 * 1024 * 1024
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -54,6 +59,7 @@ class Reader:
         self._tail: set[Run] = set()
         self._tail_bytes = 0
         self._loading: dict[Run, list[Callable[[], None]]] = {}
+        self._is_closed = False
 
     def keep(self, run: Run, is_new: bool, messages: list[Message], size: int) -> None:
         """Keep messages that were just appended to `run`, if memory allows."""
@@ -86,6 +92,7 @@ class Reader:
 
     def close(self) -> None:
         """Let go of all."""
+        self._is_closed = True
         for run in list(self._cached):
             self.forget(run)
 
@@ -95,7 +102,11 @@ class Reader:
         self._cache.bytes += size
 
     def load(self, run: Run, then: Callable[[], None]) -> None:
-        """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time."""
+        """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
+
+        Where the system has no file descriptor or memory left, or can't say what is in the file for another reason
+        than damage, that is tried again until it can: nothing is given up for it.
+        """
         waiting = self._loading.get(run)
         if waiting is not None:
             waiting.append(then)
@@ -108,9 +119,13 @@ class Reader:
             return read_place(self._disk, *place, first, last)
 
         def done(result: Read | None, error: BaseException | None) -> None:
+            if isinstance(error, OSError | MemoryError) and not self._is_closed:
+                logger.warning("%s can't be read now: %s; it is tried again", place[0], error)
+                self._host.call_later(AGAIN_MS, lambda: self._host.submit(job, done))
+                return
             callbacks = self._loading.pop(run)
             moved = (run.segment.path, run.segment.salt, run.offset, run.end) != place or run.last != last
-            if not moved and run.live() and run.messages is None:
+            if not self._is_closed and not moved and run.live() and run.messages is None:
                 self._loaded(run, result or Read({}, f"{place[0]}: {error}"))
             for callback in callbacks:
                 callback()
@@ -141,11 +156,13 @@ def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: in
     except FileNotFoundError:
         return Read({}, f"{path}: no such file")
     try:
-        data = file.read(start, end - start)
+        data, unreadable = read_around(file, start, end - start)
     finally:
         file.close()
     found: dict[int, Message] = {}
-    damage = ""
+    damage = "".join(
+        [f"{path}: bytes {low} to {high} can't be read: the disk reports an error" for low, high in unreadable[:1]]
+    )
     index = 0
     while index < len(data):
         header = decode_batch_header(data, index)

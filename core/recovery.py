@@ -10,11 +10,12 @@ damage: it is told, with the bytes concerned, and what follows it is read on.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from curbstone.core.disk import Disk, File
+from curbstone.core.disk import Disk
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.format import (
     BATCH_BYTES,
@@ -26,10 +27,14 @@ from curbstone.core.format import (
     batch_is_whole,
     decode_batch_header,
     decode_segment_header,
+    may_be_batch,
 )
 from curbstone.core.log import ASIDE_SUFFIX, Segment, segment_path
+from curbstone.core.salvage import candidates, find_salt, next_seq_hint
+from curbstone.core.window import Window, read_around
 
-WINDOW_BYTES = 2 * 1024 * 1024
+HEADLESS_BYTES_MAX = 16 * 1024 * 1024
+"""How much of a segment is looked at for what its header said."""
 
 _NAME = re.compile(r"(\d{10,20})\.seg")
 
@@ -75,57 +80,155 @@ class Chain:
     segments: list[tuple[Segment, SegmentHeader | None]] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     trash: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    """Files that may have been the newest of the log and can't be read: to be kept, and are no part of it."""
+    damage: list[tuple[int, str]] = field(default_factory=list)
+    """Numbers of segments whose header is damaged, and what is to be said of it."""
     newest_number: int = 0
+    next_seq: int = 1
+    """Behind all that seems to be in the files set aside."""
+
+
+class _Headers:
+    """The segment files of a directory and their headers; those that are damaged are made again where that is sure."""
+
+    def __init__(self, disk: Disk, directory: str, uid: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._uid = uid
+        self.found: dict[int, SegmentHeader | None] = {}
+        self.remade: set[int] = set()
+        self.aside: dict[int, int] = {}
+        """Those that hold something and can't be read, and the seq behind what they seem to hold."""
+        headless = []
+        for name in disk.list_dir(directory):
+            match = _NAME.fullmatch(name)
+            if match:
+                number = int(match[1])
+                header, is_headless = self._read(number)
+                self.found[number] = header
+                if is_headless:
+                    headless.append(number)
+        for number in sorted(headless):
+            self._remake(number)
+
+    def path(self, number: int) -> str:
+        """Return the path of a segment."""
+        return segment_path(self._directory, number)
+
+    def below(self, number: int) -> int:
+        """Return the number of the file before this one, or 0."""
+        return max((other for other in self.found if other < number), default=0)
+
+    def _read(self, number: int) -> tuple[SegmentHeader | None, bool]:
+        """Return a header, and whether the file has none, neither its own nor that of an earlier life."""
+        file = self._disk.open(self.path(number))
+        try:
+            header = decode_segment_header(read_around(file, 0, SEGMENT_BYTES)[0])
+        except UnknownFormat as error:
+            raise DataDirectoryError(f"{self.path(number)}: {error}") from error
+        finally:
+            file.close()
+        # A file renamed for recycling, and the rename undone, has another number than its name says.
+        return (header if header and header.uid == self._uid and header.number == number else None), header is None
+
+    def _remake(self, number: int) -> None:
+        """Make the header of a segment from its batches, the link to the one before from the names of the files.
+
+        A creation that a crash undid can leave a file without a header too: then its first sector is zeros, or
+        nothing is behind it.
+        """
+        file = self._disk.open(self.path(number))
+        try:
+            data = read_around(file, 0, HEADLESS_BYTES_MAX)[0]
+        finally:
+            file.close()
+        before = self.below(number)
+        last_batch = self._last_batch(before)
+        salt = find_salt(data, last_batch)
+        if salt is not None:
+            numbers = (number, before, self.size(before) if before else 0, 1, 1, last_batch + 1, 0)
+            self.found[number] = SegmentHeader(salt, self._uid, *numbers)
+            self.remade.add(number)
+        elif any(data[:SEGMENT_BYTES]) and next(candidates(data), None) is not None:
+            self.aside[number] = next_seq_hint(data)
+
+    def size(self, number: int) -> int:
+        """Return the size of a segment's file."""
+        file = self._disk.open(self.path(number))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _last_batch(self, number: int) -> int:
+        """Return the number of the last good batch of a segment, 0 where that can't be known."""
+        header = self.found.get(number)
+        if header is None:
+            return 0
+        size = self.size(number)
+        scan = Scan(self._disk, Segment(number, self.path(number), header.salt, size, size), 0, is_active=True)
+        for _ in scan.batches():
+            pass
+        return scan.last_batch
 
 
 def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
     """Return the chain of segments in a directory; empty if there is none. A newer format is refused."""
     chain = Chain()
-    headers: dict[int, SegmentHeader | None] = {}
-    for name in disk.list_dir(directory):
-        match = _NAME.fullmatch(name)
-        if match:
-            headers[int(match[1])] = _read_header(disk, f"{directory}/{name}", uid, int(match[1]))
+    files = _Headers(disk, directory, uid)
+    headers = files.found
     if not headers:
         return chain
     chain.newest_number = max(headers)
-    good = [number for number, header in headers.items() if header is not None]
-    number = max(good, default=0)
+    number = max([number for number, header in headers.items() if header is not None], default=0)
     end: int | None = None
     while number:
-        header = headers.get(number)
-        path = segment_path(directory, number)
         if number not in headers:
             chain.missing.append(number)
-            older = max((n for n in headers if n < number), default=0)
-            number, end = older, None
+            number, end = files.below(number), None
             continue
-        file = disk.open(path)
-        size = file.size()
-        file.close()
-        segment = Segment(number, path, header.salt if header else 0, size if end is None else min(end, size), size)
+        header = headers[number]
+        size = files.size(number)
+        salt = header.salt if header else 0
+        segment = Segment(number, files.path(number), salt, size if end is None else min(end, size), size)
+        if end is not None and size < end:
+            segment.damaged = True
+            chain.damage.append((number, f"{segment.path}: bytes {size} to {end} are missing"))
         chain.segments.insert(0, (segment, header))
         if header is None:  # its header is damaged, and with it the link to the one before
-            number, end = max((n for n in headers if n < number), default=0), None
+            number, end = files.below(number), None
         else:
+            if number in files.remade:
+                segment.damaged = True
+                gap = f"; which segments lay between it and segment {header.previous} is not known"
+                hidden = gap if 0 < header.previous < number - 1 else ""
+                text = f"{segment.path}: its header does not check; its commits do, and are read{hidden}"
+                chain.damage.append((number, text))
             number, end = header.previous, header.previous_end
             if number < header.floor:
                 break
     kept = {segment.number for segment, _ in chain.segments}
-    chain.trash = [segment_path(directory, number) for number in headers if number not in kept]
+    for number, next_seq in files.aside.items():
+        if number not in kept:
+            chain.aside.append(files.path(number))
+            chain.next_seq = max(chain.next_seq, next_seq)
+            text = f"{files.path(number)}: its header does not check, nothing of it can be read; it is set aside"
+            chain.damage.append((number, text))
+    chain.trash = [files.path(n) for n in headers if n not in kept and n not in files.aside]
     return chain
 
 
-def _read_header(disk: Disk, path: str, uid: int, number: int) -> SegmentHeader | None:
-    file = disk.open(path)
-    try:
-        header = decode_segment_header(file.read(0, SEGMENT_BYTES))
-    except UnknownFormat as error:
-        raise DataDirectoryError(f"{path}: {error}") from error
-    finally:
-        file.close()
-    # A file renamed for recycling, and the rename undone, has another number than its name says.
-    return header if header and header.uid == uid and header.number == number else None
+def holds_something(disk: Disk, directory: str, uid: int) -> bool:
+    """Return whether a queue's directory has, or may have had, a commit in it: then it is never removed unasked."""
+    chain = find_chain(disk, directory, uid)
+    if chain.damage or chain.missing or len(chain.segments) > 1:
+        return True
+    for segment, header in chain.segments:
+        scan = Scan(disk, segment, 0, is_active=True)
+        if header is None or next(scan.batches(), None) is not None or scan.torn_bytes:
+            return True
+    return False
 
 
 def aside_bytes(disk: Disk, directory: str) -> int:
@@ -137,23 +240,6 @@ def aside_bytes(disk: Disk, directory: str) -> int:
             total += file.size()
             file.close()
     return total
-
-
-class Window:
-    """A moving view of a file, so that a large segment is never in memory whole."""
-
-    def __init__(self, file: File, limit: int) -> None:
-        self._file = file
-        self._limit = limit
-        self.start = 0
-        self.data = b""
-
-    def have(self, offset: int, size: int) -> bool:
-        """Make the bytes from `offset` available; return whether there are `size` of them."""
-        if offset < self.start or offset + size > self.start + len(self.data):
-            self.data = self._file.read(offset, min(max(size, WINDOW_BYTES), self._limit - offset))
-            self.start = offset
-        return offset + size <= self.start + len(self.data)
 
 
 class Scan:
@@ -170,32 +256,57 @@ class Scan:
         self.end = SEGMENT_BYTES
         """Behind the last good batch."""
         self.damage: list[str] = []
+        self.holes: list[tuple[int, int]] = []
+        """The first byte of each damage and the one behind it."""
         self.torn_bytes = 0
 
     def batches(self) -> Iterator[Batch]:
         """Yield the good batches."""
         file = self._disk.open(self._segment.path)
+        window = Window(file, self._segment.end)
         try:
-            yield from self._batches(Window(file, self._segment.end))
+            yield from self._batches(window)
         finally:
             file.close()
+            for start, end in window.unreadable:
+                self._damaged(start, end, "can't be read: the disk reports an error")
 
     def _batches(self, window: Window) -> Iterator[Batch]:
         offset = self._start
-        limit = self._segment.end
-        while offset < limit:
+        while offset < self._segment.end:
             batch = self._batch_at(window, offset)
-            if batch is None:
-                following = self._next_good(window, offset)
-                if following is None:
-                    self._tail(window, offset)
-                    return
-                self._damaged(offset, following.offset)
-                batch = following
-            self.last_batch = batch.header.number
-            offset = batch.offset + batch.header.length
-            self.end = offset
-            yield batch
+            is_next = batch is not None and batch.header.number == self.last_batch + 1
+            if batch is None or not (is_next or offset == self._start > SEGMENT_BYTES):
+                yield from self._in_order(window, offset)
+                return
+            yield self._passed(batch)
+            offset = self.end
+
+    def _passed(self, batch: Batch) -> Batch:
+        self.last_batch = batch.header.number
+        self.end = batch.offset + batch.header.length
+        return batch
+
+    def _in_order(self, window: Window, offset: int) -> Iterator[Batch]:
+        """Yield the good batches from `offset` on, where the next in number is not.
+
+        A block that a disk wrote to the wrong place can bring a good batch before its turn: the batches between
+        would have lower numbers. So all are looked up first, and the most that are in order are taken.
+        """
+        found: list[tuple[int, int]] = []
+        at = offset - 1
+        while (batch := self._next_good(window, at)) is not None:
+            found.append((batch.header.number, batch.offset))
+            at = batch.offset + batch.header.length - 1
+        end = offset
+        for _, place in most_in_order(found):
+            if end < place:
+                self._damaged(end, place)
+            good = self._batch_at(window, place)
+            assert good is not None
+            yield self._passed(good)
+            end = self.end
+        self._tail(window, end)
 
     def _batch_at(self, window: Window, offset: int) -> Batch | None:
         if not window.have(offset, BATCH_BYTES):
@@ -211,7 +322,7 @@ class Scan:
         return Batch(header, window.data, index, offset)
 
     def _next_good(self, window: Window, offset: int) -> Batch | None:
-        """Return the first good batch behind `offset`: its magic is looked for, its CRC decides."""
+        """Return the first good batch that begins behind `offset`: its magic is looked for, its CRC decides."""
         offset += 1
         while window.have(offset, BATCH_BYTES):
             found = window.data.find(BATCH_MAGIC_BYTES, offset - window.start + 4)
@@ -230,12 +341,29 @@ class Scan:
     def _tail(self, window: Window, offset: int) -> None:
         """Nothing good follows `offset`: a torn last commit, an unused rest, or a damaged end."""
         if not self._is_active:
-            self._damaged(offset, self._segment.end)
-        elif window.have(offset, BATCH_BYTES):
+            if offset < self._segment.end:
+                self._damaged(offset, self._segment.end)
+        elif window.have(offset, BATCH_BYTES) and may_be_batch(window.data, offset - window.start, self.last_batch + 1):
             header = decode_batch_header(window.data, offset - window.start)
-            if header is not None and header.number == self.last_batch + 1:
-                self.torn_bytes = min(header.length, self._segment.end - offset)
+            self.torn_bytes = min(header.length if header else BATCH_BYTES, self._segment.end - offset)
 
-    def _damaged(self, start: int, end: int) -> None:
-        self.damage.append(f"{self._segment.path}: bytes {start} to {end} do not check")
+    def _damaged(self, start: int, end: int, what: str = "do not check") -> None:
+        self.damage.append(f"{self._segment.path}: bytes {start} to {end} {what}")
+        self.holes.append((start, end))
         self._segment.damaged = True
+
+
+def most_in_order(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the longest sequence of (number, place) whose numbers rise; the places do anyway."""
+    tops: list[int] = []  # index of the lowest last number of a sequence of each length
+    before: list[int] = []
+    for index, (number, _) in enumerate(found):
+        length = bisect_left(tops, number, key=lambda top: found[top][0])
+        before.append(tops[length - 1] if length else -1)
+        tops[length : length + 1] = [index]
+    chosen: list[tuple[int, int]] = []
+    index = tops[-1] if tops else -1
+    while index >= 0:
+        chosen.append(found[index])
+        index = before[index]
+    return chosen[::-1]

@@ -19,7 +19,7 @@ from curbstone.core.format import (
     entry_bytes,
     time_of,
 )
-from curbstone.core.log import Segment
+from curbstone.core.log import ASIDE_SUFFIX, SEGMENT_SUFFIX, Segment
 from curbstone.core.losses import Loss
 from curbstone.core.message import Message
 from curbstone.core.recovery import Batch, Chain, Scan, aside_bytes, find_chain
@@ -39,13 +39,21 @@ class Replay:
         self._delivered: dict[str, int] = {}
         self._floor = 1
         self._damage: list[tuple[int, str]] = []
+        self.first_number = 1
+        """Of the segment to begin with, where there is no log."""
 
     def run(self) -> bool:
         """Recover the queue from its directory; False where there is no log yet."""
         queue, log = self._queue, self._queue.log
         chain = find_chain(log.disk, log.directory, log.uid)
+        self._damage += chain.damage
+        queue.next_seq = max(queue.next_seq, chain.next_seq)
         if not chain.segments:
             self._remove(chain.trash)
+            self._set_aside(chain)
+            self._report_damage()
+            self.first_number = chain.newest_number + 1
+            queue.report(f"{log.directory}: there is no log that can be read; it begins anew")
             return False
         last_batch = 0
         for segment, header in chain.segments:
@@ -70,7 +78,10 @@ class Replay:
         if is_active:
             segment.end = scan.end
             if scan.torn_bytes:
-                queue.report(f"{segment.path}: a commit of {scan.torn_bytes} bytes was cut off by the crash; undone")
+                queue.report(
+                    f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check and is not taken:"
+                    " torn by a crash before it was confirmed, or damaged"
+                )
         self._note_damage(segment, scan.damage)
         return scan.last_batch
 
@@ -88,7 +99,7 @@ class Replay:
         self._report_damage()
         self._cut_sealed(segments[:-1])
         log.floor = self._floor
-        log.aside_bytes = aside_bytes(log.disk, log.directory)
+        self._set_aside(chain)
         segments[-1].file = log.disk.open(segments[-1].path)
         # A process that was killed may have left what only the system's memory has: it counts from here on.
         segments[-1].file.sync()
@@ -101,6 +112,15 @@ class Replay:
         for group in queue.pending.groups.values():
             self._forget_settled(group.name)
             group.pending = sum(run.pending(group.name).bit_count() for run in queue.pending.runs)
+
+    def _set_aside(self, chain: Chain) -> None:
+        """Keep files that can't be read under names that are no part of the log."""
+        disk, directory = self._queue.log.disk, self._queue.log.directory
+        for path in chain.aside:
+            disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
+        if chain.aside:
+            disk.sync_dir(directory)
+        self._queue.log.aside_bytes = aside_bytes(disk, directory)
 
     def _forget_settled(self, name: str) -> None:
         group = self._queue.pending.groups[name]

@@ -18,7 +18,7 @@ from curbstone.core.errors import DataDirectoryError
 from curbstone.core.format import Flag, Note, decode_entries, decode_floor, decode_notes
 from curbstone.core.meta import Meta, load_meta
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery import Batch, Chain, Scan, find_chain
+from curbstone.core.recovery import Batch, Chain, Scan, find_chain, holds_something
 from curbstone.failure import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.revival import Revival
 
@@ -118,7 +118,7 @@ def check(
     if not (directory / QUEUES).is_dir():
         raise CommandFailed(f"{directory} is not a data directory: there is no {QUEUES} in it", WRONG)
     try:
-        with _nobody_else(directory):
+        with nobody_else(directory):
             disk = ReadOnlyDisk(directory)
             entries = sorted(disk.list_dir(QUEUES))
             found = []
@@ -150,7 +150,7 @@ def check(
 
 
 @contextmanager
-def _nobody_else(directory: Path) -> Iterator[None]:
+def nobody_else(directory: Path) -> Iterator[None]:
     """Refuse where a server runs on the directory, and keep one from starting meanwhile. Writes nothing."""
     try:
         lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -191,6 +191,9 @@ def check_queue(disk: ReadOnlyDisk, directory: str, revival: Revival) -> Checked
         return checked
     try:
         meta = load_meta(disk, directory, _DEFAULTS)
+        if meta is None and holds_something(disk, directory, int(directory[-12:], 16)):
+            checked.damage.append(f"{directory}/meta is missing, and there are commits in the log beside it")
+            return checked
         if meta is None:
             checked.notes.append(f"{directory}: its creation was not finished")
             return checked
@@ -226,6 +229,7 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
     floor = 1
     last_batch = 0
     damage = [(number, f"{checked.directory}: {_gap(number, chain)}") for number in chain.missing]
+    damage += chain.damage
     for place, (segment, header) in enumerate(chain.segments):
         checked.segments += 1
         checked.bytes += segment.size
@@ -244,7 +248,10 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
         last_batch = scan.last_batch
         damage += [(segment.number, text) for text in scan.damage]
         if is_active and scan.torn_bytes:
-            checked.notes.append(f"{segment.path}: a commit of {scan.torn_bytes} bytes was cut off by a crash")
+            checked.notes.append(
+                f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check:"
+                " torn by a crash before it was confirmed, or damaged"
+            )
     checked.damage += [text for number, text in damage if number >= floor]
     checked.notes += [f"{path}: left over, no part of the log" for path in chain.trash]
 

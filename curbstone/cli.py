@@ -17,6 +17,7 @@ from curbstone import __version__
 from curbstone.bench_command import bench
 from curbstone.check_command import check
 from curbstone.core.errors import CurbstoneError
+from curbstone.drill_command import drill
 from curbstone.dump_command import dump
 from curbstone.failure import FAILED, INTERRUPTED, WRONG, CommandFailed
 from curbstone.move_command import move
@@ -25,6 +26,7 @@ from curbstone.purge_command import purge
 from curbstone.queues_command import queues
 from curbstone.recv_command import recv
 from curbstone.redrive_command import redrive
+from curbstone.repair_command import repair
 from curbstone.send_command import send
 from curbstone.serve_command import serve
 from curbstone.settings import SettingsError
@@ -42,7 +44,7 @@ app = typer.Typer(
     # A traceback with the values of local variables could show messages and secrets.
     pretty_exceptions_enable=False,
 )
-for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check):
+for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check, repair, drill):
     app.command(epilog=None if command is serve else EXIT_CODES)(command)
 
 

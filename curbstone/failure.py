@@ -6,7 +6,7 @@
   3  the server can't be reached
   4  there is no such queue
   5  there was nothing: no message to receive or to show
-  6  `check` found damage
+  6  `check` or `repair` found damage, `drill` failed
 130  interrupted
 """
 

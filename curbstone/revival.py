@@ -120,9 +120,7 @@ class _Untouched:
         self._disk = disk
         self.list_dir = disk.list_dir
         self.make_dir = disk.make_dir
-        self.rename = disk.rename
         self.remove_tree = disk.remove_tree
-        self.sync_dir = disk.sync_dir
         self.close = disk.close
 
     def open(self, path: str, *, create: bool = False) -> _UntouchedFile:
@@ -131,6 +129,12 @@ class _Untouched:
 
     def remove(self, path: str) -> None:
         """A start would remove it; here it stays."""
+
+    def rename(self, old: str, new: str) -> None:
+        """A start would set it aside; here it stays."""
+
+    def sync_dir(self, path: str) -> None:
+        """Nothing was changed."""
 
 
 class _Still:

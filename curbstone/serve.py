@@ -24,6 +24,7 @@ from curbstone.core.errors import Unavailable
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
 from curbstone.core.traffic import Traffic
+from curbstone.file_system import doubts, file_system_of
 from curbstone.gateway.app import create_app
 from curbstone.gateway.frames import binary_frame, text_frame
 from curbstone.gateway.mq import mq_routes
@@ -138,6 +139,8 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
     )
     for reason in broker.health().reasons:
         log.warning("%s", reason)
+    for doubt in doubts(file_system_of(settings.data)):
+        log.warning("what is confirmed may be lost: %s", doubt)
     if settings.sync.kind != "always":
         log.warning("sync is %s: a power failure can take back what was confirmed", settings.sync)
     return broker

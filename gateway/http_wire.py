@@ -64,8 +64,11 @@ class HttpWire(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, MemoryError):
+                self._refuse(Problem(503, "there is not enough memory for this request"))
+            else:
+                self.send_400_response("Invalid HTTP request received.")
         else:
             if self._in_head and not self._is_new_head:
                 self._head_bytes += len(data)

@@ -101,7 +101,7 @@ def test_a_damaged_header_hides_what_lay_before_it(tmp_path: Path) -> None:
     code, found = checked(data, tmp_path)
     (text,) = found["queues"][0]["damage"]
     assert code == DAMAGED
-    assert text.endswith("does not check, and which segments lay between it and segment 3 is not known")
+    assert text.endswith("are read; which segments lay between it and segment 3 is not known")
 
 
 def test_what_the_journal_has_still_to_bring_is_counted_and_told(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 from websockets.exceptions import WebSocketException
@@ -19,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tests.crash.history import Delivered, GivenBack, History, Settled, Settling
+from tests.crash.line_consumers import lease_session, mqks_session
 from tests.crash.mortal import HANG_S, Life, MortalServer
 from tests.crash.producers import VALUE
 from tests.crash.source import Source
@@ -109,7 +111,7 @@ class Consumer:
         self.queue = source.queue
         self._name = name
         self._history = history
-        self._progress = source.progress
+        self.progress = source.progress
         self._rng = rng
         self.done = threading.Event()
 
@@ -120,6 +122,14 @@ class Consumer:
     def over_websocket(self) -> None:
         """Consume with acks, single and cumulative; the protocol does not confirm them."""
         self._through_all_lives(self._websocket_session)
+
+    def over_mqks(self) -> None:
+        """Consume over MQKS with manual acks, each with `--confirm`."""
+        self._through_all_lives(partial(mqks_session, self))
+
+    def with_leases(self) -> None:
+        """Consume with HTTP leases."""
+        self._through_all_lives(partial(lease_session, self))
 
     def _through_all_lives(self, session: Callable[[Life, Desk], None]) -> None:
         sessions = 0
@@ -165,7 +175,7 @@ class Consumer:
                 out += [encode("ACK", {"id": handle, "receipt": desk.ids[handle]}) for handle in handles]
                 desk.settling(handles)
                 desk.settled(confirmed)
-                self._progress.add(settled=len(confirmed))
+                self.progress.add(settled=len(confirmed))
                 if out:
                     peer.send(b"".join(out))
 
@@ -217,4 +227,4 @@ class Consumer:
             command = {"ackId": handle}
         desk.settling(handles)
         socket.send(json.dumps(command))
-        self._progress.add(settled=len(handles))
+        self.progress.add(settled=len(handles))

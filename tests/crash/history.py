@@ -108,6 +108,8 @@ class Verdict:
     """Deliveries of a message that some consumer had seen before."""
     unmarked: int = 0
     """Those of them that did not say so."""
+    unmarked_by: Counter[str] = field(default_factory=Counter)
+    """The same, by the first word of the consumer's name."""
     stored_unanswered: int = 0
     """Sends without an answer that are messages all the same: a resent line is there twice."""
     settled: int = 0
@@ -117,11 +119,12 @@ class Verdict:
     def figures(self) -> str:
         """Return the figures and the number of problems in one line."""
         kinds = ("lost", "returned", "refused", "doubled", "shared", "phantom", "corrupt", "unordered", "torn")
+        unmarked = f"{self.unmarked}{_by(self.unmarked_by)}"
         wrong = " ".join(f"{kind}={len(self.problems.get(kind, ()))}" for kind in kinds)
         return (
             f"sent={self.sent} confirmed={self.confirmed} refused={self.refused} unanswered={self.unanswered}"
             f" (stored all the same: {self.stored_unanswered}) delivered={self.delivered}"
-            f" redelivered={self.redelivered} (unmarked: {self.unmarked}) acks_confirmed={self.settled} | {wrong}"
+            f" redelivered={self.redelivered} (unmarked: {unmarked}) acks_confirmed={self.settled} | {wrong}"
         )
 
     def check(self) -> None:
@@ -132,6 +135,10 @@ class Verdict:
                 lines.append(f"{kind}: {len(found)}")
                 lines += [f"    {text}" for text in found[:SHOWN_MAX]]
             raise AssertionError("\n".join(lines))
+
+
+def _by(counts: Counter[str]) -> str:
+    return "".join([f" {name}={count}" for name, count in sorted(counts.items())])
 
 
 class _Replay:
@@ -204,7 +211,9 @@ class _Replay:
             self._wrong("shared", what)
         if event.message_id in self._seen:
             verdict.redelivered += 1
-            verdict.unmarked += event.tries == 0
+            if event.tries == 0:
+                verdict.unmarked += 1
+                verdict.unmarked_by[event.consumer.partition(" ")[0]] += 1
         self._seen.add(event.message_id)
         self._last_life[event.message_id] = max(event.life, self._last_life.get(event.message_id, 0))
         if event.tries == 0:

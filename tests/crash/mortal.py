@@ -20,6 +20,7 @@ class Life(NamedTuple):
     number: int
     stomp: tuple[str, int]
     http: tuple[str, int]
+    mqks: tuple[str, int]
 
 
 class Stuck(AssertionError):
@@ -36,7 +37,7 @@ class MortalServer:
         self._life = self._read(number)
 
     def _read(self, number: int) -> Life:
-        return Life(number, self.process.stomp, self.process.http)
+        return Life(number, self.process.stomp, self.process.http, self.process.mqks)
 
     @property
     def life(self) -> Life:

@@ -22,55 +22,103 @@ ROOM = 100
 BATCH_MAX = 40
 
 
-def produce_over_stomp(server: MortalServer, source: Source, rng: Random) -> None:
-    """Send with a receipt for each line, many at a time."""
+Unanswered = dict[str, list[tuple[Source, Line]]]
+"""Receipt to what it will confirm, and whose it is."""
+
+
+def produce_over_stomp(server: MortalServer, source: Source, other: Source, rng: Random) -> None:
+    """Send with a receipt for each line, many at a time; now and then a transaction, also with lines of `other`."""
     sessions = 0
     while not source.is_done:
         life = server.life
         sessions += 1
-        unanswered: dict[str, Line] = {}
+        unanswered: Unanswered = {}
+        is_full = False
         try:
             with StompPeer(life.stomp, HANG_S) as peer:
-                is_full = _stomp_session(peer, source, f"stomp {life.number}.{sessions}", unanswered, rng)
+                is_full = _stomp_session(peer, source, other, f"stomp {life.number}.{sessions}", unanswered, rng)
         except OSError:
-            source.give_back(unanswered.values())
+            _give_back(unanswered)
             server.life_after(life.number)
             continue
-        source.give_back(unanswered.values())
+        _give_back(unanswered)
         if is_full:
             source.progress.wait_for_room(ROOM)
 
 
-def _stomp_session(peer: StompPeer, source: Source, name: str, unanswered: dict[str, Line], rng: Random) -> bool:
+def _give_back(unanswered: Unanswered) -> None:
+    """Have what was sent and not answered sent again, in its order."""
+    parts = [part for group in unanswered.values() for part in group]
+    for source in {source for source, _ in parts}:
+        source.give_back(line for owner, line in parts if owner is source)
+
+
+def _stomp_session(
+    peer: StompPeer, source: Source, other: Source, name: str, unanswered: Unanswered, rng: Random
+) -> bool:
     """Send until all is done or the queue is at its cap, which it returns; `unanswered` is kept up to date."""
     while True:
-        room = STOMP_WINDOW - len(unanswered)
-        lines = source.take(rng.randint(1, room)) if room else []
+        room = STOMP_WINDOW - sum(map(len, unanswered.values()))
+        lines = source.take(rng.randint(1, room)) if room > 0 else []
         if not lines and not unanswered:
             return False
-        source.sending(lines, name)
-        unanswered |= {line.value: line for line in lines}
-        if lines:
-            destination = f"/queue/{source.queue}"
-            frames = [
-                encode("SEND", {"destination": destination, "receipt": line.value, VALUE: line.value}, line.text)
-                for line in lines
-            ]
-            peer.send(b"".join(frames))
-        if _stomp_answers(peer.read(), source, unanswered):
+        if rng.random() < 0.05 and lines:
+            more = other.take(rng.randint(0, 3))
+            data = _transaction(
+                [(source, line) for line in lines[:20]] + [(other, line) for line in more], name, unanswered
+            )
+            source.give_back(lines[20:])
+            if more:  # what is sent behind such a COMMIT without waiting for its receipt may overtake it
+                peer.send(data)
+                if _wait_for_all(peer, unanswered):
+                    return True
+                continue
+        else:
+            source.sending(lines, name)
+            unanswered |= {line.value: [(source, line)] for line in lines}
+            data = b"".join(_send(source, line, {"receipt": line.value}) for line in lines)
+        if data:
+            peer.send(data)
+        if _stomp_answers(peer.read(), unanswered):
             return True
 
 
-def _stomp_answers(frames: list[StompFrame], source: Source, unanswered: dict[str, Line]) -> bool:
+def _wait_for_all(peer: StompPeer, unanswered: Unanswered) -> bool:
+    """Take answers until none is missing, or the queue is at its cap, which it returns."""
+    while unanswered:
+        if _stomp_answers(peer.read(), unanswered):
+            return True
+    return False
+
+
+def _send(source: Source, line: Line, more: dict[str, str]) -> bytes:
+    return encode("SEND", {"destination": f"/queue/{source.queue}", VALUE: line.value} | more, line.body)
+
+
+def _transaction(parts: list[tuple[Source, Line]], name: str, unanswered: Unanswered) -> bytes:
+    """Return the frames of a transaction, recorded as about to be sent: all of it must be there, or nothing."""
+    unit = f"transaction {parts[0][1].value}"
+    inside = {"transaction": unit}
+    for source, line in parts:
+        source.sending([line], name, unit)
+    unanswered[unit] = parts
+    sends = [_send(source, line, inside) for source, line in parts]
+    return b"".join([encode("BEGIN", inside), *sends, encode("COMMIT", inside | {"receipt": unit})])
+
+
+def _stomp_answers(frames: list[StompFrame], unanswered: Unanswered) -> bool:
     """Take RECEIPTs and, at the cap, the ERROR; return whether it came."""
-    source.confirmed([unanswered.pop(frame.headers["receipt-id"]) for frame in frames if frame.command == "RECEIPT"])
     for frame in frames:
+        parts = unanswered[frame.headers["receipt-id"]]
         if frame.command != "RECEIPT":
             assert frame.command == "ERROR", frame
             assert "is at its cap" in frame.headers["message"], frame
-            refused = unanswered[frame.headers["receipt-id"]]
-            source.refused([refused])
+            for source, line in parts:
+                source.refused([line])
             return True
+        del unanswered[frame.headers["receipt-id"]]
+        for source in {source: None for source, _ in parts}:
+            source.confirmed([line for owner, line in parts if owner is source])
     return False
 
 
@@ -85,6 +133,7 @@ def produce_over_http(server: MortalServer, source: Source, rng: Random, name: s
             while not source.is_done:
                 lines = source.take(rng.randint(2, BATCH_MAX) if rng.random() < 0.05 else 1)
                 if not lines:  # the last ones are with other producers, who may have to give them back
+                    connection.close()  # the server ends one that is idle for long, and that is no crash
                     source.progress.wait_for_room(1)
                     continue
                 source.sending(lines, f"{name} {life.number}.{sessions}", lines[0].value if len(lines) > 1 else "")
@@ -113,7 +162,7 @@ def _post(connection: http.client.HTTPConnection, queue: str, lines: list[Line])
         connection.request("POST", path, lines[0].text, {VALUE: lines[0].value})
     else:
         batch = [
-            {VALUE: line.value, "encoding": "base64", "message": base64.b64encode(line.text).decode()} for line in lines
+            {VALUE: line.value, "encoding": "base64", "message": base64.b64encode(line.body).decode()} for line in lines
         ]
         connection.request("POST", f"{path}/batch", json.dumps(batch).encode())
     reply = connection.getresponse()

@@ -19,21 +19,37 @@ class Line(NamedTuple):
     number: int
     text: bytes
     attempt: int = 0
+    is_tagged: bool = False
+    """Whether the body begins with the value, for protocols that carry no headers."""
 
     @property
     def value(self) -> str:
         """What names this attempt in the history."""
         return f"{self.number}.{self.attempt}"
 
+    @property
+    def body(self) -> bytes:
+        """What is sent."""
+        return b"%s %s" % (self.value.encode(), self.text) if self.is_tagged else self.text
+
 
 class Source:
     """Hands out lines to producers on any thread, takes back those that were not confirmed, and keeps the record."""
 
-    def __init__(self, queue: str, lines: Iterable[tuple[int, bytes]], history: History, progress: Progress) -> None:
+    def __init__(
+        self,
+        queue: str,
+        lines: Iterable[tuple[int, bytes]],
+        history: History,
+        progress: Progress,
+        *,
+        is_tagged: bool = False,
+    ) -> None:
         self.queue = queue
         self.progress = progress
         self._history = history
-        self._lines = deque(Line(number, text) for number, text in lines)
+        texts = ((number, printable_line(text) if is_tagged else text) for number, text in lines)
+        self._lines = deque(Line(number, text, is_tagged=is_tagged) for number, text in texts)
         self._unconfirmed = len(self._lines)
         self._lock = threading.Lock()
         self._full = threading.Event()
@@ -50,7 +66,7 @@ class Source:
 
     def sending(self, lines: Iterable[Line], producer: str, unit: str = "") -> None:
         """Record that these are about to be sent."""
-        self._history.extend(Sent(line.value, self.queue, line.text, producer, unit) for line in lines)
+        self._history.extend(Sent(line.value, self.queue, line.body, producer, unit) for line in lines)
 
     def confirmed(self, lines: list[Line]) -> None:
         """Record that these were confirmed."""
@@ -80,3 +96,8 @@ class Source:
         """A new life begins."""
         if not self.is_done:
             self._full.clear()
+
+
+def printable_line(text: bytes) -> bytes:
+    """Return a line as MQKS carries it unchanged: no tab or CR in it, no space at its end, not empty."""
+    return text.replace(b"\t", b" ").replace(b"\r", b" ").rstrip() or b"-"

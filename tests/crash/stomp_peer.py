@@ -31,12 +31,14 @@ def encode(command: str, headers: dict[str, str], body: bytes = b"") -> bytes:
 class StompPeer:
     """A connection. Everything raises OSError (HungUp) once the server is gone."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
+    def __init__(self, address: tuple[str, int], timeout_s: float, heart_beat: str = "0,0") -> None:
         self._timeout_s = timeout_s
+        self.beats = 0
+        """Heart-beats, and line ends between frames, that came."""
         self._socket = socket.create_connection(address, timeout_s)
         self._buffer = b""
         try:
-            self.send(encode("CONNECT", {"accept-version": "1.2", "host": "localhost"}))
+            self.send(encode("CONNECT", {"accept-version": "1.2", "host": "localhost", "heart-beat": heart_beat}))
             while not (frames := self.read()):
                 pass
         except BaseException:
@@ -73,6 +75,7 @@ class StompPeer:
         while True:
             while buffer[at : at + 1] == b"\n":  # heart-beats, and line ends between frames
                 at += 1
+                self.beats += 1
             head_end = buffer.find(b"\n\n", at)
             if head_end < 0:
                 break

@@ -1,16 +1,19 @@
 """A real file, line by line, through all protocols, while the server is killed again and again.
 
-Half of the lines goes in over STOMP and comes out over WebSocket, the other half goes in over HTTP and comes out over
-STOMP. The cap is so small that the log goes round many times. Every line that was confirmed must come out as it was,
-nothing whose ack was confirmed may come back, and the directories never hold more than the cap.
+A quarter of the lines goes in over each protocol and comes out over another: STOMP (with transactions over two
+queues) to WebSocket, HTTP to STOMP, WebSocket to MQKS, MQKS to HTTP leases. The cap is so small that the log goes
+round many times. Every line that was confirmed must come out as it was, nothing whose ack was confirmed may come back,
+and the directories never hold more than the cap.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -19,7 +22,9 @@ import pytest
 from tests.crash.consumers import Consumer
 from tests.crash.directory import Sampler, bytes_at_rest
 from tests.crash.history import History, Verdict
+from tests.crash.line_producers import produce_over_mqks, produce_over_websocket
 from tests.crash.mortal import HANG_S, MortalServer, Progress
+from tests.crash.mqks_peer import MqksPeer
 from tests.crash.producers import produce_over_http, produce_over_stomp
 from tests.crash.source import Source
 from tests.crash.text import real_lines
@@ -27,6 +32,9 @@ from tests.server import ServerProcess
 
 CAP = 128 * 1024
 STOMP_IN, HTTP_IN = "crash/over-stomp", "crash/over-http"
+WEBSOCKET_IN, MQKS_IN = "default/over-websocket", "default/over-mqks"
+QUEUES = (STOMP_IN, HTTP_IN, WEBSOCKET_IN, MQKS_IN)
+EVENT = "lines"
 HTTP_PRODUCERS = 3
 
 
@@ -41,17 +49,18 @@ class Run:
         self.lines = real_lines(lines)
         numbered = list(enumerate(self.lines))
         self.sources = [
-            Source(STOMP_IN, numbered[0::2], self.history, self.progress),
-            Source(HTTP_IN, numbered[1::2], self.history, self.progress),
+            Source(
+                queue,
+                numbered[place :: len(QUEUES)],
+                self.history,
+                self.progress,
+                is_tagged=queue.startswith("default/"),
+            )
+            for place, queue in enumerate(QUEUES)
         ]
         self.largest_at_rest = 0
         self._threads: list[threading.Thread] = []
-        over_stomp, over_http = self.sources
-        self._consumers = [self._consumer(over_stomp, f"websocket {n}") for n in (1, 2)]
-        self._consumers += [self._consumer(over_http, f"subscriber {n}") for n in (1, 2)]
-
-    def _consumer(self, source: Source, name: str) -> Consumer:
-        return Consumer(self.server, source, name, self.history, self._dice())
+        self._consumers: list[Consumer] = []
 
     def _dice(self) -> Random:
         return Random(self.rng.getrandbits(64))
@@ -69,14 +78,12 @@ class Run:
 
     def go(self, kills: int) -> None:
         """Send and consume everything, with so many kills on the way and one more behind it."""
-        for queue in (STOMP_IN, HTTP_IN):
+        for queue in QUEUES:
             self.server.put_queue(queue, {"cap": CAP})
-        over_stomp, over_http = self.sources
-        self._spawn(partial(produce_over_stomp, self.server, over_stomp, self._dice()))
-        for number in range(HTTP_PRODUCERS):
-            self._spawn(partial(produce_over_http, self.server, over_http, self._dice(), f"http {number + 1}"))
-        for consumer in self._consumers:
-            self._spawn(consumer.over_websocket if consumer.queue == STOMP_IN else consumer.over_stomp)
+        with MqksPeer(self.server.life.mqks, HANG_S) as peer:
+            peer.call("b", f"rebind --confirm {MQKS_IN.partition('/')[2]} {EVENT}")
+        self._produce()
+        self._consume()
         for moment in self._moments(kills):
             self.progress.reach(moment)
             threading.Event().wait(self.rng.random() * 0.02)
@@ -91,6 +98,23 @@ class Run:
             thread.join(HANG_S)
             assert not thread.is_alive()
         self.progress.reach(0)
+
+    def _produce(self) -> None:
+        server = self.server
+        over_stomp, over_http, over_websocket, over_mqks = self.sources
+        self._spawn(partial(produce_over_stomp, server, over_stomp, over_http, self._dice()))
+        for number in range(HTTP_PRODUCERS):
+            self._spawn(partial(produce_over_http, server, over_http, self._dice(), f"http {number + 1}"))
+        self._spawn(partial(produce_over_websocket, server, over_websocket, self._dice()))
+        self._spawn(partial(produce_over_mqks, server, over_mqks, EVENT, self._dice()))
+
+    def _consume(self) -> None:
+        ways = (Consumer.over_websocket, Consumer.over_stomp, Consumer.over_mqks, Consumer.with_leases)
+        for source, way in zip(self.sources, ways, strict=True):
+            for number in (1, 2):
+                consumer = Consumer(self.server, source, f"{way.__name__} {number}", self.history, self._dice())
+                self._consumers.append(consumer)
+                self._spawn(partial(way, consumer))
 
     def _moments(self, kills: int) -> list[int]:
         """Return after how many confirms and settles to kill; some come right behind another."""
@@ -111,7 +135,7 @@ class Run:
 
     def _drain(self) -> None:
         """Wait until the producers have nothing left to send and the queues are empty."""
-        while not all(source.is_done for source in self.sources) or any(map(self.server.count, (STOMP_IN, HTTP_IN))):
+        while not all(source.is_done for source in self.sources) or any(map(self.server.count, QUEUES)):
             self.progress.wait_for_room(1)
             self.progress.reach(0)
 
@@ -131,7 +155,7 @@ def seed_of_run() -> int:
 def send_a_file(tmp_path: Path, lines: int, kills: int) -> None:
     seed = seed_of_run()
     print(f"CURBSTONE_CRASH_SEED={seed}")
-    with ServerProcess(tmp_path / "data", "--log-level=warning") as process:
+    with ServerProcess(tmp_path / "data", "--log-level=error") as process:
         server = MortalServer(process)
         with Sampler(process.data_dir) as sampler:
             run = Run(server, lines, seed)
@@ -145,7 +169,7 @@ def send_a_file(tmp_path: Path, lines: int, kills: int) -> None:
         assert process.stop() == 0
         process.restart()
         after = MortalServer(process)
-        assert [after.count(queue) for queue in (STOMP_IN, HTTP_IN)] == [0, 0]
+        assert [after.count(queue) for queue in QUEUES] == [0] * len(QUEUES)
 
 
 def test_a_real_file_survives_kills(tmp_path: Path) -> None:
@@ -153,5 +177,12 @@ def test_a_real_file_survives_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_long_real_file_survives_many_kills(tmp_path: Path) -> None:
-    send_a_file(tmp_path, lines=120_000, kills=25)
+def test_files_survive_kills_for_as_long_as_asked(tmp_path: Path) -> None:
+    seconds = float(os.environ.get("CURBSTONE_CRASH_SECONDS", "600"))
+    end = time.monotonic() + seconds
+    for number in count(1):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        send_a_file(directory, lines=60_000, kills=25)
+        if time.monotonic() > end:
+            break

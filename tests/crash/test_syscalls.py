@@ -18,8 +18,10 @@ from random import Random
 import pytest
 
 from tests.crash.directory import bytes_at_rest
-from tests.crash.history import History
+from tests.crash.history import Answered, History, Sent
 from tests.crash.mortal import HANG_S, MortalServer, Stuck
+from tests.crash.producers import VALUE
+from tests.crash.stomp_peer import StompPeer, encode
 from tests.crash.tracer import CALLS, TracedServer, why_no_strace
 from tests.crash.workload import CAP, A, B, Gone, Worker, do_all, drain
 from tests.server import NotReady, ServerProcess
@@ -170,6 +172,57 @@ def failing_once(tmp_path: Path, kind: str, error: str, number: int) -> bool:
     print(f"{kind} failed with {error} at {number}: {lives.judge()}")
     shutil.rmtree(lives.data_dir.parent)
     return noticed
+
+
+def test_interrupted_calls_are_no_failures(tmp_path: Path, counts: Counter[str]) -> None:
+    """EINTR, as a signal causes it, at each call of a kind now and then: it is made again, and nobody notices."""
+    for kind in ("sync", "write", "truncate", "sync_dir"):
+        lives = Lives(tmp_path / kind / "data")
+        lives.data_dir.parent.mkdir()
+        process = lives.go(f"{CALLS[kind]}:error=EINTR:when=2+3", do_all)
+        assert process is not None and not lives.died and "failed" not in process.log
+        lives.judge()
+
+
+def test_recovery_that_is_killed_again_and_again_gets_through(tmp_path: Path, used: tuple[Path, History]) -> None:
+    lives = Lives(tmp_path / "data", History(used[1]), "second")
+    shutil.copytree(used[0], lives.data_dir)
+    faults = [("truncate", 1), ("sync", 1), ("remove", 1), ("write", 1), ("sync", 2), ("sync_dir", 1)]
+    for life, (kind, number) in enumerate(faults, start=2):
+        lives.name = f"life {life}"
+        lives.go(f"{CALLS[kind]}:signal=KILL:when={number}", lambda worker: do_all(worker, 1), first_life=life)
+    print(lives.judge(first_life=2 + len(faults)))
+
+
+@pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.soak)])
+def test_a_disk_that_hangs_stops_confirms_and_nothing_else(tmp_path: Path, seconds: int) -> None:
+    """While a sync hangs, heart-beats and health go on, also for those who wait; then all is confirmed."""
+    lives = Lives(tmp_path / "data")
+    inject = f"{CALLS['sync']}:delay_enter={seconds * 1_000_000}:when=12"
+    with TracedServer(lives.data_dir, *OPTIONS, inject=inject) as process:
+        server = MortalServer(process)
+        most = 0
+        with StompPeer(process.stomp, HANG_S, heart_beat="0,100") as peer:
+            for number in range(15):
+                sent = Sent(str(number), A, b"x" * 100, "slow", "")
+                lives.history.append(sent)
+                headers = {"destination": f"/queue/{A}", "receipt": sent.value, VALUE: sent.value}
+                peer.send(encode("SEND", headers, sent.body))
+                answered = 0
+                while True:
+                    try:
+                        if peer.read(0.05):
+                            break
+                    except TimeoutError:
+                        pass
+                    assert server.get("/healthz")[0] == 200
+                    answered += 1
+                most = max(most, answered)
+                lives.history.append(Answered(sent.value, True))
+            assert most > 10, "the disk did not hang, or everything hung with it"
+            assert peer.beats > 10
+        process.kill()
+    print(lives.judge())
 
 
 FAILURES = [("sync", "EIO"), ("write", "ENOSPC"), ("write", "EIO")]

@@ -1,0 +1,73 @@
+"""How long a disk takes to make something durable, and what speaks against believing it.
+
+No program can prove that a disk keeps what it confirmed: only a power cut can refute it. What can be seen is which file
+system it is, and whether a sync takes as long as the device must need.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from curbstone.file_system import doubts, file_system_of
+
+BLOCK = bytes(range(256)) * 16
+ROOM_BYTES = 4 * 1024 * 1024
+ROTATION_S = 1e-3
+"""Nor a disk that turns in this."""
+
+
+@dataclass
+class DiskCheck:
+    """What was measured and seen; times in seconds."""
+
+    file_system: str = "?"
+    syncs_s: list[float] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    """Why what this disk confirms is not durable."""
+    remarks: list[str] = field(default_factory=list)
+    """What is odd, and may be right all the same."""
+
+
+def check_disk(directory: Path, seconds: float) -> DiskCheck:
+    """Write and sync one block after the other; raise OSError."""
+    found = DiskCheck()
+    path = directory / "sync-check"
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(file, bytes(ROOM_BYTES), 0)
+        os.fsync(file)
+        end = time.perf_counter() + seconds
+        offset = 0
+        while (start := time.perf_counter()) < end:
+            os.pwrite(file, BLOCK, offset)
+            getattr(os, "fdatasync", os.fsync)(file)
+            found.syncs_s.append(time.perf_counter() - start)
+            offset = (offset + len(BLOCK)) % ROOM_BYTES
+    finally:
+        os.close(file)
+        path.unlink()
+    found.file_system = file_system_of(directory)
+    typical_s = median(found.syncs_s)
+    found.doubts = doubts(found.file_system, typical_s)
+    if is_rotating(directory) and typical_s < ROTATION_S:
+        found.remarks.append(
+            f"the system calls the disk a rotating one, and a sync takes {typical_s * 1e3:.2f} ms: a virtual disk,"
+            " a cache on battery, or not true"
+        )
+    return found
+
+
+def is_rotating(directory: Path) -> bool:
+    """Return whether the system says that the directory's disk turns."""
+    device = os.stat(directory).st_dev
+    base = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    for path in (base / "queue/rotational", base / "../queue/rotational"):
+        try:
+            return path.read_text().strip() == "1"
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,38 @@
+"""Which file system a directory is on, and whether one can believe it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+VOLATILE = {"tmpfs", "ramfs", "devtmpfs", "rootfs"}
+REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "virtiofs"}
+TOO_FAST_S = 15e-6
+"""No storage behind a bus writes and flushes in this time."""
+
+
+def doubts(file_system: str, typical_s: float = 1.0) -> list[str]:
+    """Return what speaks against believing a disk of which a sync takes that long."""
+    found = []
+    if file_system in VOLATILE:
+        found.append(f"{file_system} is memory: a power cut takes everything")
+    elif file_system in REMOTE:
+        found.append(f"{file_system}: whether a sync is durable is decided on another machine")
+    elif typical_s < TOO_FAST_S:
+        found.append(f"a sync takes {typical_s * 1e6:.0f} µs: no disk is that fast, so it is not waited for")
+    return found
+
+
+def file_system_of(directory: Path) -> str:
+    """Return the type of the file system a directory is on, `?` where the system does not tell."""
+    try:
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "?"
+    here = directory.resolve()
+    best, kind = -1, "?"
+    for line in lines:
+        _, mount, found, *_ = line.split(" ")
+        point = Path(mount.encode().decode("unicode_escape"))
+        if here.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), found
+    return kind

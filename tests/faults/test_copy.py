@@ -1,0 +1,66 @@
+"""A copy of the directory, made while the server works in it, is started from: a backup as people make them."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+from tests.commands import curbstone
+from tests.crash.stomp_peer import HungUp
+from tests.faults.witness import QUEUE, Witness, call
+from tests.server import ServerProcess
+
+COPIES = 4
+
+
+def copy_now(source: Path, to: Path) -> None:
+    """Copy as `cp -r` does, past files that go meanwhile."""
+    for path in sorted(source.rglob("*")):
+        target = to / path.relative_to(source)
+        if path.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(path, target)
+        except FileNotFoundError:
+            continue
+
+
+def test_a_copy_made_while_messages_come_has_all_that_was_confirmed_before_it(tmp_path: Path) -> None:
+    """Nothing is settled meanwhile: then no file goes. For more, stop the server or take a snapshot of the disk."""
+    with ServerProcess(tmp_path / "data", "--cap=32MiB", "--log-level=error") as server:
+        witness = Witness(server)
+        over = threading.Event()
+        done = 0
+
+        def load() -> None:
+            nonlocal done
+            with witness.connect() as peer:
+                while not over.is_set():
+                    try:
+                        done += witness.publish(peer, 20, 2000)
+                    except HungUp:
+                        return
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        before = []
+        try:
+            for number in range(COPIES):
+                while done < 100 * (number + 1):
+                    over.wait(0.01)
+                before.append(done)
+                copy_now(server.data_dir, tmp_path / f"copy{number}" / "data")
+        finally:
+            over.set()
+            thread.join()
+    for number, least in enumerate(before):
+        copy = tmp_path / f"copy{number}"
+        with ServerProcess(copy / "data", "--cap=32MiB", "--log-level=error") as again:
+            rdy = call(again, f"/v2/{QUEUE.replace('/', '/queues/')}")[1]["rdy"]
+            assert rdy >= least, f"{least} were confirmed before the copy, {rdy} are in it"
+            got = curbstone("recv", QUEUE, f"--count={least}", "--server", again.url, cwd=tmp_path)
+            assert [line.split(".")[0] for line in got.out.splitlines()] == [f"w{n + 1}" for n in range(least)]
+            assert "Traceback" not in again.log

@@ -1,0 +1,151 @@
+"""What runs out: disk, file descriptors, memory, connections. What was confirmed stays, and it recovers by itself."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.faults.witness import Witness, call, cpu_s, memory_bytes, until
+from tests.server import ServerProcess
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
+
+DISK_BYTES = 2 * 1024 * 1024
+NOFILE = 80
+CONNECTIONS = 3000
+IDLE_CONNECTION_BYTES_MAX = 64 * 1024
+
+
+def takes_again(witness: Witness) -> bool:
+    """Return whether publishes are taken, as a client sees it that tries again and again."""
+    with witness.connect() as peer:
+        return witness.publish(peer, 1, 1000) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB, where the tests may mount one."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
+    if os.geteuid() or shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a small file system")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_full_disk_refuses_publishes_and_settling_goes_on(small_disk: Path) -> None:
+    with ServerProcess(small_disk / "data", "--cap=64MiB", "--log-level=error") as server:
+        witness = Witness(server)
+        filler = small_disk / "filler"
+        with witness.connect() as peer:
+            assert witness.publish(peer, 50, 1000) == 50
+            filler.write_bytes(bytes(DISK_BYTES // 2))
+            with suppress(OSError), filler.open("ab") as file:
+                while True:
+                    file.write(bytes(4096))
+                    file.flush()
+            assert witness.publish(peer, 5000, 5000) < 5000
+        assert call(server, "/healthz")[0] == 200
+        filler.unlink()
+        until(lambda: takes_again(witness), "it does not recover")
+        server.kill()
+        server.restart()
+        assert call(server, "/healthz")[1]["reasons"] == []
+        witness.drain(2)
+        assert "Traceback" not in server.log
+
+
+def test_a_directory_in_memory_is_warned_of(small_disk: Path) -> None:
+    with ServerProcess(small_disk / "data") as server:
+        assert "what is confirmed may be lost: tmpfs is memory" in server.log
+
+
+def test_a_file_size_limit_is_a_full_disk_too(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE: a write past it fails with EFBIG, or writes less than asked."""
+    with ServerProcess(tmp_path / "data", "--cap=64MiB", "--log-level=error") as server:
+        witness = Witness(server)
+        with witness.connect() as peer:
+            assert witness.publish(peer, 20, 1000) == 20
+            (size,) = [path.stat().st_size for path in server.data_dir.glob("queues/*/*.seg")]
+            resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size + 1000, resource.RLIM_INFINITY))
+            assert witness.publish(peer, 500, 1000) < 500
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)
+        until(lambda: takes_again(witness), "it does not recover")
+        server.kill()
+        server.restart()
+        witness.drain(2)
+        assert "Traceback" not in server.log
+
+
+def test_without_file_descriptors_the_connected_are_served_and_the_others_later(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--log-level=error") as server:
+        witness = Witness(server)
+        with witness.connect() as peer, ExitStack() as stack:
+            assert witness.publish(peer) == 10
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (NOFILE, NOFILE))
+            for address in (server.stomp, server.http, server.mqks):
+                for _ in range(NOFILE):
+                    stack.enter_context(socket.create_connection(address))
+            before = cpu_s(server)
+            assert witness.publish(peer, 200) == 200
+            assert cpu_s(server) - before < 10, "it spins"
+        until(lambda: call(server, "/healthz")[0] == 200, "no new connections")
+        with witness.connect() as peer:
+            assert witness.publish(peer) == 10
+        server.kill()
+        server.restart()
+        witness.drain(2)
+
+
+def test_a_request_that_memory_does_not_suffice_for_fails_alone(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--cap=256MiB", "--max-message-size=64MiB", "--log-level=error") as server:
+        witness = Witness(server)
+        call(server, "/v2/default/queues/large", "PUT")
+        with witness.connect() as peer:
+            assert witness.publish(peer) == 10
+            used = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0]) * 4096
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS, (used + (48 << 20), resource.RLIM_INFINITY))
+            for _ in range(3):
+                with suppress(OSError):  # it may end the connection
+                    status, _said = call(server, "/v2/default/queues/large/messages", "POST", bytes(60 << 20))
+                    assert status in (201, 500, 503, 507), _said
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            assert witness.publish(peer) == 10
+        server.kill()
+        server.restart()
+        witness.drain(2)
+
+
+@pytest.mark.soak
+def test_thousands_of_connections_cost_little_and_leave_nothing(tmp_path: Path) -> None:
+    limit = 2 * CONNECTIONS + 500
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard < limit:
+        pytest.skip(f"the hard limit of open files is {hard}, {limit} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    with ServerProcess(tmp_path / "data", "--log-level=error") as server:
+        witness = Witness(server)
+        with witness.connect() as peer:
+            assert witness.publish(peer) == 10
+            before = memory_bytes(server)
+            for round_number in range(3):
+                with ExitStack() as stack:
+                    for number in range(CONNECTIONS):
+                        address = (server.stomp, server.http, server.mqks)[number % 3]
+                        stack.enter_context(socket.create_connection(address))
+                    assert witness.publish(peer, 50) == 50
+                    grown = memory_bytes(server) - before
+                    print(f"round {round_number}: {CONNECTIONS} connections, {grown // CONNECTIONS} bytes each")
+                    assert grown < CONNECTIONS * IDLE_CONNECTION_BYTES_MAX
+            until(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) < 60, "connections stay")
+        witness.drain()

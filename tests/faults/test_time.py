@@ -1,0 +1,131 @@
+"""A process that is stopped for a while, and clocks that jump."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.crash.stomp_peer import encode
+from tests.faults.witness import Witness, call, until
+from tests.server import ServerProcess, clean_environment
+
+BEAT_MS = 100
+STOPPED_S = 4
+
+
+def test_a_process_that_was_stopped_wrongs_nobody_when_it_goes_on(tmp_path: Path) -> None:
+    """What the clients sent meanwhile, heart-beats too, is read before anyone is found silent."""
+    with ServerProcess(tmp_path / "data", "--log-level=warning") as server:
+        witness = Witness(server)
+        with ExitStack() as stack:
+            peers = [stack.enter_context(socket.create_connection(server.stomp)) for _ in range(20)]
+            for peer in peers:
+                hello = {"accept-version": "1.2", "host": "x", "heart-beat": f"{BEAT_MS},{BEAT_MS}"}
+                peer.sendall(encode("CONNECT", hello))
+                assert peer.recv(4096).startswith(b"CONNECTED")
+            confirmed = stack.enter_context(witness.connect())
+            assert witness.publish(confirmed) == 10
+            os.kill(server.process.pid, signal.SIGSTOP)
+            ended = []
+
+            def beat_for_a_while() -> bool:
+                ended.append(1)
+                for peer in peers:
+                    peer.sendall(b"\n")
+                return len(ended) > STOPPED_S / 0.02
+
+            until(beat_for_a_while, "never")
+            os.kill(server.process.pid, signal.SIGCONT)
+            assert witness.publish(confirmed) == 10
+            for number, peer in enumerate(peers):
+                peer.sendall(encode("SEND", {"destination": "/queue/a", "receipt": str(number)}, b"x"))
+                peer.settimeout(30)
+                said = b""
+                while b"RECEIPT" not in said:
+                    part = peer.recv(4096)
+                    assert part, said
+                    said += part
+                assert b"ERROR" not in said
+        witness.drain()
+
+
+LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+)
+
+
+class Clock:
+    """The wall clock of a server: `set` makes it jump while the server runs. The monotonic one is the system's."""
+
+    def __init__(self, tmp_path: Path, library: str) -> None:
+        self._file = tmp_path / "clock"
+        self.set("+0")
+        self.env = clean_environment(
+            LD_PRELOAD=library,
+            FAKETIME_TIMESTAMP_FILE=str(self._file),
+            FAKETIME_NO_CACHE="1",
+            FAKETIME_DONT_FAKE_MONOTONIC="1",
+        )
+
+    def set(self, offset: str) -> None:
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(offset + "\n")
+        fresh.replace(self._file)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Iterator[Clock]:
+    library = next((path for path in LIBRARIES if Path(path).exists()), None)
+    if library is None or shutil.which("faketime") is None:
+        pytest.skip("libfaketime is not installed (apt-get install faketime)")
+    yield Clock(tmp_path, library)
+
+
+@pytest.mark.parametrize("jump", ["-3600", "+315360000"], ids=["an hour back", "ten years on"])
+def test_a_clock_that_jumps_loses_nothing_and_expires_nothing_early(tmp_path: Path, clock: Clock, jump: str) -> None:
+    with ServerProcess(tmp_path / "data", "--log-level=warning", env=clock.env) as server:
+        witness = Witness(server)
+        call(server, "/v2/default/queues/timed", "PUT")
+        lasting = "/v2/default/queues/timed/messages"
+        with witness.connect() as peer:
+            assert witness.publish(peer) == 10
+            assert call(server, f"{lasting}?ttl=3000", "POST", b"lasting")[0] == 201
+            assert call(server, f"{lasting}?delay=1", "POST", b"delayed")[0] == 201
+            leased = call(server, f"{lasting}/lease", "POST", b'{"count":1,"seconds":2}')[1]["messages"]
+            assert len(leased) == 1
+            clock.set(jump)
+            assert witness.publish(peer) == 10
+            # By the monotonic clock: the delayed one becomes ready and the lease ends in time, the ttl has not run out.
+            until(lambda: call(server, "/v2/default/queues/timed")[1]["rdy"] == 2, "times went wrong")
+        server.kill()
+        server.restart()
+        with witness.connect() as peer:
+            assert witness.publish(peer) == 10
+        clock.set("+0")
+        witness.drain(2)
+        server.kill()
+        server.restart()
+        found = call(server, f"{lasting}/lease", "POST", b'{"count":9,"seconds":60}')[1]["messages"]
+        assert "delayed" in [message["message"] for message in found]
+        if jump.startswith("-"):  # ten years later it had expired
+            assert [message["message"] for message in found] == ["lasting", "delayed"]
+
+
+def test_what_became_due_while_the_server_was_down_is_delivered_at_once(tmp_path: Path, clock: Clock) -> None:
+    with ServerProcess(tmp_path / "data", env=clock.env) as server:
+        call(server, "/v2/default/queues/timed", "PUT")
+        for number in range(5):
+            assert call(server, "/v2/default/queues/timed/messages?delay=3000", "POST", b"%d" % number)[0] == 201
+        assert call(server, "/v2/default/queues/timed")[1]["delayed"] == 5
+        server.kill()
+        clock.set("+3600")
+        server.restart()
+        until(lambda: call(server, "/v2/default/queues/timed")[1]["rdy"] == 5, "they stay delayed")
