@@ -180,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = calls.group(self._server, queue, options.group)
         lost = found.lost - start.get("lost", 0)
         if options.fail_on_loss and end.floor > start["next"]:
-            why = f"{lost} messages given up while the queue was full, or purged; raise the cap or set failOnDataLoss=false"
+            why = f"{lost} given up while the queue was full, or purged; raise the cap or set failOnDataLoss=false"
             raise data_loss(queue, options.group, start["next"], end.floor, why)
         log.warning("curbstone: %s group %s: %d messages before %d are lost", queue, options.group, lost, end.floor)
         return {**start, "next": max(start["next"], end.floor), "floor": end.floor, "lost": found.lost}
