@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curbstone.core.headers import CONTENT_TYPE, encode
+from curbstone.spark.columns import Columns
 from curbstone.spark.frames import Event, Page, read_block, read_page
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -28,8 +29,33 @@ def _timestamps(times_ms: Sequence[int]) -> pa.Array:
     return pc.multiply(int64(times_ms), 1000).cast(TIMESTAMP)
 
 
-def message_batch(data: bytes, queue: str, epoch: str, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return the messages of a page with these columns, in this order; raise BadPage."""
+TYPES = {
+    "queue": pa.string(),
+    "epoch": pa.string(),
+    "seq": pa.int64(),
+    "message_id": pa.string(),
+    "timestamp": TIMESTAMP,
+    "content_type": pa.string(),
+    "headers": pa.map_(pa.string(), pa.string()),
+    "body": pa.binary(),
+    "tries": pa.int32(),
+    "position": pa.int64(),
+    "event": pa.string(),
+    "count": pa.int64(),
+    "time": TIMESTAMP,
+    "group": pa.string(),
+    "due": TIMESTAMP,
+    "bytes": pa.int64(),
+}
+
+
+def arrow_schema(columns: Columns) -> pa.Schema:
+    """Return the schema that Spark expects of batches with these columns: it compares what may be null as well."""
+    return pa.schema([pa.field(name, TYPES[name], nullable) for name, nullable in columns])
+
+
+def message_batch(data: bytes, queue: str, epoch: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the messages of a page with the columns of `schema`; raise BadPage."""
     page = read_page(data)
     pieces = _Pieces(data, page)
     make: dict[str, Callable[[], pa.Array]] = {
@@ -43,7 +69,7 @@ def message_batch(data: bytes, queue: str, epoch: str, columns: Sequence[str]) -
         "body": pieces.bodies,
         "tries": lambda: _tries(page),
     }
-    batch = pa.RecordBatch.from_arrays([make[name]() for name in columns], names=list(columns))
+    batch = pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
     return batch if page.keep is None else batch.filter(pa.array(page.keep))
 
 
@@ -95,8 +121,8 @@ class _Pieces:
         return self._decoded
 
 
-def event_batch(events: Sequence[Event], queue: str, epoch: str, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return events of the journal with these columns, in this order."""
+def event_batch(events: Sequence[Event], queue: str, epoch: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return events of the journal with the columns of `schema`."""
     count = len(events)
     make: dict[str, Callable[[], pa.Array]] = {
         "queue": lambda: pa.repeat(pa.scalar(queue), count),
@@ -111,7 +137,7 @@ def event_batch(events: Sequence[Event], queue: str, epoch: str, columns: Sequen
         "due": lambda: pa.array([event.due_ms * 1000 or None for event in events], TIMESTAMP),
         "bytes": lambda: int64([event.bytes for event in events]),
     }
-    return pa.RecordBatch.from_arrays([make[name]() for name in columns], names=list(columns))
+    return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
 
 
 class Blocks:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader
 
 from curbstone.spark import calls
+from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.options import EARLIEST, JOURNAL, LATEST, ReadOptions
 from curbstone.spark.reading import Range, data_loss, read_journal, read_messages, split
@@ -30,9 +31,9 @@ def queues_of(server: Server, options: ReadOptions) -> tuple[str, ...]:
 class BatchReader(DataSourceReader):
     """Reads messages or the journal. There is no pushFilters: Spark 4.3 mixes up the filters of two scans."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._columns = columns
 
     def partitions(self) -> Sequence[Range]:
         """Freeze the ranges; runs on the driver."""

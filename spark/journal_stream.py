@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from curbstone.spark import calls
 from curbstone.spark.batch import queues_of
+from curbstone.spark.columns import Columns
 from curbstone.spark.failure import Refused
 from curbstone.spark.frames import read_events
 from curbstone.spark.options import ReadOptions
@@ -36,9 +37,9 @@ log = logging.getLogger("curbstone.spark")
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's text."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._columns = columns
         self._server = Server(options.address)
         self._until_ms: int | None = None
 

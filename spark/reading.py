@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import InputPartition
 
 from curbstone.spark import calls
+from curbstone.spark.columns import Columns, names_of
 from curbstone.spark.failure import DataLoss, PipelineError, Refused
 from curbstone.spark.options import ReadOptions
 from curbstone.spark.server import Server
@@ -53,19 +54,23 @@ def split(ranges: Sequence[Range], options: ReadOptions) -> list[Range]:
     return pieces
 
 
-def read_messages(part: Range, options: ReadOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_messages(part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a range, a batch per page; raise DataLoss, Refused, Unreachable."""
-    from curbstone.spark.arrow import message_batch
+    from curbstone.spark.arrow import arrow_schema, message_batch
 
-    server = Server(options.address)
+    if not isinstance(part, Range):
+        return  # Spark's own stand-in where there was nothing to read
+
+    server, schema = Server(options.address), arrow_schema(columns)
     query: dict[str, Any] = {"limit": options.fetch_rows, "max_bytes": options.fetch_bytes}
     if options.group:
         query["group"] = options.group
     if part.epoch:
         query["epoch"] = part.epoch
-    if "body" not in columns:
+    names = names_of(columns)
+    if "body" not in names:
         query["body"] = "false"
-    if not {"headers", "content_type"} & set(columns):
+    if not {"headers", "content_type"} & names:
         query["headers"] = "false"
     at = part.low
     try:
@@ -79,7 +84,7 @@ def read_messages(part: Range, options: ReadOptions, columns: Sequence[str]) -> 
             if following <= at:
                 raise PipelineError(f"{part.queue}: the server's page from {at} leads back to {following}")
             at = following
-            batch = message_batch(reply.body, part.queue, part.epoch, columns)
+            batch = message_batch(reply.body, part.queue, part.epoch, schema)
             if batch.num_rows:
                 yield batch
     finally:
@@ -108,12 +113,12 @@ def _given_up(options: ReadOptions) -> str:
     return "given up while the queue was full, or purged" if options.group else "no longer in the queue"
 
 
-def read_journal(part: Range, options: ReadOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_journal(part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
     """Yield the events from position `low` up to `high`, -1: up to the end there is when it is reached."""
-    from curbstone.spark.arrow import event_batch
+    from curbstone.spark.arrow import arrow_schema, event_batch
     from curbstone.spark.frames import read_events
 
-    server = Server(options.address)
+    server, schema = Server(options.address), arrow_schema(columns)
     at = part.low
     try:
         while part.high < 0 or at < part.high:
@@ -128,7 +133,7 @@ def read_journal(part: Range, options: ReadOptions, columns: Sequence[str]) -> I
             if part.high >= 0:
                 events = [event for event in events if event.position < part.high]
             if events:
-                yield event_batch(events, part.queue, reply.headers.get("X-Curbstone-Epoch", part.epoch), columns)
+                yield event_batch(events, part.queue, reply.headers.get("X-Curbstone-Epoch", part.epoch), schema)
             if following <= at:
                 return
             at = following

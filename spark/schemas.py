@@ -20,32 +20,32 @@ TEXT_MAP = MapType(StringType(), StringType())
 
 MESSAGES = StructType(
     [
-        StructField("queue", StringType(), False),
-        StructField("epoch", StringType(), False),
-        StructField("seq", LongType(), False),
-        StructField("message_id", StringType(), False),
-        StructField("timestamp", TimestampType(), False),
+        StructField("queue", StringType()),
+        StructField("epoch", StringType()),
+        StructField("seq", LongType()),
+        StructField("message_id", StringType()),
+        StructField("timestamp", TimestampType()),
         StructField("content_type", StringType()),
-        StructField("headers", TEXT_MAP, False),
-        StructField("body", BinaryType(), False),
-        StructField("tries", IntegerType(), False),
+        StructField("headers", TEXT_MAP),
+        StructField("body", BinaryType()),
+        StructField("tries", IntegerType()),
     ]
 )
 """`queue` is `project/queue`; `epoch` is another one when a queue was deleted and made anew."""
 
 JOURNAL = StructType(
     [
-        StructField("queue", StringType(), False),
-        StructField("epoch", StringType(), False),
-        StructField("position", LongType(), False),
-        StructField("event", StringType(), False),
-        StructField("seq", LongType(), False),
-        StructField("count", LongType(), False),
-        StructField("time", TimestampType(), False),
-        StructField("group", StringType(), False),
-        StructField("tries", IntegerType(), False),
+        StructField("queue", StringType()),
+        StructField("epoch", StringType()),
+        StructField("position", LongType()),
+        StructField("event", StringType()),
+        StructField("seq", LongType()),
+        StructField("count", LongType()),
+        StructField("time", TimestampType()),
+        StructField("group", StringType()),
+        StructField("tries", IntegerType()),
         StructField("due", TimestampType()),
-        StructField("bytes", LongType(), False),
+        StructField("bytes", LongType()),
     ]
 )
 """A row is about the `count` messages from `seq` on."""
@@ -61,10 +61,8 @@ _WRITTEN: dict[str, tuple[DataType, ...]] = {
 }
 
 
-def projected(full: StructType, wanted: StructType | None) -> StructType:
-    """Return what is to be read: all of `full`, or the fields that the user's own schema names; raise PipelineError."""
-    if wanted is None:
-        return full
+def projected(full: StructType, wanted: StructType) -> StructType:
+    """Return what is to be read: `wanted`, if all of it is in `full`; raise PipelineError."""
     known = {field.name: field for field in full.fields}
     for field in wanted.fields:
         if field.name not in known:

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from curbstone.spark import schemas
+from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.options import JOURNAL, ReadOptions, read_options, write_options
 
@@ -88,5 +89,6 @@ def _columns(options: ReadOptions) -> StructType:
     return StructType([field for field in schemas.MESSAGES.fields if field.name not in left_out])
 
 
-def _names(options: ReadOptions, schema: StructType) -> list[str]:
-    return [field.name for field in schemas.projected(_columns(options), schema).fields]
+def _names(options: ReadOptions, schema: StructType) -> Columns:
+    fields = schemas.projected(_columns(options), schema).fields
+    return tuple((field.name, field.nullable) for field in fields)

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from curbstone.spark import calls
 from curbstone.spark.batch import queues_of
+from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.options import EARLIEST, GROUP, ReadOptions
 from curbstone.spark.reading import Range, data_loss, read_messages, split
@@ -42,9 +43,9 @@ log = logging.getLogger("curbstone.spark")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's text. One object lives as long as the query; copies of it run `read` on executors."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._columns = columns
         self._server = Server(options.address)
         self._initial: Offset | None = None
         self._target: dict[str, int] | None = None
@@ -65,7 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = {queue: self._ask(queue).next for queue in self._names()}
+        # Of a new query the group is declared later, by initialOffset; what `next` is does not depend on it.
+        self._target = {queue: calls.offsets(self._server, queue).next for queue in self._names()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         self._ack(start)
