@@ -99,8 +99,8 @@ COMMON = {
     "spark.sql.session.timeZone": "UTC",
     # A queue named 0042 stays one.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    # No empty marker files in the lake: some readers take every file for data.
-    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # What every reader knows, and exact.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 
