@@ -23,11 +23,14 @@ EXTRA = ("pyspark", "pyarrow")
 # All that follows the name of a job is the job's own, --help too.
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-pipeline = typer.Typer(
-    name="pipeline",
-    help="Jobs on Spark: archive, report, replay (pip install 'curbstone[spark]').",
-    no_args_is_help=True,
-)
+pipeline = typer.Typer(name="pipeline")
+
+
+@pipeline.callback(invoke_without_command=True)
+def _jobs(ctx: typer.Context) -> None:
+    """Jobs on Spark: archive, report, replay (pip install 'curbstone[spark]')."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
 
 
 def _add(name: str, text: str) -> None:

@@ -1,6 +1,7 @@
 """What the jobs have in common: their command lines, how they end, and what they say meanwhile.
 
-Exit codes: 0 done, also after SIGTERM or Ctrl-C of a job that may be stopped; 1 it can't be done; 2 a wrong command line.
+Exit codes: 0 done, also after SIGTERM or Ctrl-C of a job that may be stopped; 1 it can't be done; 2 wrong command
+line.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
 from itertools import groupby
+from pathlib import Path
 
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
@@ -15,31 +16,7 @@ POINTS_MAX = 200
 STEPS_MIN = (1, 5, 15, 60, 180, 720, 1440, 10_080)
 """Minutes that one point of a chart may stand for."""
 
-_STYLE = """
-:root{--bg:#f6f7f9;--card:#fff;--ink:#1a2330;--soft:#66728a;--grid:#e4e8ee;--edge:#dfe4ec;
---c0:#2563eb;--c1:#0d9488;--c2:#d97706;--c3:#dc2626;--c4:#7c3aed;--c5:#64748b}
-@media(prefers-color-scheme:dark){:root{--bg:#10151d;--card:#19212d;--ink:#e6ebf3;--soft:#93a0b5;--grid:#283344;
---edge:#283344;--c0:#60a5fa;--c1:#2dd4bf;--c2:#fbbf24;--c3:#f87171;--c4:#a78bfa;--c5:#94a3b8}}
-*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif}
-main{max-width:1120px;margin:0 auto;padding:32px 20px 64px}h1{font-size:26px;margin:0}
-h2{font-size:19px;margin:44px 0 12px}h2 small,.note{color:var(--soft);font-weight:400;font-size:14px}
-h3{font-size:14px;margin:0 0 6px}.card{background:var(--card);border:1px solid var(--edge);border-radius:12px;padding:16px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(125px,1fr));gap:12px;margin-bottom:12px}
-.tile b{display:block;font-size:22px;line-height:1.25;font-variant-numeric:tabular-nums}
-.tile span{color:var(--soft);font-size:13px}.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(400px,1fr));gap:12px}
-@media(max-width:460px){.charts{grid-template-columns:1fr}}
-.chart{width:100%;height:auto;display:block}.keys{display:flex;flex-wrap:wrap;gap:14px;font-size:13px;color:var(--soft);
-margin-bottom:6px}.key i{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px;background:currentColor}
-.grid{stroke:var(--grid);stroke-width:1}.tick{fill:var(--soft);font-size:11px}.line{fill:none;stroke:currentColor;
-stroke-width:2;stroke-linejoin:round;stroke-linecap:round}.area{fill:currentColor;opacity:.13}.bar,.dot{fill:currentColor}
-.quiet{opacity:0}.quiet:hover{opacity:1}.c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}
-.c4{color:var(--c4)}.c5{color:var(--c5)}.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;
-font-variant-numeric:tabular-nums}th{color:var(--soft);font-weight:500;font-size:13px}td,th{padding:8px 10px;text-align:right;
-border-bottom:1px solid var(--grid);white-space:nowrap}tr:last-child td{border-bottom:0}td:first-child,th:first-child
-{text-align:left}a{color:var(--c0);text-decoration:none}.spark{width:120px;height:26px;vertical-align:middle}
-.empty{color:var(--soft)}footer{margin-top:48px;color:var(--soft);font-size:13px}
-"""
+_STYLE = Path(__file__).with_name("report.css")
 
 
 def page(minutes: Sequence[Minute], title: str, made: datetime) -> str:
@@ -51,10 +28,11 @@ def page(minutes: Sequence[Minute], title: str, made: datetime) -> str:
     else:
         body.append('<p class="card empty">Nothing happened in these queues as far as the journal goes back.</p>')
     body.append(f"<footer>{_EXPLAINED}</footer>")
+    style = _STYLE.read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>{''.join(body)}</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{style}</style></head><body><main>{''.join(body)}</main></body></html>\n"
     )
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from curbstone.spark.failure import PipelineError
+from curbstone.spark.failure import PipelineError, last_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,6 +116,11 @@ def session(name: str, *, verbose: bool = False, more: Mapping[str, str] | None 
         spark = _start(name, settings, folder / "spark.log" if not verbose and not submitted() else None)
         try:
             yield spark
+        except Exception as error:
+            if verbose or not type(error).__module__.startswith(("pyspark", "py4j")):
+                raise
+            # Now: once Java has ended, such an error can't be shown any more.
+            raise PipelineError(last_line(error)) from None
         finally:
             spark.stop()
             _end_java()
