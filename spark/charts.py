@@ -47,7 +47,7 @@ def milliseconds(value: float) -> str:
 
 def size(value: float) -> str:
     """Return a number of bytes as people read it."""
-    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= limit:
             return f"{value / limit:.3g} {unit}"
     return f"{value:.0f} B"
@@ -150,6 +150,7 @@ def bars(moments: Sequence[datetime], series: Sequence[Series], label: Format) -
 
 def spark(values: Sequence[float]) -> str:
     """Return a line without axes for a cell of a table."""
+    values = values if len(values) > 1 else [*values, *values]
     most = max(values, default=0.0) or 1.0
     step = 118 / max(1, len(values) - 1)
     points = " ".join(f"{1 + step * index:.1f},{23 - 20 * value / most:.1f}" for index, value in enumerate(values))

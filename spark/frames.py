@@ -188,12 +188,14 @@ def _keep(page: Page, mask: bytes, done: int, entries: int) -> None:
 
 def read_block(block: bytes) -> dict[str, str]:
     """Return the headers of a block; the first of a name wins."""
+    found: dict[str, str] = {}
     if b"\\" in block:
         try:
-            return dict(reversed(decode(block)))
+            for name, value in decode(block):
+                found.setdefault(name, value)
+            return found
         except HeaderError:
-            pass  # one strange header must not stop a pipeline: it stays as it came
-    found: dict[str, str] = {}
+            found.clear()  # one strange header must not stop a pipeline: it stays as it came
     for line in block.decode("utf-8", "replace").split("\n")[:-1]:
         name, _, value = line.partition(":")
         if name not in found:
