@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.setup import LOCAL, missing, spark_environment
+from tests.spark.kit import LOCAL, missing, spark_environment
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from curbstone.spark.session import session
-from tests.spark.setup import LOCAL
+from tests.spark.kit import LOCAL
 
 
 def main(url: str, checkpoint: str, how: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyarrow import dataset
 
-from tests.spark.setup import job_environment
+from tests.spark.kit import job_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 END_S_MAX = 300

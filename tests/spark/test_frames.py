@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,13 @@ PAIRS = st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3
 ENTRIES = st.lists(st.tuples(st.integers(0, 1 << 41), PAIRS, st.binary(max_size=20)), max_size=8)
 
 
-def rows(page: bytes) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = message_batch(page, "p/q", "e", arrow_schema(ALL)).to_pylist()
+def rows(page: bytes) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = message_batch(page, "p/q", "e", arrow_schema(ALL)).to_pylist()
     return found
+
+
+def ms(row: dict[str, Any]) -> int:
+    return int(round(row["timestamp"].timestamp() * 1000))
 
 
 @given(st.lists(ENTRIES, max_size=4), st.booleans())
@@ -35,21 +40,15 @@ def test_a_page_is_read_as_it_was_written(
         for index, (number, at, _, body) in enumerate(packed):
             if masked and index % 2:
                 continue
-            headers = {}
+            headers: dict[str, str] = {}
             for name, value in entries[index][1]:
                 headers.setdefault(name, value)
             wanted.append(
                 (number, at, headers.pop("content-type", None), list(headers.items()), body, 0 if index % 4 else 7)
             )
         seq += len(entries) + 3
-    found = [
-        (
-            row["seq"],
-            round(row["timestamp"].timestamp() * 1000),
-            *[row[name] for name in ("content_type", "headers", "body", "tries")],
-        )  # type: ignore[attr-defined] # fmt: skip
-        for row in rows(page)
-    ]
+    columns = ("content_type", "headers", "body", "tries")
+    found = [(row["seq"], ms(row), *[row[name] for name in columns]) for row in rows(page)]
     assert found == wanted
 
 

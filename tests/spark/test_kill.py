@@ -10,7 +10,7 @@ import pytest
 
 from tests.server import ServerProcess
 from tests.spark import jobs
-from tests.spark.setup import call, group_of, make_queue, numbered, publish
+from tests.spark.kit import call, group_of, make_queue, numbered, publish
 
 QUEUE = "shop/in"
 COPYING = str(Path(__file__).with_name("copying.py"))

@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.spark.failure import last_line
 from tests.server import ServerProcess
-from tests.spark.setup import call, group_of, make_queue, numbered, publish
+from tests.spark.kit import call, group_of, make_queue, numbered, publish
 
 QUEUE = "shop/orders"
 WAIT_S = 90
