@@ -88,7 +88,7 @@ def _section(minutes: Sequence[Minute], number: int) -> str:
         (f"{sum(row.rejected for row in minutes):,}", "rejected"),
         (f"{sum(row.expired for row in minutes):,}", "expired"),
         (_worst(minutes, "p99_ms"), "worst p99"),
-        (f"{minutes[-1].backlog:,}", "left at the end"),
+        (f"{minutes[-1].backlog:,}", "backlog"),
     ]
     shown = "".join(f'<div class="card tile"><b>{value}</b><span>{name}</span></div>' for value, name in tiles)
     return (

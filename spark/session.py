@@ -105,15 +105,24 @@ COMMON = {
 
 
 @contextmanager
-def session(name: str, *, verbose: bool = False, more: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Open a session for a job, and stop it at the end; raise PipelineError where that can't be."""
+def session(
+    name: str, *, verbose: bool = False, more: Mapping[str, str] | None = None, registered: bool = True
+) -> Iterator[SparkSession]:
+    """Open a session for a job, and stop it at the end; raise PipelineError where that can't be.
+
+    With `registered` False Spark has to find the data source by its name, as in anybody's session.
+    """
     check_installed()
+    from curbstone.spark.source import register
+
     with tempfile.TemporaryDirectory(prefix="curbstone-spark-", ignore_cleanup_errors=True) as text:
         folder = Path(text)
         settings = {**COMMON, **(more or {})}
         if not submitted():
             settings = {**local_settings(folder), **settings}
         spark = _start(name, settings, folder / "spark.log" if not verbose and not submitted() else None)
+        if registered:
+            register(spark)
         try:
             yield spark
         except Exception as error:
@@ -130,8 +139,6 @@ def _start(name: str, settings: Mapping[str, str], log: Path | None) -> SparkSes
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from curbstone.spark.source import register
-
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -141,7 +148,6 @@ def _start(name: str, settings: Mapping[str, str], log: Path | None) -> SparkSes
     except (PySparkException, RuntimeError, OSError) as error:
         why = f" ({_end_of(log)})" if log else ""
         raise PipelineError(f"Spark did not start: {error}{why}") from None
-    register(spark)
     return spark
 
 

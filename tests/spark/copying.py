@@ -1,5 +1,7 @@
 """A program that copies a queue into another as a stream, small batches at a time, until it is killed, or once.
 
+It does not register the data source: Spark finds it by its name.
+
 python copying.py URL CHECKPOINT once|on
 """
 
@@ -12,7 +14,7 @@ from tests.spark.kit import LOCAL
 
 
 def main(url: str, checkpoint: str, how: str) -> None:
-    with session("copying", more=LOCAL) as spark:
+    with session("copying", more=LOCAL, registered=False) as spark:
         source = {"url": url, "queue": "shop/in", "groupId": "copying", "maxOffsetsPerTrigger": 100}
         stream = spark.readStream.format("curbstone").options(**source).load().select("body")
         target = {"url": url, "queue": "shop/out", "checkpointLocation": checkpoint}
