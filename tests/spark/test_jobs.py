@@ -86,9 +86,9 @@ def test_what_was_lost_is_a_gap_in_the_lake(spark: Any, server: ServerProcess, t
     publish(server.url, QUEUE, ["first"])
     archive(spark, str(lake), options, once=True)
     call(server.url, "PUT", "/v2/shop/queues/0042/groups/archive", {"on_full": "skip"})
-    for start in range(0, 4000, 500):
-        publish(server.url, QUEUE, [f"{body} {'x' * 200}" for body in numbered(500, start)])
-        settle(server, 500)
+    for start in range(0, 4000, 100):
+        publish(server.url, QUEUE, [f"{body} {'x' * 200}" for body in numbered(100, start)])
+        settle(server, 100)
     lost = call(server.url, "GET", "/v2/shop/queues/0042/groups/archive")["lost"]
     done = archive(spark, str(lake), options, once=True)
     assert lost > 0

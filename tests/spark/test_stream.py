@@ -103,8 +103,8 @@ def _overtake(query: Query) -> int:
     query.once()
     path = "/v2/shop/queues/orders/groups/lake"
     call(query.url, "PUT", path, {"on_full": "skip"})
-    for start in range(0, 6000, 500):
-        publish(query.url, QUEUE, [f"{body} {'x' * 200}" for body in numbered(500, start)])
+    for start in range(0, 6000, 100):
+        publish(query.url, QUEUE, [f"{body} {'x' * 200}" for body in numbered(100, start)])
         _drain(query.url)
     lost = int(group_of(query.url, QUEUE, "lake")["lost"])
     assert lost > 0
