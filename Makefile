@@ -7,6 +7,7 @@ RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
 INPUTS := pyproject.toml constraints.txt
 INTEROP := $(VENV)/.installed-interop
+SPARK := $(VENV)/.installed-spark
 SDK_TOOLS := $(VENV)/sdk-tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -19,7 +20,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: interop-deps sdk sdk-tools help install dev run test lint format soak bench clean
+.PHONY: interop-deps spark-deps sdk sdk-tools help install dev run test lint format soak bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +32,7 @@ dev: $(DEV)  ## The same, with the tools for tests and checks
 run: $(RUNTIME)  ## Start the server with its defaults
 	@exec $(BIN)/curbstone serve
 
-test: $(DEV) sdk-tools interop-deps  ## Run the tests (soak tests left out)
+test: $(DEV) sdk-tools interop-deps spark-deps  ## Run the tests (soak tests left out)
 	$(BIN)/python -m pytest
 
 lint: $(DEV)  ## Ruff, formatting, types, and the import rule
@@ -44,7 +45,7 @@ format: $(DEV)  ## Let ruff fix imports and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(DEV) sdk-tools  ## The long tests (CURBSTONE_SIM_SECONDS=600)
+soak: $(DEV) sdk-tools spark-deps  ## The long tests (CURBSTONE_SIM_SECONDS=600)
 	$(BIN)/python -m pytest -m soak
 
 bench: $(DEV)  ## Measure; prints figures and never fails on them
@@ -54,6 +55,8 @@ sdk: sdk-tools  ## Make the Python and TypeScript clients in build/sdk
 	$(SDK_TOOLS)/bin/python tools/sdk/generate.py build/sdk
 
 interop-deps: $(INTEROP)  ## Install the clients that tests/interop talks to: npm packages, Chromium, nc
+
+spark-deps: $(SPARK)  ## Install what tests/spark needs: the extra `spark`, and Java
 
 sdk-tools: $(SDK_TOOLS)/.installed  ## Install the tools that make and check the SDKs
 
@@ -83,3 +86,7 @@ $(DEV): $(INPUTS) | $(BIN)/python
 # Likewise: without them the tests of real clients fail and say so, all others run.
 $(INTEROP): tests/interop/package-lock.json tests/interop/setup.sh | $(BIN)/python
 	@if tests/interop/setup.sh; then touch $@; else echo "interop-deps: not all clients are installed" >&2; fi
+
+# Likewise: without it the tests of the pipeline are left out, or fail where CURBSTONE_REQUIRE_SPARK=1.
+$(SPARK): $(INPUTS) tests/spark/install.sh | $(DEV)
+	@if tests/spark/install.sh $(BIN)/python; then touch $@; else echo "spark-deps: not all is installed" >&2; fi

@@ -14,7 +14,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from bench import backlog, disk, peers, report, syncs, workloads
+from bench import backlog, disk, peers, report, spark_load, syncs, workloads
 from bench.disk import Limit
 from bench.measure import Measurement, Target
 from bench.report import Results, Row
@@ -25,8 +25,8 @@ from bench.workloads import Plan
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = [100, 1024]
-DISK, PEERS, BACKLOG, SINK = "disk", "peers", "backlog", "ceiling"
-EXTRA = [DISK, SINK, PEERS, BACKLOG]
+DISK, PEERS, BACKLOG, SINK, SPARK = "disk", "peers", "backlog", "ceiling", "spark"
+EXTRA = [DISK, SINK, PEERS, BACKLOG, SPARK]
 BATCHES = [1, workloads.PRODUCERS, workloads.CONNECTIONS, 256, workloads.WINDOW]
 CAP = 1 << 30
 # Small enough for a traced server, which is several times slower; W=1 syncs are one each anyway.
@@ -103,6 +103,8 @@ class Session:
             self._attempt("peers", self._measure_peers)
         if BACKLOG in self.known.names:
             self._attempt("backlog", self._measure_backlog)
+        if SPARK in self.known.names:
+            self._attempt("spark", self._measure_spark)
 
     def _attempt(self, what: str, step: Callable[[], None]) -> None:
         """A step that fails is reported at the end, beside what the others measured."""
@@ -189,6 +191,12 @@ class Session:
         self.backlog = figures
         if not tally.clean:
             self.failures.append(f"backlog: {tally}")
+
+    def _measure_spark(self) -> None:
+        """The rates are printed as they come: they are rows, not messages of a client, and stand in no table."""
+        count = self.known.count or spark_load.ROWS // (10 if self.known.quick else 1)
+        self._say(f"spark, {count:,} messages of {spark_load.SIZE} bytes, local[2]")
+        spark_load.run(self.folder, count, self._say)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

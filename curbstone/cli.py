@@ -22,6 +22,7 @@ from curbstone.dump_command import dump
 from curbstone.failure import FAILED, INTERRUPTED, WRONG, CommandFailed
 from curbstone.move_command import move
 from curbstone.peek_command import peek
+from curbstone.pipeline_command import pipeline
 from curbstone.purge_command import purge
 from curbstone.queues_command import queues
 from curbstone.recv_command import recv
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check, repair, drill):
     app.command(epilog=None if command is serve else EXIT_CODES)(command)
+app.add_typer(pipeline)
 
 
 def _print_version(wanted: bool) -> None:

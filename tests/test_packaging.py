@@ -85,9 +85,9 @@ def sources(folders: Sequence[str]) -> set[str]:
 
 def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
     names = contents(wheel)
-    assert not [name for name in names if not name.startswith("curbstone/")]
+    assert [name for name in names if not name.startswith("curbstone/")] == ["pyspark_curbstone.py"]
     folders = [path.name for path in (ROOT / "curbstone").iterdir() if path.is_symlink()]
-    assert {name for name in names if name.endswith(".py")} == sources(folders)
+    assert {name for name in names if name.endswith(".py")} == sources(folders) | {"pyspark_curbstone.py"}
     assert "curbstone/py.typed" in names
     assert {name for name in names if name.startswith("curbstone/openapi/")} >= {
         f"curbstone/openapi/{path.name}" for path in (ROOT / "openapi").glob("*.yaml")
@@ -118,7 +118,7 @@ def test_no_file_of_stomp_py_changed(python: Path, wheel: Path) -> None:
 def test_nothing_but_curbstone_can_be_imported_afterwards(python: Path) -> None:
     (site,) = (python.parent.parent / "lib").glob("python3*/site-packages")
     added = {path.name for path in site.iterdir() if path.suffix not in (".pth", ".dist-info")}
-    assert added - {"__pycache__", "docs", "stomp"} == {"curbstone"}
+    assert added - {"__pycache__", "docs", "stomp"} == {"curbstone", "pyspark_curbstone.py"}
 
 
 def test_the_command_works(python: Path, tmp_path: Path) -> None:

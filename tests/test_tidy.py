@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mqks": {"core", "net"},
     "net": set(),
     "openapi": set(),
+    "spark": {"core"},
     "stomp": {"core", "net"},
 }
 
@@ -35,6 +36,10 @@ OUTSIDE_WORLD = {
     *("shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time"),
 }
 DOORS = {"core/disk.py", "core/host.py", "gateway/server.py", "gateway/waiting.py", "net/tcp.py"}
+# Not part of the server: it runs in Spark's processes, and no simulator runs it.
+CLIENTS = {"spark"}
+# Only these may use what an extra installs.
+EXTRAS = {"spark": "spark"}
 # They turn a given time into a text and ask no clock.
 HARMLESS = {"time.gmtime", "time.strftime"}
 
@@ -48,7 +53,10 @@ FILE_LINES_MAX = 500
 
 FOLDERS = sorted(MAY_IMPORT)
 SOURCES = sorted(path for folder in [*FOLDERS, "curbstone"] for path in (ROOT / folder).glob("*.py"))
-ALL_PYTHON = sorted({*SOURCES, *(path for folder in ("bench", "tests") for path in (ROOT / folder).rglob("*.py"))})
+TOP_MODULES = sorted(ROOT.glob("*.py"))
+ALL_PYTHON = sorted(
+    {*SOURCES, *TOP_MODULES, *(path for folder in ("bench", "tests") for path in (ROOT / folder).rglob("*.py"))}
+)
 
 
 def relative(path: Path) -> str:
@@ -69,9 +77,10 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def declared_dependencies() -> set[str]:
-    """Return the import names of the run-time dependencies."""
-    names = (re.match(r"[\w.-]+", line) for line in PROJECT["project"]["dependencies"])
+def declared_dependencies(folder: str) -> set[str]:
+    """Return the import names of the run-time dependencies, with those of the extra that a folder is in."""
+    extra = PROJECT["project"]["optional-dependencies"][EXTRAS[folder]] if folder in EXTRAS else []
+    names = (re.match(r"[\w.-]+", line) for line in [*PROJECT["project"]["dependencies"], *extra])
     return {IMPORTED_AS.get(name[0], name[0].replace("-", "_")) for name in names if name}
 
 
@@ -86,12 +95,12 @@ def test_imports_point_inward(path: Path) -> None:
             assert folder == "curbstone" or other in {folder, *MAY_IMPORT[folder]}, f"{folder} may not import {name}"
         elif top not in sys.stdlib_module_names:
             assert folder != "core", f"core may not import {name}: the engine needs the standard library only"
-            assert top in declared_dependencies(), f"{top} is not among the dependencies in pyproject.toml"
+            assert top in declared_dependencies(folder), f"{top} is not among the dependencies in pyproject.toml"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
-    if relative(path) in DOORS or path.parent.name == "curbstone":
+    if relative(path) in DOORS or path.parent.name in {"curbstone", *CLIENTS}:
         return
     names = {*imported(parsed(path))} - HARMLESS
     found = {name.partition(".")[0] for name in names} & OUTSIDE_WORLD
@@ -120,6 +129,15 @@ def test_tests_and_bench_import_the_parts_by_their_full_names() -> None:
         # `stomp` alone is stomp.py, the client.
         tops = {name.partition(".")[0] for name in imported(parsed(path))} - {"stomp"}
         assert not tops & set(FOLDERS), f"{relative(path)}: write curbstone.…"
+
+
+def test_server_and_command_line_know_nothing_of_spark() -> None:
+    code = "import sys, curbstone.serve, curbstone.cli; sys.exit(bool({'pyspark', 'pyarrow'} & {*sys.modules}))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_modules_at_the_top_ship() -> None:
+    assert sorted(SETUPTOOLS["py-modules"]) == [path.stem for path in TOP_MODULES]
 
 
 def test_every_folder_ships() -> None:

@@ -14,6 +14,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.queue import Queue
+from curbstone.core.stats import Stats
 from curbstone.gateway.frames import Inbound
 from curbstone.gateway.sockets import Session
 
@@ -127,6 +128,7 @@ class FakeQueue:
         self.name = queue_name("q", "p")
         self.options = QueueOptions(max_message_size=1000)
         self.is_closed = False
+        self.stats = Stats()
         self.published: list[list[Message]] = []
         self.done: list[Callable[[CurbstoneError | None, int, int], None]] = []
         self.watchers: list[Callable[[], None]] = []

@@ -1,0 +1,51 @@
+"""`curbstone pipeline archive|report|replay`: the jobs that run on Spark, if the extra `spark` is installed.
+
+Their command lines are their own (`python -m curbstone.spark.archive` is the same); nothing of Spark is imported
+before one of them is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+import typer
+
+from curbstone.failure import FAILED, CommandFailed
+
+JOBS = {
+    "archive": "Archive queues to a lake of Parquet files; each message once, whatever is killed.",
+    "report": "What happened in queues, per minute, as Parquet and as one HTML page.",
+    "replay": "Publish messages of a lake again, in their order; the same name again does nothing.",
+}
+EXTRA = ("pyspark", "pyarrow")
+
+# All that follows the name of a job is the job's own, --help too.
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+pipeline = typer.Typer(name="pipeline")
+
+
+@pipeline.callback(invoke_without_command=True)
+def _jobs(ctx: typer.Context) -> None:
+    """Jobs on Spark: archive, report, replay (pip install 'curbstone[spark]')."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
+
+def _add(name: str, text: str) -> None:
+    @pipeline.command(name, help=text, context_settings=PASSED_ON)
+    def job(ctx: typer.Context) -> int:
+        return _run(name, ctx.args)
+
+
+for _name, _text in JOBS.items():
+    _add(_name, _text)
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    if missing := [module for module in EXTRA if importlib.util.find_spec(module) is None]:
+        reason = f"{' and '.join(missing)} not installed; the pipeline needs Spark: pip install 'curbstone[spark]'"
+        raise CommandFailed(reason, FAILED)
+    code: int = importlib.import_module(f"curbstone.spark.{name}").main(arguments)
+    return code

@@ -1,0 +1,179 @@
+"""`curbstone pipeline archive`: queues to a lake of Parquet files, once or for ever.
+
+It reads through a group of its own, so it takes no message from anybody, and acks what is in the lake. A kill at
+any point loses nothing and doubles nothing: see `lake`. What the group lost because it may be overtaken is written
+down as a gap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from curbstone.spark import jobs
+from curbstone.spark.failure import PipelineError, last_line
+from curbstone.spark.lake import JOURNAL, MESSAGES, Lake, gaps_between
+from curbstone.spark.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POLL_S = 0.3
+GROUP = "archive"
+
+
+@dataclass
+class Archived:
+    """What one run has stored."""
+
+    messages: int = 0
+    events: int = 0
+    batches: int = 0
+    gaps: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        text = f"archived {self.messages:,} messages"
+        if self.events:
+            text += f" and {self.events:,} events"
+        text += f" in {self.batches:,} batches"
+        return f"{text}; {len(self.gaps)} gaps, see _gaps" if self.gaps else text
+
+
+def archive(
+    spark: SparkSession,
+    lake_path: str,
+    options: Mapping[str, str],
+    *,
+    once: bool = False,
+    journal: bool = False,
+    every_s: float = 5,
+    checkpoint: str = "",
+    stop: threading.Event | None = None,
+) -> Archived:
+    """Archive until there is nothing more (`once`), or until `stop` is set; return what was stored.
+
+    `options` are those of the data source; the group is `archive` unless they name another. Raises what Spark
+    raises, and PipelineError.
+    """
+    lake = Lake(spark, lake_path)
+    chosen = {"groupId": GROUP, **options}
+    base = checkpoint or lake.checkpoint(chosen["groupId"])
+    done = Archived()
+    queries = [_start(lake, MESSAGES, chosen, f"{base}/{MESSAGES}", done, once=once, every_s=every_s)]
+    if journal:
+        left_out = {"groupid", "startingoffsets", "startingtimestamp"}
+        of_journal = {name: value for name, value in chosen.items() if name.lower() not in left_out}
+        of_journal["mode"] = JOURNAL
+        queries.append(_start(lake, JOURNAL, of_journal, f"{base}/{JOURNAL}", done, once=once, every_s=every_s))
+    try:
+        while any(query.isActive for query in queries) and not (stop and stop.is_set()):
+            queries[0].awaitTermination(POLL_S) if queries[0].isActive else queries[-1].awaitTermination(POLL_S)
+            jobs.say(str(done))
+            _raise_failed(queries)
+        _raise_failed(queries)
+    finally:
+        jobs.say_done()
+        for query in queries:
+            query.stop()
+    return done
+
+
+def _start(
+    lake: Lake, table: str, options: Mapping[str, str], checkpoint: str, done: Archived, *, once: bool, every_s: float
+) -> Any:
+    """Start the query that fills one table."""
+
+    def store(rows: DataFrame, batch: int) -> None:
+        run = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not run:
+            raise PipelineError("Spark did not say which query this batch belongs to")
+        count = lake.add(table, run, batch, rows)
+        if table == MESSAGES:
+            done.messages += count
+            _note_gaps(lake, checkpoint, run, batch, done)
+        else:
+            done.events += count
+        done.batches += bool(count)
+
+    stream = lake.spark.readStream.format("curbstone").options(**options).load()
+    trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{every_s:g} seconds"}
+    writer = stream.writeStream.foreachBatch(store).option("checkpointLocation", checkpoint)
+    return writer.queryName(f"archive-{table}").trigger(**trigger).start()
+
+
+def _note_gaps(lake: Lake, checkpoint: str, run: str, batch: int, done: Archived) -> None:
+    after = lake.offsets_of(checkpoint, batch)
+    before = lake.offsets_of(checkpoint, batch - 1) if batch else None
+    for gap in gaps_between(before, after) if before and after else []:
+        lake.note_gap(gap, run, batch)
+        done.gaps.append(str(gap))
+        jobs.warn(str(gap))
+
+
+def _raise_failed(queries: Sequence[Any]) -> None:
+    for query in queries:
+        error = query.exception() if not query.isActive else None
+        if error is not None:
+            raise PipelineError(last_line(error)) from None
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line; ends the process with code 2 where it is wrong."""
+    parser = jobs.parser("archive", "Archive queues to a lake of Parquet files; each message once, whatever is killed.")
+    parser.add_argument("queues", nargs="+", metavar="QUEUE", help="queue, or project/queue")
+    parser.add_argument("--lake", required=True, metavar="DIR", help="directory or address that Spark can write to")
+    parser.add_argument("--once", action="store_true", help="stop when all that is there now is archived")
+    parser.add_argument("--every", type=float, default=5, metavar="SECONDS", help="how often a batch is made (5)")
+    parser.add_argument("--journal", action="store_true", help="archive what happened to the messages, too")
+    parser.add_argument("--group", default=GROUP, help=f"the group to read through ({GROUP})")
+    parser.add_argument("--start", default="earliest", help="where a new group starts: earliest, latest or a seq")
+    parser.add_argument("--max-per-batch", type=int, default=100_000, metavar="N", help="messages of a batch (100000)")
+    parser.add_argument("--checkpoint", default="", metavar="DIR", help="where it goes on (in the lake)")
+    parser.add_argument(
+        "--fail-on-data-loss", action="store_true", help="end where messages were lost, instead of noting the gap"
+    )
+    return parser.parse_args(given)
+
+
+def _job(known: argparse.Namespace) -> str:
+    from curbstone.spark.session import session
+
+    options = {
+        **jobs.source_options(known),
+        "queues": ",".join(known.queues),
+        "groupId": known.group,
+        "startingOffsets": known.start,
+        "maxOffsetsPerTrigger": str(known.max_per_batch),
+        "failOnDataLoss": str(known.fail_on_data_loss).lower(),
+    }
+    try:
+        read_options(options, stream=True)
+        if known.every < 0:
+            raise PipelineError("--every: seconds, 0 or more")
+    except PipelineError as error:
+        raise jobs.Wrong(str(error)) from None
+    with jobs.stopping() as stop, session("curbstone archive", verbose=known.verbose) as spark:
+        done = archive(
+            spark,
+            known.lake,
+            options,
+            once=known.once,
+            journal=known.journal,
+            every_s=known.every,
+            checkpoint=known.checkpoint,
+            stop=stop,
+        )
+    return str(done)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    return jobs.run(_job, arguments(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Pages to Arrow and back. Arrow does the copying; Python touches each message only to find where it is.
+
+The columns and their types are those of `schemas`: Spark wants them exactly, timestamps in microseconds and UTC.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curbstone.core.headers import CONTENT_TYPE, encode
+from curbstone.spark.columns import Columns
+from curbstone.spark.frames import Event, Page, read_block, read_page
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def int64(numbers: Sequence[int]) -> pa.Array:
+    """Return an int64 array of what is in an `array("q")` or a list."""
+    values = numbers if isinstance(numbers, array) else array("q", numbers)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def _timestamps(times_ms: Sequence[int]) -> pa.Array:
+    return pc.multiply(int64(times_ms), 1000).cast(TIMESTAMP)
+
+
+TYPES = {
+    "queue": pa.string(),
+    "epoch": pa.string(),
+    "seq": pa.int64(),
+    "message_id": pa.string(),
+    "timestamp": TIMESTAMP,
+    "content_type": pa.string(),
+    "headers": pa.map_(pa.string(), pa.string()),
+    "body": pa.binary(),
+    "tries": pa.int32(),
+    "position": pa.int64(),
+    "event": pa.string(),
+    "count": pa.int64(),
+    "time": TIMESTAMP,
+    "group": pa.string(),
+    "due": TIMESTAMP,
+    "bytes": pa.int64(),
+}
+
+
+def arrow_schema(columns: Columns) -> pa.Schema:
+    """Return the schema that Spark expects of batches with these columns: it compares what may be null as well."""
+    return pa.schema([pa.field(name, TYPES[name], nullable) for name, nullable in columns])
+
+
+def message_batch(data: bytes, queue: str, epoch: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the messages of a page with the columns of `schema`; raise BadPage."""
+    page = read_page(data)
+    pieces = _Pieces(data, page)
+    make: dict[str, Callable[[], pa.Array]] = {
+        "queue": lambda: pa.repeat(pa.scalar(queue), len(page)),
+        "epoch": lambda: pa.repeat(pa.scalar(epoch), len(page)),
+        "seq": lambda: int64(page.seqs),
+        "message_id": lambda: pc.binary_join_element_wise(epoch, int64(page.seqs).cast(pa.string()), "-"),
+        "timestamp": lambda: _timestamps(page.times_ms),
+        "content_type": pieces.content_types,
+        "headers": pieces.headers,
+        "body": pieces.bodies,
+        "tries": lambda: _tries(page),
+    }
+    batch = pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
+    return batch if page.keep is None else batch.filter(pa.array(page.keep))
+
+
+def _tries(page: Page) -> pa.Array:
+    numbers = array("i", bytes(4 * len(page)))
+    for index, number in page.tries.items():
+        numbers[index] = number
+    return pa.Array.from_buffers(pa.int32(), len(page), [None, pa.py_buffer(numbers)])
+
+
+class _Pieces:
+    """A page seen as one binary array: header block, body, what lies between, header block, body …"""
+
+    def __init__(self, data: bytes, page: Page) -> None:
+        self._count = len(page)
+        buffers = [None, pa.py_buffer(page.cuts), pa.py_buffer(data)]
+        self._all = pa.Array.from_buffers(pa.binary(), 3 * self._count, buffers)
+        self._decoded: tuple[pa.Array, pa.Array] | None = None
+
+    def bodies(self) -> pa.Array:
+        return self._column(1)
+
+    def content_types(self) -> pa.Array:
+        return self._blocks()[0]
+
+    def headers(self) -> pa.Array:
+        return self._blocks()[1]
+
+    def _column(self, place: int) -> pa.Array:
+        return self._all.take(int64(array("q", range(place, 3 * self._count, 3))))
+
+    def _blocks(self) -> tuple[pa.Array, pa.Array]:
+        """Content types and headers; a block that many messages share is read once."""
+        if self._decoded is None:
+            encoded = self._column(0).dictionary_encode()
+            types: list[str | None] = []
+            names: list[str] = []
+            values: list[str] = []
+            ends = array("i", [0])
+            for block in encoded.dictionary.to_pylist():
+                headers = read_block(block)
+                types.append(headers.pop(CONTENT_TYPE, None))
+                names += headers
+                values += headers.values()
+                ends.append(len(names))
+            offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
+            maps = pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()))
+            self._decoded = pa.array(types, pa.string()).take(encoded.indices), maps.take(encoded.indices)
+        return self._decoded
+
+
+def event_batch(events: Sequence[Event], queue: str, epoch: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return events of the journal with the columns of `schema`."""
+    count = len(events)
+    make: dict[str, Callable[[], pa.Array]] = {
+        "queue": lambda: pa.repeat(pa.scalar(queue), count),
+        "epoch": lambda: pa.repeat(pa.scalar(epoch), count),
+        "position": lambda: int64([event.position for event in events]),
+        "event": lambda: pa.array([event.event for event in events], pa.string()),
+        "seq": lambda: int64([event.seq for event in events]),
+        "count": lambda: int64([event.count for event in events]),
+        "time": lambda: _timestamps([event.time_ms for event in events]),
+        "group": lambda: pa.array([event.group for event in events], pa.string()),
+        "tries": lambda: pa.array([event.tries for event in events], pa.int32()),
+        "due": lambda: pa.array([event.due_ms * 1000 or None for event in events], TIMESTAMP),
+        "bytes": lambda: int64([event.bytes for event in events]),
+    }
+    return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
+
+
+class Blocks:
+    """Header blocks for what is written; the same headers give the same bytes, made once."""
+
+    MOST = 10_000
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str | None, tuple[tuple[str, str], ...]], bytes] = {}
+
+    def of(self, content_type: str | None, headers: Sequence[tuple[str, str]]) -> bytes:
+        """Return the block; a content type given beside the headers wins over one among them."""
+        key = (content_type, tuple(headers))
+        block = self._known.get(key)
+        if block is None:
+            pairs = [(name, value) for name, value in headers if content_type is None or name != CONTENT_TYPE]
+            if content_type is not None:
+                pairs.insert(0, (CONTENT_TYPE, content_type))
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            block = self._known[key] = encode(pairs)
+        return block
+
+
+def bytes_of(column: pa.Array) -> list[bytes | None]:
+    """Return a column of text or binary as bytes."""
+    binary: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return binary
+
+
+def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
+    """Return the header block of each row, from the columns `headers` and `content_type` where there are any."""
+    names = batch.schema.names
+    count = batch.num_rows
+    types: list[str | None] = batch.column("content_type").to_pylist() if "content_type" in names else [None] * count
+    if "headers" not in names:
+        if len(set(types)) == 1:
+            return [blocks.of(types[0], ())] * count
+        return [blocks.of(content_type, ()) for content_type in types]
+    headers: list[list[tuple[str, str]] | None] = batch.column("headers").to_pylist()
+    return [blocks.of(content_type, pairs or ()) for content_type, pairs in zip(types, headers, strict=True)]

@@ -1,0 +1,80 @@
+"""Reading as a batch: what the queues hold when the first action runs, then frozen for this DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader
+
+from curbstone.spark import calls
+from curbstone.spark.columns import Columns
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.options import EARLIEST, JOURNAL, LATEST, ReadOptions
+from curbstone.spark.reading import Range, data_loss, read_journal, read_messages, split
+from curbstone.spark.server import Server
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def queues_of(server: Server, options: ReadOptions) -> tuple[str, ...]:
+    """Return the full names of the queues to read; raise PipelineError where a pattern matches none."""
+    if not options.pattern:
+        return options.queues
+    found = calls.queues_like(server, options.project, options.pattern)
+    if not found:
+        raise PipelineError(f"no queue of project {options.project} matches queuePattern={options.pattern!r}")
+    return found
+
+
+class BatchReader(DataSourceReader):
+    """Reads messages or the journal. There is no pushFilters: Spark 4.3 mixes up the filters of two scans."""
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[Range]:
+        """Freeze the ranges; runs on the driver."""
+        options = self._options
+        server = Server(options.address)
+        try:
+            queues = queues_of(server, options)
+            if options.mode == JOURNAL:
+                return [self._journal(queue) for queue in queues]
+            return split([self._range(server, queue) for queue in queues], options)
+        finally:
+            server.close()
+
+    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:
+        """Yield a range; runs on an executor."""
+        read = read_journal if self._options.mode == JOURNAL else read_messages
+        return read(partition, self._options, self._columns)
+
+    def _journal(self, queue: str) -> Range:
+        start = self._options.start.of(queue) if self._options.start else EARLIEST
+        fresh = not isinstance(start, int)
+        # Positions can't be cut: a task per queue. What is gone before the oldest there is, is no loss.
+        return Range(queue, "", 0 if fresh else int(start), -1, strict=not fresh and self._options.fail_on_loss)
+
+    def _range(self, server: Server, queue: str) -> Range:
+        """Without a group and a place to start at this is a look at what is live: what is settled meanwhile is gone."""
+        options = self._options
+        now = calls.offsets(server, queue, group=options.group)
+        low, high = now.first, now.next
+        start = options.start.of(queue) if options.start else EARLIEST
+        if options.start_ms is not None:
+            low = max(low, calls.offsets(server, queue, group=options.group, timestamp_ms=options.start_ms).at)
+        elif isinstance(start, int):
+            if start < now.first and options.fail_on_loss and (not options.group or start < now.floor):
+                why = "no longer in the queue; start later, or set failOnDataLoss=false"
+                raise data_loss(queue, options.group, start, max(now.floor, now.first), why)
+            low = max(low, start)
+        end = options.end.of(queue) if options.end else LATEST
+        if options.end_ms is not None:
+            high = min(high, calls.offsets(server, queue, group=options.group, timestamp_ms=options.end_ms).at)
+        elif isinstance(end, int):
+            high = min(high, end)
+        asked = isinstance(start, int) or bool(options.group)
+        return Range(queue, now.epoch, low, max(low, high), strict=asked and options.fail_on_loss)

@@ -1,0 +1,142 @@
+"""The calls of the pipeline to the server, as functions that say what they give. See openapi/openapi.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from curbstone.spark.failure import PipelineError, Refused
+from curbstone.spark.frames import BATCHES, JOURNAL
+from curbstone.spark.server import Reply, Server, checked_name, queue_path
+
+GONE, CONFLICT = 410, 409
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """What a queue holds: live from `first`; nothing below `next` will ever appear later; `floor`: below it is lost."""
+
+    epoch: str
+    first: int
+    next: int
+    floor: int
+    at: int
+
+
+def offsets(
+    server: Server, queue: str, *, group: str = "", wait_s: float = 0, after: int = 0, timestamp_ms: int | None = None
+) -> Offsets:
+    """Ask where a queue stands; with `wait_s`, as soon as there is something at `after` or behind it."""
+    query: dict[str, Any] = {"group": group} if group else {}
+    if wait_s:
+        query |= {"wait": f"{wait_s:g}", "after": after}
+    if timestamp_ms is not None:
+        query["timestamp"] = timestamp_ms
+    found = server.call("GET", f"{queue_path(queue)}/offsets", query, extra_s=wait_s).json()
+    next_seq = int(found["next"])
+    floor = int(found.get("floor") or 0)
+    return Offsets(str(found["epoch"]), int(found["first"]), next_seq, floor, int(found.get("at", next_seq)))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Where a group stands: done below `position`; `lost` messages were given up in its life, all below `floor`."""
+
+    epoch: str
+    position: int
+    next: int
+    lost: int
+    floor: int
+
+
+def declare_group(server: Server, queue: str, group: str, start: object) -> Group:
+    """Make sure that the group exists. For a new one `start` is earliest, latest, a seq, or {"timestamp": ms}."""
+    return _group(server.json("PUT", _group_path(queue, group), value={"start": start}))
+
+
+def group(server: Server, queue: str, name: str) -> Group:
+    """Ask where a group stands."""
+    return _group(server.json("GET", _group_path(queue, name)))
+
+
+def ack(server: Server, queue: str, name: str, up_to: int, epoch: str) -> None:
+    """Say that the group is done with everything up to and including seq `up_to`."""
+    server.json("POST", f"{_group_path(queue, name)}/ack", value={"upTo": up_to, "epoch": epoch})
+
+
+def browse(server: Server, queue: str, query: dict[str, Any]) -> Reply:
+    """Get a page of messages as frames."""
+    return server.call("GET", f"{queue_path(queue)}/browse", query, accept=BATCHES)
+
+
+def journal(server: Server, queue: str, query: dict[str, Any]) -> Reply:
+    """Get a page of the journal in its binary form."""
+    return server.call("GET", f"{queue_path(queue)}/journal", query, accept=JOURNAL)
+
+
+def queues_like(server: Server, project: str, pattern: str) -> tuple[str, ...]:
+    """Return the project's queues whose whole names match."""
+    found = server.json("GET", f"/v2/{project}/queues")["queues"]
+    names = sorted(str(queue["name"]) for queue in found)
+    return tuple(f"{project}/{name}" for name in names if re.fullmatch(pattern, name))
+
+
+def put_part(server: Server, project: str, transaction: str, part: str, frames: bytes) -> bool:
+    """Stage a part; return False where the transaction is committed already, so that nothing need be staged."""
+    path = f"{transaction_path(project, transaction)}/parts/{quote(part, safe='')}"
+    try:
+        server.call("PUT", path, body=frames, kind=BATCHES)
+    except Refused as refused:
+        if refused.status == CONFLICT and refused.members.get("committed"):
+            return False
+        raise
+    return True
+
+
+def commit(server: Server, project: str, transaction: str, parts: Sequence[str]) -> dict[str, Any]:
+    """Publish the parts in this order, all or nothing; `repeated` in the reply: it was done before."""
+    return server.json("POST", f"{transaction_path(project, transaction)}/commit", value={"parts": list(parts)})
+
+
+def drop(server: Server, project: str, transaction: str) -> None:
+    """Forget what is staged."""
+    server.call("DELETE", transaction_path(project, transaction))
+
+
+def transaction_state(server: Server, project: str, transaction: str) -> dict[str, Any] | None:
+    """Return what the server knows of a transaction; None: nothing."""
+    try:
+        return server.json("GET", transaction_path(project, transaction))
+    except Refused as refused:
+        if refused.status == 404:
+            return None
+        raise
+
+
+def transaction_path(project: str, transaction: str) -> str:
+    return f"/v2/{project}/transactions/{quote(transaction, safe='')}"
+
+
+def project_of(queue: str) -> str:
+    """Return the project in a full name."""
+    return checked_name(queue).project
+
+
+def _group_path(queue: str, name: str) -> str:
+    return f"{queue_path(queue)}/groups/{quote(name, safe='')}"
+
+
+def _group(found: dict[str, Any]) -> Group:
+    try:
+        return Group(
+            str(found["epoch"]),
+            int(found["position"]),
+            int(found["next"]),
+            int(found["lost"]),
+            int(found["floor"] or 0),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise PipelineError("the server's reply about a group is not that of the contract") from None

@@ -1,0 +1,193 @@
+"""Charts as SVG, made by hand: lines, areas and stacked bars over time. Pure text in, text out.
+
+Colours come from the page's style sheet (classes `c0` to `c5`), so that a chart is right on light and on dark.
+Every point says on hover what it is, through SVG's own <title>.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+
+WIDTH, HEIGHT = 640, 200
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 24
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, area or stack of bars; `values` belong to the chart's moments, None where there is none."""
+
+    name: str
+    values: Sequence[float | None]
+    colour: int
+
+
+Format = Callable[[float], str]
+
+
+def short(value: float) -> str:
+    """Return a number as people read it: 950, 1.2k, 3.4M."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def milliseconds(value: float) -> str:
+    """Return a time as people read it."""
+    if value < 1000:
+        return f"{value:.3g} ms"
+    if value < 120_000:
+        return f"{value / 1000:.3g} s"
+    return f"{value / 60_000:.3g} min" if value < 7_200_000 else f"{value / 3_600_000:.3g} h"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes as people read it."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def ticks(most: float, wanted: int = 4) -> list[float]:
+    """Return round numbers from 0 to at least `most`."""
+    if most <= 0:
+        return [0.0, 1.0]
+    rough = most / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+    return [step * index for index in range(math.ceil(most / step * 0.999) + 1)]
+
+
+class _Frame:
+    """The axes of a chart, and where a value lies between them."""
+
+    def __init__(self, moments: Sequence[datetime], most: float, label: Format) -> None:
+        self.moments = moments
+        self._ticks = ticks(most)
+        self._label = label
+        self._start = moments[0].timestamp()
+        self._span = max(1.0, moments[-1].timestamp() - self._start)
+
+    def x(self, index: int) -> float:
+        room = WIDTH - LEFT - RIGHT
+        if len(self.moments) == 1:
+            return LEFT + room / 2
+        return LEFT + room * (self.moments[index].timestamp() - self._start) / self._span
+
+    def y(self, value: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self._ticks[-1])
+
+    def axes(self) -> str:
+        parts = []
+        for tick in self._ticks:
+            y = self.y(tick)
+            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(
+                f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{self._label(tick)}</text>'
+            )
+        for index in _marks(len(self.moments)):
+            anchor = "middle" if 0 < index < len(self.moments) - 1 else ("start" if index == 0 else "end")
+            anchor = anchor if len(self.moments) > 1 else "middle"
+            text = self._time(index)
+            parts.append(
+                f'<text class="tick" x="{self.x(index):.1f}" y="{HEIGHT - 7}" text-anchor="{anchor}">{text}</text>'
+            )
+        return "".join(parts)
+
+    def _time(self, index: int) -> str:
+        return self.moments[index].strftime("%H:%M" if self._span < 2 * 86_400 else "%d %b %H:%M")
+
+
+def _marks(count: int) -> list[int]:
+    wanted = min(count, 5)
+    return sorted({round(index * (count - 1) / max(1, wanted - 1)) for index in range(wanted)})
+
+
+def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, *, area: bool = False) -> str:
+    """Return a chart of lines; with `area` what is below them is tinted."""
+    most = max([value for one in series for value in one.values if value is not None], default=0.0)
+    frame = _Frame(moments, most, label)
+    parts = [frame.axes()]
+    for one in series:
+        for stretch in _stretches(one.values):
+            points = [(frame.x(index), frame.y(one.values[index] or 0.0)) for index in stretch]
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            if area and len(points) > 1:
+                base = frame.y(0)
+                corners = f"{points[0][0]:.1f},{base:.1f} {path} {points[-1][0]:.1f},{base:.1f}"
+                parts.append(f'<polygon class="area c{one.colour}" points="{corners}"/>')
+            parts.append(f'<polyline class="line c{one.colour}" points="{path}"/>')
+        parts += _dots(frame, one, label)
+    return _svg(parts, series)
+
+
+def bars(moments: Sequence[datetime], series: Sequence[Series], label: Format) -> str:
+    """Return a chart of stacked bars."""
+    sums = [sum(one.values[index] or 0.0 for one in series) for index in range(len(moments))]
+    frame = _Frame(moments, max(sums, default=0.0), label)
+    width = max(1.0, min(18.0, 0.7 * (WIDTH - LEFT - RIGHT) / len(moments)))
+    parts = [frame.axes()]
+    for index in range(len(moments)):
+        below = 0.0
+        for one in series:
+            value = one.values[index] or 0.0
+            if value <= 0:
+                continue
+            top, bottom = frame.y(below + value), frame.y(below)
+            x = min(max(frame.x(index) - width / 2, LEFT), WIDTH - RIGHT - width)
+            parts.append(
+                f'<rect class="bar c{one.colour}" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}"'
+                f' height="{max(0.5, bottom - top):.1f}">{_title(frame, one, index, label)}</rect>'
+            )
+            below += value
+    return _svg(parts, series)
+
+
+def spark(values: Sequence[float]) -> str:
+    """Return a line without axes for a cell of a table."""
+    values = values if len(values) > 1 else [*values, *values]
+    most = max(values, default=0.0) or 1.0
+    step = 118 / max(1, len(values) - 1)
+    points = " ".join(f"{1 + step * index:.1f},{23 - 20 * value / most:.1f}" for index, value in enumerate(values))
+    return f'<svg class="spark" viewBox="0 0 120 26" role="img"><polyline class="line c0" points="{points}"/></svg>'
+
+
+def _stretches(values: Sequence[float | None]) -> list[list[int]]:
+    found: list[list[int]] = [[]]
+    for index, value in enumerate(values):
+        if value is None:
+            found.append([])
+        else:
+            found[-1].append(index)
+    return [stretch for stretch in found if stretch]
+
+
+def _dots(frame: _Frame, one: Series, label: Format) -> list[str]:
+    """Points to hover over; they are seen where they are few, or where a line has only one."""
+    seen = "dot" if len(frame.moments) <= 40 else "dot quiet"
+    return [
+        f'<circle class="{seen} c{one.colour}" cx="{frame.x(index):.1f}" cy="{frame.y(value):.1f}" r="2.5">'
+        f"{_title(frame, one, index, label)}</circle>"
+        for index, value in enumerate(one.values)
+        if value is not None
+    ]
+
+
+def _title(frame: _Frame, one: Series, index: int, label: Format) -> str:
+    moment = frame.moments[index].strftime("%Y-%m-%d %H:%M")
+    return f"<title>{moment} UTC · {escape(one.name)}: {label(one.values[index] or 0.0)}</title>"
+
+
+def _svg(parts: Sequence[str], series: Sequence[Series]) -> str:
+    keys = "".join(f'<span class="key"><i class="c{one.colour}"></i>{escape(one.name)}</span>' for one in series)
+    drawing = "".join(parts)
+    names = escape(", ".join(one.name for one in series))
+    return (
+        f'<div class="keys">{keys}</div>'
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{names}">{drawing}</svg>'
+    )

@@ -1,0 +1,9 @@
+"""How the columns that are asked for travel from the driver to the executors: names, and whether they may be null."""
+
+from __future__ import annotations
+
+Columns = tuple[tuple[str, bool], ...]
+
+
+def names_of(columns: Columns) -> set[str]:
+    return {name for name, _ in columns}

@@ -1,0 +1,47 @@
+"""What goes wrong, in one line each, and the mark by which that line is found again in what Spark makes of it."""
+
+from __future__ import annotations
+
+import re
+
+_MARK = re.compile(r"(?:PipelineError|Refused|DataLoss|Unreachable): (curbstone: [^\n]*)")
+
+
+class PipelineError(Exception):
+    """The text is one line for whoever started the job; it never holds a token."""
+
+    def __init__(self, reason: str) -> None:
+        line = " ".join(reason.split())
+        super().__init__(line if line.startswith("curbstone: ") else f"curbstone: {line}")
+
+
+class Refused(PipelineError):
+    """The server answered with an error; `members` are those of the problem it sent."""
+
+    def __init__(self, status: int, reason: str, members: dict[str, object]) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.members = members
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Refused, (self.status, str(self), self.members))
+
+
+class Unreachable(PipelineError):
+    """The server did not answer for as long as was allowed."""
+
+
+class DataLoss(PipelineError):
+    """Messages that were to be read are gone; the text says which."""
+
+
+def last_line(error: BaseException) -> str:
+    """Return what to tell of any error in one line: ours where there is one in it, however deep Spark has put it."""
+    text = str(error)
+    found = _MARK.findall(text)
+    if found:
+        return str(found[-1]).removeprefix("curbstone: ")
+    if isinstance(error, PipelineError):
+        return text.removeprefix("curbstone: ")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"

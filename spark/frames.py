@@ -1,0 +1,256 @@
+"""The bytes of pages and parts: frames of message entries, as the log keeps them. Pure, and without Arrow.
+
+A page of `GET …/browse` is frames, back to back, little-endian: a head, a mask (bit i set: entry i is meant;
+empty: all are), tries as pairs of entry index and number, then entries. A part of a staged transaction is frames
+of the other kind: a head, the queue's name, then entries. An entry is a fixed start, extras, a header block (lines
+`name:value` with the escapes of STOMP 1.2), and the body.
+
+Reading works on whole pages, not entry by entry: what comes out are positions at which a page can be cut, so that
+Arrow can do the copying.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from curbstone.core.headers import HeaderError, decode
+
+BATCHES = "application/vnd.curbstone.batches"
+JOURNAL = "application/vnd.curbstone.journal"
+
+MESSAGES, STAGED = 1, 2
+"""The kinds of a frame: what a queue holds, and what is to be published."""
+
+# bytes after this number, kind, flags, bytes of the queue's name (0 in pages), first seq, entries, bytes of mask, tries
+_FRAME = struct.Struct("<IBBHQIII")
+_ENTRY = struct.Struct("<IIQIHH")  # size, seq - first seq, timestamp or delay in ms, header bytes, flags, extras bytes
+_PAIR = struct.Struct("<II")
+# position, seq, time in ms, count, tries, event, 0, bytes of the group's name, bytes of the body or due time in ms
+_EVENT = struct.Struct("<QQQIIBBHQ")
+
+EVENTS = {
+    1: "published",
+    2: "released",
+    3: "settled",
+    4: "rejected",
+    5: "dead",
+    6: "expired",
+    7: "purged",
+    8: "skipped",
+}
+
+
+class BadPage(ValueError):
+    """The server sent bytes that are no frames; the text says what is wrong with them."""
+
+
+@dataclass(slots=True)
+class Page:
+    """Where the messages of a page are.
+
+    `cuts` are three positions per entry, and the end of the page: where its header block starts, where its body
+    does, and where it ends. `keep` is None when all entries are meant. `tries` holds only those above 0, by entry.
+    """
+
+    seqs: array[int]
+    times_ms: array[int]
+    cuts: array[int]
+    keep: list[bool] | None
+    tries: dict[int, int]
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+
+@dataclass(slots=True)
+class Event:
+    """One thing that happened to `count` messages from `seq` on; see the journal in the contract."""
+
+    position: int
+    event: str
+    seq: int
+    count: int
+    time_ms: int
+    group: str
+    tries: int
+    due_ms: int
+    bytes: int
+
+
+def read_page(data: bytes) -> Page:
+    """Return where the messages of a page are; raise BadPage."""
+    page = Page(array("q"), array("q"), array("i"), None, {})
+    at, total = 0, len(data)
+    try:
+        while at < total:
+            length, kind, _, _, first, entries, mask_bytes, tries = _FRAME.unpack_from(data, at)
+            end = at + 4 + length
+            if kind != MESSAGES or end > total:
+                raise BadPage(f"byte {at}: a frame of kind {kind} and {length} bytes in a page of {total}")
+            at += _FRAME.size
+            done = len(page.seqs)
+            mask, at = data[at : at + mask_bytes], at + mask_bytes
+            for index, number in _PAIR.iter_unpack(data[at : at + tries * _PAIR.size]):
+                page.tries[done + index] = number
+            _read_entries(data, at + tries * _PAIR.size, end, (first, entries), page)
+            _keep(page, mask, done, entries)
+            at = end
+    except struct.error as error:
+        raise BadPage(f"byte {at}: {error}") from None
+    page.cuts.append(total)
+    return page
+
+
+def _read_entries(data: bytes, at: int, end: int, head: tuple[int, int], page: Page) -> None:
+    """Add the entries of one frame, which fill `at` to `end`; `head` is its first seq and their number."""
+    first, count = head
+    if count and (end - at) % count == 0 and _read_alike(data, at, end, head, page):
+        return
+    unpack, fixed = _ENTRY.unpack_from, _ENTRY.size
+    seqs: list[int] = []
+    times: list[int] = []
+    cuts: list[int] = []
+    for _ in range(count):
+        size, delta, time_ms, header_bytes, _, extras = unpack(data, at)
+        seqs.append(first + delta)
+        times.append(time_ms)
+        block = at + fixed + extras
+        body = block + header_bytes
+        at += size
+        if body > at:
+            raise BadPage(f"byte {at - size}: an entry of {size} bytes can't hold its headers")
+        cuts += (block, body, at)
+    if at != end:
+        raise BadPage(f"a frame's entries end at byte {at} and the frame at {end}")
+    page.seqs.extend(seqs)
+    page.times_ms.extend(times)
+    page.cuts.extend(cuts)
+
+
+def _read_alike(data: bytes, at: int, end: int, head: tuple[int, int], page: Page) -> bool:
+    """Add entries that are all cut alike, ten times as fast; return False, and add nothing, where they are not.
+
+    Each byte of a field is taken out of all entries by one slice with a step.
+    """
+    first, count = head
+    size = (end - at) // count
+    if size < _ENTRY.size:
+        return False
+    # What decides on the cuts: size, bytes of headers, flags, bytes of extras.
+    for offset in (0, 1, 2, 3, 16, 17, 18, 19, 20, 21, 22, 23):
+        if data[at + offset : end : size].count(data[at + offset]) != count:
+            return False
+    own_size, _, _, header_bytes, _, extras = _ENTRY.unpack_from(data, at)
+    block = at + _ENTRY.size + extras
+    body = block + header_bytes
+    if own_size != size or body > at + size:
+        return False
+    deltas = _column(data, at + 4, end, size, 4)
+    page.seqs.extend(array("q", [first + delta for delta in deltas]))
+    page.times_ms.extend(_column(data, at + 8, end, size, 8))
+    cuts = array("i", bytes(3 * page.cuts.itemsize * count))
+    for place, start in enumerate((block, body, at + size)):
+        cuts[place::3] = array("i", range(start, start + size * count, size))
+    page.cuts.extend(cuts)
+    return True
+
+
+def _column(data: bytes, at: int, end: int, step: int, width: int) -> array[int]:
+    """Return the little-endian numbers of `width` bytes at `at`, `at + step` … before `end`."""
+    slices = [data[at + byte : end : step] for byte in range(width)]
+    count = len(slices[-1])
+    wide = bytearray(8 * count)
+    for byte, one in enumerate(slices):
+        wide[byte::8] = one[:count]
+    numbers = array("q")
+    numbers.frombytes(wide)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _keep(page: Page, mask: bytes, done: int, entries: int) -> None:
+    """Note which of the last `entries` entries are meant."""
+    if not mask:
+        if page.keep is not None:
+            page.keep += [True] * entries
+        return
+    if page.keep is None:
+        page.keep = [True] * done
+    bits = int.from_bytes(mask, "little")
+    text = f"{bits:0{entries}b}"[::-1][:entries]
+    page.keep += [bit == "1" for bit in text]
+
+
+def read_block(block: bytes) -> dict[str, str]:
+    """Return the headers of a block; the first of a name wins."""
+    found: dict[str, str] = {}
+    if b"\\" in block:
+        try:
+            for name, value in decode(block):
+                found.setdefault(name, value)
+            return found
+        except HeaderError:
+            found.clear()  # one strange header must not stop a pipeline: it stays as it came
+    for line in block.decode("utf-8", "replace").split("\n")[:-1]:
+        name, _, value = line.partition(":")
+        if name not in found:
+            found[name] = value
+    return found
+
+
+def read_events(data: bytes) -> list[Event]:
+    """Return the events of a page of the journal; raise BadPage."""
+    found: list[Event] = []
+    at, unpack, fixed = 0, _EVENT.unpack_from, _EVENT.size
+    groups: dict[bytes, str] = {b"": ""}
+    try:
+        while at < len(data):
+            position, seq, time_ms, count, tries, code, _, name_bytes, last = unpack(data, at)
+            at += fixed
+            raw = data[at : at + name_bytes]
+            at += name_bytes
+            group = groups.get(raw)
+            if group is None:
+                group = groups[raw] = raw.decode()
+            due, size = (last, 0) if code == 2 else (0, last)
+            found.append(Event(position, EVENTS[code], seq, count, time_ms, group, tries, due, size))
+    except (struct.error, KeyError, UnicodeDecodeError) as error:
+        raise BadPage(f"byte {at} of the journal: {type(error).__name__} {error}") from None
+    if at != len(data):
+        raise BadPage("the journal ends inside an event")
+    return found
+
+
+def write_part(queue: str, bodies: Sequence[bytes], blocks: Sequence[bytes], delays_ms: Iterable[int]) -> bytes:
+    """Return a frame that publishes these messages to `queue` (`name`, without its project), in this order."""
+    pack, fixed = _ENTRY.pack, _ENTRY.size
+    entries = [
+        pack(fixed + len(block) + len(body), index, delay, len(block), 0, 0) + block + body
+        for index, (body, block, delay) in enumerate(zip(bodies, blocks, delays_ms, strict=True))
+    ]
+    name = queue.encode()
+    content = b"".join([name, *entries])
+    head = _FRAME.pack(_FRAME.size - 4 + len(content), STAGED, 0, len(name), 0, len(entries), 0, 0)
+    return head + content
+
+
+def write_page(
+    first: int,
+    entries: Sequence[tuple[int, int, bytes, bytes]],
+    *,
+    mask: bytes = b"",
+    tries: Sequence[tuple[int, int]] = (),
+) -> bytes:
+    """Return a frame of a page as a server would send it; `entries` are seq, ms, header block and body."""
+    packed = [
+        _ENTRY.pack(_ENTRY.size + len(block) + len(body), seq - first, time_ms, len(block), 0, 0) + block + body
+        for seq, time_ms, block, body in entries
+    ]
+    content = b"".join([mask, *(_PAIR.pack(*pair) for pair in tries), *packed])
+    head = _FRAME.pack(_FRAME.size - 4 + len(content), MESSAGES, 0, 0, first, len(entries), len(mask), len(tries))
+    return head + content

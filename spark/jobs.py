@@ -1,0 +1,110 @@
+"""What the jobs have in common: their command lines, how they end, and what they say meanwhile.
+
+Exit codes: 0 done, also after SIGTERM or Ctrl-C of a job that may be stopped; 1 it can't be done; 2 wrong command
+line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from curbstone.spark.failure import PipelineError, last_line
+from curbstone.spark.options import DEFAULT_URL, TOKEN_VARIABLE, URL_VARIABLE
+
+DONE, FAILED, WRONG = 0, 1, 2
+
+
+class Wrong(PipelineError):
+    """The command line asks for something that can't be."""
+
+
+def parser(name: str, text: str) -> argparse.ArgumentParser:
+    """Return a parser with what every job takes."""
+    made = argparse.ArgumentParser(
+        prog=f"curbstone pipeline {name}",
+        description=text,
+        epilog="Exit codes: 0 done; 1 it can't be done; 2 wrong command line.",
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "--server",
+        metavar="URL",
+        default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
+        help=f"HTTP address of the server (${URL_VARIABLE})",
+    )
+    made.add_argument("--token-file", metavar="FILE", help=f"file with the token, if one is needed (${TOKEN_VARIABLE})")
+    made.add_argument("--verbose", action="store_true", help="let Spark say on stderr what it does")
+    return made
+
+
+def source_options(known: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the data source that the common arguments stand for."""
+    found = {"url": known.server}
+    if known.token_file:
+        found["tokenFile"] = known.token_file
+    return found
+
+
+def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace) -> int:
+    """Run a job and print the line it returns; what goes wrong is one line on stderr. Return the exit code."""
+    try:
+        print(job(known))
+    except Wrong as error:
+        return _fail(error, WRONG)
+    except KeyboardInterrupt:
+        return _fail(PipelineError("interrupted"), FAILED)
+    except PipelineError as error:
+        return _fail(error, FAILED)
+    except Exception as error:
+        # Spark and Java raise what they like, with pages of stack: the first line, or ours inside it, is what counts.
+        if known.verbose:
+            raise
+        return _fail(error, FAILED)
+    return DONE
+
+
+def _fail(error: BaseException, code: int) -> int:
+    say_done()
+    print(f"curbstone: {last_line(error)}", file=sys.stderr)
+    return code
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set instead of ending the process."""
+    event = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say(text: str) -> None:
+    """Show how far the work is, on a terminal only: one line that is overwritten."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def say_done() -> None:
+    """Take that line away."""
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Say something that must not be missed, also where nobody watches."""
+    say_done()
+    print(f"curbstone: {text}", file=sys.stderr, flush=True)

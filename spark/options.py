@@ -1,0 +1,306 @@
+"""The options of `spark.read.format("curbstone")` and its three sisters, checked on the driver.
+
+Names are Spark's, whatever their case; an unknown one is an error, as a misspelt option that is ignored reads the
+wrong messages. Spark hands all values over as text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import group_name
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.server import Address, Secret, checked_name
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+URL_VARIABLE, TOKEN_VARIABLE = "CURBSTONE_SERVER", "CURBSTONE_TOKEN"
+
+EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
+MESSAGES, JOURNAL = "messages", "journal"
+
+_BOTH = ("url", "token", "tokenFile", "project", "queue", "requestTimeout", "retryTimeout")
+_READ = (
+    *("mode", "queues", "queuePattern", "groupId", "startingOffsets", "endingOffsets", "startingTimestamp"),
+    *("endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss"),
+    *("includeHeaders", "includeBody", "fetchRows", "fetchBytes", "pollWait"),
+)
+_WRITE = ("transactionId",)
+# Spark puts these among the options itself.
+_SPARKS = {"path", "checkpointlocation", "queryname"}
+
+_TRANSACTION = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+
+Place = str | int
+"""`earliest`, `latest`, `group`, or a seq."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where to begin or end: `default`, and others for some queues by their full name."""
+
+    default: Place
+    of_queues: Mapping[str, Place] = field(default_factory=dict)
+
+    def of(self, queue: str) -> Place:
+        return self.of_queues.get(queue, self.default)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """See docs/spark.md; durations in seconds, times in ms. `queues` are full names."""
+
+    address: Address
+    mode: str
+    queues: tuple[str, ...]
+    project: str
+    pattern: str
+    group: str
+    start: Places | None
+    end: Places | None
+    start_ms: int | None
+    end_ms: int | None
+    per_trigger: int
+    partitions_min: int
+    per_partition: int
+    fail_on_loss: bool
+    headers: bool
+    body: bool
+    fetch_rows: int
+    fetch_bytes: int
+    poll_wait_s: float
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """`queue` is a full name, "" where each row names its own; `transaction` is "" where none was chosen."""
+
+    address: Address
+    project: str
+    queue: str
+    transaction: str
+
+
+class _Options:
+    """The given options, each taken once by its kind."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._values = {name.lower(): value for name, value in given.items()}
+        names = {name.lower(): name for name in known}
+        for name in self._values:
+            if name not in names and name not in _SPARKS:
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f"; did you mean {names[near[0]]}?" if near else f"; there are: {', '.join(sorted(known))}"
+                raise PipelineError(f"unknown option {name!r}{hint}")
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name.lower(), default).strip()
+
+    def number(self, name: str, default: int, least: int, most: int = (1 << 62)) -> int:
+        text = self.text(name, str(default))
+        if not text.isdecimal() or not least <= int(text) <= most:
+            limit = f"from {least} to {most}" if most < 1 << 62 else f"{least} or more"
+            raise PipelineError(f"option {name}={text!r}: a whole number, {limit}")
+        return int(text)
+
+    def seconds(self, name: str, default: float) -> float:
+        text = self.text(name, str(default))
+        try:
+            value = float(text.removesuffix("s"))
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < 1e6:
+            raise PipelineError(f"option {name}={text!r}: seconds, 0 or more")
+        return value
+
+    def yes(self, name: str, default: bool) -> bool:
+        text = self.text(name, str(default)).lower()
+        if text not in ("true", "false"):
+            raise PipelineError(f"option {name}={text!r}: true or false")
+        return text == "true"
+
+    def moment(self, name: str) -> int | None:
+        text = self.text(name)
+        return moment_ms(text, f"option {name}") if text else None
+
+
+def moment_ms(text: str, what: str) -> int:
+    """Return a time given as milliseconds since 1970 or in ISO 8601 (UTC where it names no zone)."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise PipelineError(f"{what}={text!r}: milliseconds since 1970, or a time as 2026-01-31T12:00:00Z") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def read_options(given: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
+    """Return the checked options; raise PipelineError. With `stream` None what only one kind may have passes."""
+    options = _Options(given, (*_BOTH, *_READ))
+    project = _project(options)
+    queues = _queues(options, project)
+    pattern = _pattern(options, queues)
+    mode = options.text("mode", MESSAGES)
+    if mode not in (MESSAGES, JOURNAL):
+        raise PipelineError(f"option mode={mode!r}: {MESSAGES} or {JOURNAL}")
+    found = ReadOptions(
+        address=_address(options),
+        mode=mode,
+        queues=queues,
+        project=project,
+        pattern=pattern,
+        group=_group(options),
+        start=_places(options, "startingOffsets", project, (EARLIEST, LATEST, GROUP)),
+        end=_places(options, "endingOffsets", project, (LATEST,)),
+        start_ms=options.moment("startingTimestamp"),
+        end_ms=options.moment("endingTimestamp"),
+        per_trigger=options.number("maxOffsetsPerTrigger", 100_000, 1),
+        partitions_min=options.number("minPartitions", 1, 1, 10_000),
+        per_partition=options.number("maxRecordsPerPartition", 50_000, 1),
+        fail_on_loss=options.yes("failOnDataLoss", True),
+        headers=options.yes("includeHeaders", True),
+        body=options.yes("includeBody", True),
+        fetch_rows=options.number("fetchRows", 20_000, 1, 100_000),
+        fetch_bytes=options.number("fetchBytes", 4 << 20, 1 << 10, 16 << 20),
+        poll_wait_s=min(options.seconds("pollWait", 1.0), 30.0),
+    )
+    _check_together(found, stream)
+    return found
+
+
+def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
+    """Return the checked options; raise PipelineError."""
+    options = _Options(given, (*_BOTH, *_WRITE))
+    project = _project(options)
+    queue = options.text("queue")
+    transaction = options.text("transactionId")
+    if transaction and not _TRANSACTION.fullmatch(transaction):
+        raise PipelineError("option transactionId: 1 to 200 of A-Z a-z 0-9 . _ : -")
+    if transaction and stream:
+        raise PipelineError(
+            "option transactionId: a streaming query has its own, made of its id and the batch's number"
+        )
+    full = str(checked_name(queue, project)) if queue else ""
+    return WriteOptions(_address(options), project, full, transaction)
+
+
+def _check_together(found: ReadOptions, stream: bool | None) -> None:
+    if found.start and found.start_ms is not None:
+        raise PipelineError("options startingOffsets and startingTimestamp: give one of them")
+    if found.end and found.end_ms is not None:
+        raise PipelineError("options endingOffsets and endingTimestamp: give one of them")
+    if found.mode == JOURNAL and (found.end or found.start_ms is not None or found.end_ms is not None or found.group):
+        raise PipelineError("mode=journal takes startingOffsets (a position, or earliest) and no group, end or time")
+    starts = {found.start.default, *found.start.of_queues.values()} if found.start else set()
+    if found.mode == JOURNAL and starts & {LATEST, GROUP}:
+        raise PipelineError("mode=journal starts at a position, or at earliest")
+    if stream is False and LATEST in starts:
+        raise PipelineError("option startingOffsets: a batch can't start at latest, there is nothing behind it")
+    if stream and (found.end or found.end_ms is not None):
+        raise PipelineError("options endingOffsets and endingTimestamp are for batches; a stream has no end")
+    if stream and LATEST in starts and not found.group:
+        raise PipelineError("startingOffsets=latest needs groupId, which keeps the place until the first batch is done")
+    if GROUP in starts and not found.group:
+        raise PipelineError("startingOffsets=group needs groupId")
+
+
+def _address(options: _Options) -> Address:
+    url = options.text("url") or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    url = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable, parts = False, urlsplit("")
+    if parts.username or parts.password:
+        raise PipelineError("option url: no user or password in it; use token or tokenFile")
+    if not usable or parts.query or parts.fragment:
+        raise PipelineError(f"option url={url!r}: http://host:port")
+    request_s, retry_s = options.seconds("requestTimeout", 60), options.seconds("retryTimeout", 60)
+    if not request_s:
+        raise PipelineError("option requestTimeout: seconds, more than 0")
+    return Address(url.rstrip("/"), _token(options), request_s, retry_s)
+
+
+def _token(options: _Options) -> Secret:
+    token, file = options.text("token"), options.text("tokenFile")
+    if token and file:
+        raise PipelineError("options token and tokenFile: give one of them")
+    if file:
+        try:
+            token = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not text"
+            raise PipelineError(f"option tokenFile={file!r}: {reason}") from None
+    token = token or os.environ.get(TOKEN_VARIABLE, "")
+    if token and (not token.isascii() or not token.isprintable() or " " in token):
+        raise PipelineError("the token holds characters that an HTTP header can't carry")
+    return Secret(token)
+
+
+def _project(options: _Options) -> str:
+    return checked_name("q", options.text("project", "default")).project
+
+
+def _queues(options: _Options, project: str) -> tuple[str, ...]:
+    one, many = options.text("queue"), options.text("queues")
+    if one and many:
+        raise PipelineError("options queue and queues: give one of them")
+    if one and "," in one:
+        raise PipelineError("option queue names one queue; use queues for several")
+    names = [name.strip() for name in (one or many).split(",") if name.strip()]
+    return tuple(dict.fromkeys(str(checked_name(name, project)) for name in names))
+
+
+def _pattern(options: _Options, queues: tuple[str, ...]) -> str:
+    pattern = options.text("queuePattern")
+    if bool(pattern) == bool(queues):
+        raise PipelineError("which queue? Give one of the options queue, queues and queuePattern")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise PipelineError(f"option queuePattern={pattern!r}: {error}") from None
+    return pattern
+
+
+def _group(options: _Options) -> str:
+    text = options.text("groupId")
+    try:
+        return group_name(text) if text else ""
+    except BadRequest as error:
+        raise PipelineError(f"option groupId: {error}") from None
+
+
+def _places(options: _Options, name: str, project: str, words: tuple[str, ...]) -> Places | None:
+    text = options.text(name)
+    if not text:
+        return None
+    if not text.startswith("{"):
+        return Places(_place(name, text, words))
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise PipelineError(f"option {name}: bad JSON: {error}") from None
+    places = {str(checked_name(queue, project)): _place(name, str(place), words) for queue, place in given.items()}
+    return Places(words[0], places)
+
+
+def _place(name: str, text: str, words: tuple[str, ...]) -> Place:
+    text = {"-2": EARLIEST, "-1": LATEST}.get(text, text)
+    if text in words:
+        return text
+    if not text.isdecimal():
+        raise PipelineError(
+            f"option {name}={text!r}: {', '.join(words)}, a number, or JSON with one of these per queue"
+        )
+    return int(text)

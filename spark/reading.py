@@ -1,0 +1,141 @@
+"""Reading a range of a queue on an executor: pages in, Arrow batches out, and what to say when some of it is gone.
+
+A range is frozen by the driver as [low, high). What is in it and was settled, expired or deleted is a hole and no
+loss. Loss is what the server names so (410), or another queue under the same name (409).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+from curbstone.spark import calls
+from curbstone.spark.columns import Columns, names_of
+from curbstone.spark.failure import DataLoss, PipelineError, Refused
+from curbstone.spark.options import ReadOptions
+from curbstone.spark.server import Server
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """The seqs of a queue that one task reads, or positions of its journal. `strict`: what is gone is an error."""
+
+    queue: str
+    epoch: str
+    low: int
+    high: int
+    strict: bool = True
+
+
+def data_loss(queue: str, group: str, low: int, high: int, why: str) -> DataLoss:
+    """Return the error that names a gap."""
+    reader = f" group={group}" if group else ""
+    return DataLoss(f"DATA_LOSS queue={queue}{reader} missing=[{low},{high}): {why}")
+
+
+def split(ranges: Sequence[Range], options: ReadOptions) -> list[Range]:
+    """Cut ranges into about as many as wanted: never more rows than `maxRecordsPerPartition`, in order."""
+    total = sum(one.high - one.low for one in ranges)
+    wanted = max(options.partitions_min, -(-total // options.per_partition))
+    pieces: list[Range] = []
+    for one in ranges:
+        rows = one.high - one.low
+        if rows <= 0:
+            continue
+        count = min(rows, max(-(-rows // options.per_partition), round(wanted * rows / total), 1))
+        edges = [one.low + rows * index // count for index in range(count + 1)]
+        pieces += [replace(one, low=low, high=high) for low, high in zip(edges, edges[1:], strict=False)]
+    return pieces
+
+
+def read_messages(part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a range, a batch per page; raise DataLoss, Refused, Unreachable."""
+    from curbstone.spark.arrow import arrow_schema, message_batch
+
+    if not isinstance(part, Range):
+        return  # Spark's own stand-in where there was nothing to read
+
+    server, schema = Server(options.address), arrow_schema(columns)
+    query: dict[str, Any] = {"limit": options.fetch_rows, "max_bytes": options.fetch_bytes}
+    if options.group:
+        query["group"] = options.group
+    if part.epoch:
+        query["epoch"] = part.epoch
+    names = names_of(columns)
+    if "body" not in names:
+        query["body"] = "false"
+    if not {"headers", "content_type"} & names:
+        query["headers"] = "false"
+    at = part.low
+    try:
+        while at < part.high:
+            try:
+                reply = calls.browse(server, part.queue, {**query, "from": at, "to": part.high})
+            except Refused as refused:
+                at = _behind_gap(refused, part, options, at)
+                continue
+            following = reply.number("Next-Offset")
+            if following <= at:
+                raise PipelineError(f"{part.queue}: the server's page from {at} leads back to {following}")
+            at = following
+            batch = message_batch(reply.body, part.queue, part.epoch, schema)
+            if batch.num_rows:
+                yield batch
+    finally:
+        server.close()
+
+
+def _behind_gap(refused: Refused, part: Range, options: ReadOptions, at: int) -> int:
+    """Return where to go on after the server said that some of the range is gone, or raise."""
+    if refused.status == calls.CONFLICT:
+        if not part.strict:
+            return part.high
+        why = "the queue was deleted and made anew; set failOnDataLoss=false to read the new one"
+        raise data_loss(part.queue, options.group, at, part.high, why) from None
+    if refused.status != calls.GONE:
+        raise refused
+    first = refused.members.get("first")
+    if not isinstance(first, int) or first <= at:
+        raise refused
+    if part.strict:
+        why = f"{_given_up(options)}; raise the queue's cap, or set failOnDataLoss=false"
+        raise data_loss(part.queue, options.group, at, min(first, part.high), why) from None
+    return first
+
+
+def _given_up(options: ReadOptions) -> str:
+    return "given up while the queue was full, or purged" if options.group else "no longer in the queue"
+
+
+def read_journal(part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Yield the events from position `low` up to `high`, -1: up to the end there is when it is reached."""
+    from curbstone.spark.arrow import arrow_schema, event_batch
+    from curbstone.spark.frames import read_events
+
+    server, schema = Server(options.address), arrow_schema(columns)
+    at = part.low
+    try:
+        while part.high < 0 or at < part.high:
+            query = {"from": at, "limit": options.fetch_rows, "max_bytes": options.fetch_bytes}
+            try:
+                reply = calls.journal(server, part.queue, query)
+            except Refused as refused:
+                at = _behind_gap(refused, part, options, at)
+                continue
+            following = reply.number("Next-Offset")
+            events = read_events(reply.body)
+            if part.high >= 0:
+                events = [event for event in events if event.position < part.high]
+            if events:
+                yield event_batch(events, part.queue, reply.headers.get("X-Curbstone-Epoch", part.epoch), schema)
+            if following <= at:
+                return
+            at = following
+    finally:
+        server.close()

@@ -1,0 +1,153 @@
+"""`curbstone pipeline report`: what happened in the queues, per minute, as Parquet and as one HTML page."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from curbstone.spark import jobs
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.figures import Minute, collect, events_of, minutes_of, published_of
+from curbstone.spark.lake import Lake
+from curbstone.spark.options import moment_ms, read_options
+from curbstone.spark.page import page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE, TABLE = "report.html", "report.parquet"
+TITLE = "Curbstone: queues by the minute"
+
+
+def report(
+    spark: SparkSession,
+    out: Path,
+    *,
+    options: Mapping[str, str] | None = None,
+    lake_path: str = "",
+    queues: Sequence[str] = (),
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    title: str = TITLE,
+) -> list[Minute]:
+    """Write `report.parquet` and `report.html` into the folder `out`; return the figures.
+
+    `options` are those of the data source, for the journals of a server that runs; `lake_path` is a lake that was
+    archived with its journal. `queues` (`project/queue`) and the times limit what is shown, not what is counted:
+    a message that was published before and settled within has its latency.
+    """
+    from pyspark.sql import functions as f
+
+    lake = Lake(spark, lake_path) if lake_path else None
+    jobs.say("reading the journal")
+    events = events_of(spark, options, lake)
+    published = published_of(events, lake)
+    if queues:
+        wanted = f.concat_ws("/", "project", "queue").isin(list(queues))
+        events, published = events.where(wanted), published.where(wanted)
+    events, published = events.cache(), published.cache()
+    try:
+        minutes = minutes_of(events, published)
+        if since_ms is not None:
+            minutes = minutes.where(f.unix_millis("minute") >= since_ms // 60_000 * 60_000)
+        if until_ms is not None:
+            minutes = minutes.where(f.unix_millis("minute") < until_ms)
+        rows = collect(minutes)
+    finally:
+        events.unpersist()
+        published.unpersist()
+        jobs.say_done()
+    out.mkdir(parents=True, exist_ok=True)
+    _write_table(rows, out / TABLE)
+    _replace(out / PAGE, page(rows, title, datetime.now(UTC)).encode())
+    return rows
+
+
+def _write_table(rows: Sequence[Minute], path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {
+        "str": pa.string(),
+        "datetime": pa.timestamp("us", tz="UTC"),
+        "int": pa.int64(),
+        "float | None": pa.float64(),
+    }
+    schema = pa.schema([pa.field(one.name, kinds[str(one.type)]) for one in dataclasses.fields(Minute)])
+    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    columns["minute"] = [_utc(moment) for moment in columns["minute"]]
+    temporary = path.with_name(path.name + ".new")
+    parquet.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
+    temporary.replace(path)
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line; ends the process with code 2 where it is wrong."""
+    parser = jobs.parser("report", "What happened in queues, per minute, as Parquet and as one HTML page.")
+    parser.add_argument("queues", nargs="*", metavar="QUEUE", help="queue, or project/queue, of a server that runs")
+    parser.add_argument("--lake", default="", metavar="DIR", help="a lake that `archive --journal` fills")
+    parser.add_argument("--out", type=Path, default=Path("report"), metavar="DIR", help="where it goes (report)")
+    parser.add_argument("--since", default="", metavar="TIME", help="from this minute on, as 2026-01-31T12:00:00Z")
+    parser.add_argument("--until", default="", metavar="TIME", help="before this minute")
+    parser.add_argument("--title", default=TITLE, help="the page's title")
+    parser.add_argument("--offline", action="store_true", help="only the lake, also for the queues named")
+    return parser.parse_args(given)
+
+
+def _job(known: argparse.Namespace) -> str:
+    from curbstone.spark.session import session
+
+    options = {
+        **jobs.source_options(known),
+        "queues": ",".join(known.queues),
+        "mode": "journal",
+        "failOnDataLoss": "false",
+    }
+    try:
+        if known.offline and not known.lake:
+            raise PipelineError("--offline needs --lake")
+        if not known.queues and not known.lake:
+            raise PipelineError("name queues, or a lake with --lake")
+        names = read_options(options, stream=False).queues if known.queues else ()
+        since, until = (moment_ms(text, name) if text else None for text, name in ((known.since, "--since"), (known.until, "--until")))  # fmt: skip # noqa: E501
+    except PipelineError as error:
+        raise jobs.Wrong(str(error)) from None
+    live = options if names and not known.offline else None
+    with session("curbstone report", verbose=known.verbose) as spark:
+        rows = report(
+            spark,
+            known.out,
+            options=live,
+            lake_path=known.lake,
+            queues=names,
+            since_ms=since,
+            until_ms=until,
+            title=known.title,
+        )
+    places = len({(row.project, row.queue) for row in rows})
+    return f"reported {len(rows):,} minutes of {places:,} queues: {known.out / PAGE}, {known.out / TABLE}"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    return jobs.run(_job, arguments(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

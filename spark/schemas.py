@@ -1,0 +1,100 @@
+"""The columns that are read and written, and their types."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from curbstone.spark.failure import PipelineError
+
+TEXT_MAP = MapType(StringType(), StringType())
+
+MESSAGES = StructType(
+    [
+        StructField("queue", StringType()),
+        StructField("epoch", StringType()),
+        StructField("seq", LongType()),
+        StructField("message_id", StringType()),
+        StructField("timestamp", TimestampType()),
+        StructField("content_type", StringType()),
+        StructField("headers", TEXT_MAP),
+        StructField("body", BinaryType()),
+        StructField("tries", IntegerType()),
+    ]
+)
+"""`queue` is `project/queue`; `epoch` is another one when a queue was deleted and made anew."""
+
+JOURNAL = StructType(
+    [
+        StructField("queue", StringType()),
+        StructField("epoch", StringType()),
+        StructField("position", LongType()),
+        StructField("event", StringType()),
+        StructField("seq", LongType()),
+        StructField("count", LongType()),
+        StructField("time", TimestampType()),
+        StructField("group", StringType()),
+        StructField("tries", IntegerType()),
+        StructField("due", TimestampType()),
+        StructField("bytes", LongType()),
+    ]
+)
+"""A row is about the `count` messages from `seq` on."""
+
+_BYTES = (StringType(), BinaryType())
+_WRITTEN: dict[str, tuple[DataType, ...]] = {
+    "body": _BYTES,
+    "value": _BYTES,
+    "queue": (StringType(),),
+    "headers": (TEXT_MAP,),
+    "content_type": (StringType(),),
+    "delay": (IntegerType(), LongType()),
+}
+
+
+def projected(full: StructType, wanted: StructType) -> StructType:
+    """Return what is to be read: `wanted`, if all of it is in `full`; raise PipelineError."""
+    known = {field.name: field for field in full.fields}
+    for field in wanted.fields:
+        if field.name not in known:
+            raise PipelineError(f"there is no column {field.name!r} to read; there are: {', '.join(known)}")
+        offered = known[field.name].dataType
+        if not _same(field.dataType, offered):
+            raise PipelineError(
+                f"column {field.name!r} is read as {offered.simpleString()}, not as {field.dataType.simpleString()}"
+            )
+    return wanted
+
+
+def check_written(schema: StructType, *, queue_given: bool) -> None:
+    """Raise PipelineError where these columns can't be written."""
+    names = [field.name for field in schema.fields]
+    for field in schema.fields:
+        types = _WRITTEN.get(field.name)
+        if types is None:
+            raise PipelineError(
+                f"column {field.name!r} can't be written; there are: {', '.join(_WRITTEN)} (drop or rename the others)"
+            )
+        if not any(_same(field.dataType, one) for one in types):
+            wanted = " or ".join(one.simpleString() for one in types)
+            raise PipelineError(f"column {field.name!r} is {field.dataType.simpleString()}; it must be {wanted}")
+    if "body" in names and "value" in names:
+        raise PipelineError("columns 'body' and 'value' are the same thing; give one of them")
+    if "body" not in names and "value" not in names:
+        raise PipelineError("there is no column 'body' (or 'value') to write")
+    if "queue" not in names and not queue_given:
+        raise PipelineError("where to? Give the option queue, or a column 'queue'")
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    """Say whether the types are the same but for what may be null."""
+    return bool(one.simpleString() == other.simpleString())

@@ -1,0 +1,201 @@
+"""A Curbstone server as the driver and the executors see it: HTTP with one kept connection, and retries.
+
+Every call made here may be repeated: reads have no side effects, acks are cumulative, parts replace themselves, and
+a commit is remembered by its transaction's id. So a call is tried again until `retry_s` are over while the server
+can't be reached, is starting or stopping (503), or has no room now (507). One object belongs to one thread; a
+pickled copy starts without a connection. The token is in no text that leaves here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.spark.failure import PipelineError, Refused, Unreachable
+
+RETRIED = {502, 503, 504, 507}
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 2.0
+
+
+class Secret:
+    """A text that shows itself nowhere."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***" if self._text else "none"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is and how long to try; `token` may be empty."""
+
+    url: str
+    token: Secret
+    request_s: float = 60.0
+    retry_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply that is no error."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        found = json.loads(self.body)
+        if not isinstance(found, dict):
+            raise PipelineError("the server's reply is not the JSON object of the contract")
+        return found
+
+    def number(self, header: str) -> int:
+        """Return the number in a header that must be there."""
+        text = self.headers.get(header, "")
+        if not text.isdecimal():
+            raise PipelineError(f"the server's reply has no header {header}")
+        return int(text)
+
+
+def queue_path(queue: str) -> str:
+    """Return the path of `project/queue`; raise PipelineError for a bad name."""
+    name = checked_name(queue)
+    return f"/v2/{name.project}/queues/{quote(name.queue, safe='')}"
+
+
+def checked_name(queue: str, project: str = "default") -> QueueName:
+    """Return the name in `queue` or `project/queue` form; raise PipelineError."""
+    try:
+        return parse_queue_name(queue, project)
+    except BadRequest as error:
+        raise PipelineError(str(error)) from None
+
+
+class Server:
+    """See the module's text."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __getstate__(self) -> Address:
+        return self.address
+
+    def __setstate__(self, address: Address) -> None:
+        self.address = address
+        self._connection = None
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, Any] | None = None,
+        *,
+        body: bytes = b"",
+        kind: str = "application/json",
+        accept: str = "application/json",
+        extra_s: float = 0,
+    ) -> Reply:
+        """Return the reply; raise Refused for an error, Unreachable where trying again did not help.
+
+        `extra_s` is what the server may take longer because it was asked to wait.
+        """
+        if query:
+            path += "?" + urlencode(query)
+        headers = {"Accept": accept}
+        if body:
+            headers["Content-Type"] = kind
+        if token := self.address.token.reveal():
+            headers["Authorization"] = f"Bearer {token}"
+        give_up = time.monotonic() + self.address.retry_s
+        pause = PAUSE_S_FIRST
+        while True:
+            try:
+                reply = self._once(method, path, body, headers, self.address.request_s + extra_s)
+                if reply.status < 400:
+                    return reply
+                failure: PipelineError = _refused(reply, self.address.url)
+                if reply.status not in RETRIED:
+                    raise failure
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                reason = str(error) or type(error).__name__
+                failure = Unreachable(f"can't reach {self.address.url}: {reason}")
+            if time.monotonic() + pause > give_up:
+                raise failure
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_S_MAX)
+
+    def json(self, method: str, path: str, query: dict[str, Any] | None = None, value: Any = None) -> dict[str, Any]:
+        """Call with a JSON body, or none; return the JSON object of the reply."""
+        body = b"" if value is None else json.dumps(value).encode()
+        return self.call(method, path, query, body=body).json()
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _once(self, method: str, path: str, body: bytes, headers: dict[str, str], timeout_s: float) -> Reply:
+        """One attempt; a kept connection that turns out to be closed counts as one more, at once."""
+        for attempt in range(2):
+            fresh = self._connection is None
+            connection = self._open()
+            connection.timeout = timeout_s
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout_s)
+            try:
+                connection.request(method, self._prefix + path, body or None, headers)
+                response = connection.getresponse()
+                return Reply(response.status, response.headers, response.read())
+            except (ConnectionError, http.client.BadStatusLine):
+                self.close()
+                if fresh or attempt:
+                    raise
+            except BaseException:
+                self.close()  # half a reply would be taken for the next one
+                raise
+        raise AssertionError("not reached")
+
+    def _open(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            parts = urlsplit(self.address.url)
+            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+            self._connection = kind(parts.hostname or "", parts.port, timeout=self.address.request_s)
+            self._connection.connect()
+            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._connection
+
+    @property
+    def _prefix(self) -> str:
+        return urlsplit(self.address.url).path.rstrip("/")
+
+
+def _refused(reply: Reply, url: str) -> Refused:
+    try:
+        members = json.loads(reply.body)
+        reason = str(members["detail"])
+    except (ValueError, KeyError, TypeError):
+        return Refused(reply.status, f"{url} answered {reply.status}", {})
+    return Refused(reply.status, reason, members)

@@ -1,0 +1,193 @@
+"""A Spark session for the jobs: the one that spark-submit set up, or a quiet local one.
+
+Locally Spark starts a Java process. It gets the Java that is found, the interpreter this runs in (Spark would take
+`python3` from the PATH), and a file for its noise in place of stderr.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from curbstone.spark.failure import PipelineError, last_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+JVM_FOLDERS = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/java")
+EXTRA_MISSING = "the pipeline needs Spark: pip install 'curbstone[spark]'"
+JAVA_MISSING = f"the pipeline needs Java {JAVA_MIN} or newer: set JAVA_HOME, or install one (openjdk-17-jre-headless)"
+
+_VERSION = re.compile(r'version "(\d+)')
+
+
+def missing_packages() -> list[str]:
+    """Return which parts of the extra are not installed."""
+    return [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+
+
+def find_java() -> Path | None:
+    """Return the home of a Java that is new enough: JAVA_HOME, then the PATH, then where systems keep them."""
+    homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
+    if on_path := shutil.which("java"):
+        homes.append(Path(on_path).resolve().parent.parent)
+    for folder in map(Path, JVM_FOLDERS):
+        if folder.is_dir():
+            homes += sorted(child for home in folder.iterdir() for child in (home, home / "Contents" / "Home"))
+    return next((home for home in homes if java_version(home) >= JAVA_MIN), None)
+
+
+def java_version(home: Path) -> int:
+    """Return the major version of the Java there, 0 where there is none that runs."""
+    try:
+        command = [str(home / "bin" / "java"), "-version"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = _VERSION.search(said)
+    return int(found[1]) if found else 0
+
+
+def submitted() -> bool:
+    """Say whether spark-submit started this process: Java and settings are then its business."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def check_installed() -> None:
+    """Raise PipelineError, in one line, where the extra or Java is missing; set up the environment for Java."""
+    if missing_packages():
+        raise PipelineError(EXTRA_MISSING)
+    if submitted():
+        return
+    home = find_java()
+    if home is None:
+        raise PipelineError(JAVA_MISSING)
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def local_settings(folder: Path) -> dict[str, str]:
+    """Return the settings of a local session that keeps what it writes in `folder`."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log4j = Path(__file__).with_name("log4j2.properties").resolve().as_uri()
+    return {
+        "spark.master": os.environ.get("CURBSTONE_SPARK_MASTER", "local[*]"),
+        "spark.driver.memory": os.environ.get("CURBSTONE_SPARK_MEMORY", "1g"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC -Duser.timezone=UTC",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+
+
+COMMON = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A queue named 0042 stays one.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # What every reader knows, and exact.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+@contextmanager
+def session(
+    name: str, *, verbose: bool = False, more: Mapping[str, str] | None = None, registered: bool = True
+) -> Iterator[SparkSession]:
+    """Open a session for a job, and stop it at the end; raise PipelineError where that can't be.
+
+    With `registered` False Spark has to find the data source by its name, as in anybody's session.
+    """
+    check_installed()
+    from curbstone.spark.source import register
+
+    with tempfile.TemporaryDirectory(prefix="curbstone-spark-", ignore_cleanup_errors=True) as text:
+        folder = Path(text)
+        settings = {**COMMON, **(more or {})}
+        if not submitted():
+            settings = {**local_settings(folder), **settings}
+        spark = _start(name, settings, folder / "spark.log" if not verbose and not submitted() else None)
+        if registered:
+            register(spark)
+        try:
+            yield spark
+        except Exception as error:
+            if verbose or not type(error).__module__.startswith(("pyspark", "py4j")):
+                raise
+            # Now: once Java has ended, such an error can't be shown any more.
+            raise PipelineError(last_line(error)) from None
+        finally:
+            spark.stop()
+            _end_java()
+
+
+def _start(name: str, settings: Mapping[str, str], log: Path | None) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with _stderr_to(log):
+            spark = builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        why = f" ({_end_of(log)})" if log else ""
+        raise PipelineError(f"Spark did not start: {error}{why}") from None
+    return spark
+
+
+def _end_java() -> None:
+    """End the Java process and wait for it, so that nothing of the job is left when the command returns."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    gateway.shutdown()
+    process.stdin.close()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+@contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    """Let a process that is started meanwhile write its stderr to a file."""
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _end_of(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+    return " ".join(line.strip() for line in lines if line.strip())[-300:]

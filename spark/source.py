@@ -1,0 +1,94 @@
+"""The data source `curbstone`: what Spark asks first. Options and columns are checked here, on the driver.
+
+Spark makes these objects often, in short-lived processes, and only to ask one question: making one does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from curbstone.spark import schemas
+from curbstone.spark.columns import Columns
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.options import JOURNAL, ReadOptions, read_options, write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from curbstone.spark.batch import BatchReader
+    from curbstone.spark.journal_stream import JournalStreamReader
+    from curbstone.spark.stream import StreamReader
+    from curbstone.spark.writing import BatchWriter, StreamWriter
+
+NAME = "curbstone"
+
+
+class CurbstoneDataSource(DataSource):
+    """`spark.read`, `readStream`, `write` and `writeStream` with `.format("curbstone")`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = options
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return _columns(read_options(self.options))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        from curbstone.spark.batch import BatchReader
+
+        options = read_options(self.options, stream=False)
+        return BatchReader(options, _names(options, schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader | JournalStreamReader:
+        options = read_options(self.options, stream=True)
+        names = _names(options, schema)
+        if options.mode == JOURNAL:
+            from curbstone.spark.journal_stream import JournalStreamReader
+
+            return JournalStreamReader(options, names)
+        from curbstone.spark.stream import StreamReader
+
+        return StreamReader(options, names)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from curbstone.spark.writing import BatchWriter
+
+        if overwrite:
+            raise PipelineError('a queue can\'t be overwritten; write with .mode("append")')
+        options = write_options(self.options, stream=False)
+        schemas.check_written(schema, queue_given=bool(options.queue))
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from curbstone.spark.writing import StreamWriter
+
+        if overwrite:
+            raise PipelineError('a queue can\'t be overwritten; write with .outputMode("append")')
+        options = write_options(self.options, stream=True)
+        schemas.check_written(schema, queue_given=bool(options.queue))
+        return StreamWriter(options)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("curbstone")` known to a session, also where Spark can't find it by itself."""
+    spark.dataSource.register(CurbstoneDataSource)
+
+
+def _columns(options: ReadOptions) -> StructType:
+    """Return the columns that these options give."""
+    if options.mode == JOURNAL:
+        return schemas.JOURNAL
+    left_out = {name for name, wanted in (("headers", options.headers), ("body", options.body)) if not wanted}
+    return StructType([field for field in schemas.MESSAGES.fields if field.name not in left_out])
+
+
+def _names(options: ReadOptions, schema: StructType) -> Columns:
+    fields = schemas.projected(_columns(options), schema).fields
+    return tuple((field.name, field.nullable) for field in fields)

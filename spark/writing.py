@@ -1,0 +1,217 @@
+"""Writing: each task stages its rows under names of its own, and the driver publishes all of them in one commit.
+
+A task that fails or runs twice leaves parts that no commit names. The id of the transaction decides what counts as
+the same: of a micro-batch it is the query's id and the batch's number, which a restart from the checkpoint repeats;
+of a batch it is the option `transactionId`, or a new one for each job. The server remembers what was committed, so
+the same commit again publishes nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from curbstone.spark import calls
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.frames import write_part
+from curbstone.spark.options import WriteOptions
+from curbstone.spark.server import Server, checked_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_BYTES = 16 << 20
+"""A part is sent when it has this many; the server takes up to 64 MiB."""
+
+_BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task staged, in order."""
+
+    transaction: str
+    parts: tuple[str, ...]
+    messages: int
+
+
+class _Stage:
+    """Collects frames for one task and sends them as parts."""
+
+    def __init__(self, options: WriteOptions, project: str, transaction: str, name: str) -> None:
+        self._options = options
+        self._project = project
+        self._server = Server(options.address)
+        self._transaction = transaction
+        self._name = name
+        self._frames: list[bytes] = []
+        self._bytes = 0
+        self._parts: list[str] = []
+        self._messages = 0
+        self.open = True
+        """False once the server said that this transaction is committed: all of it is there."""
+
+    def add(self, queue: str, bodies: list[bytes], blocks: list[bytes], delays: list[int]) -> None:
+        frame = write_part(queue, bodies, blocks, delays)
+        if self._frames and self._bytes + len(frame) > PART_BYTES:
+            self._send()
+        self._frames.append(frame)
+        self._bytes += len(frame)
+        self._messages += len(bodies)
+
+    def done(self) -> Staged:
+        if self._frames:
+            self._send()
+        self._server.close()
+        return Staged(self._transaction, tuple(self._parts), self._messages)
+
+    def _send(self) -> None:
+        part = f"{self._name}-{len(self._parts):05d}"
+        if self.open:
+            body = b"".join(self._frames)
+            self.open = calls.put_part(self._server, self._project, self._transaction, part, body)
+        self._parts.append(part)
+        self._frames, self._bytes = [], 0
+
+
+def _stage_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, project: str, stage: _Stage) -> Staged:
+    from curbstone.spark.arrow import Blocks
+
+    blocks = Blocks()
+    known: dict[str, str] = {}
+    for batch in batches:
+        if batch.num_rows:
+            _add_batch(batch, options, project, stage, blocks, known)
+    return stage.done()
+
+
+def _add_batch(
+    batch: pa.RecordBatch, options: WriteOptions, project: str, stage: _Stage, blocks: Any, known: dict[str, str]
+) -> None:
+    """Stage a batch of rows, a frame for each queue in it."""
+    from curbstone.spark.arrow import bytes_of, header_blocks
+
+    names = batch.schema.names
+    bodies = bytes_of(batch.column("body" if "body" in names else "value"))
+    if None in bodies:
+        raise PipelineError("a row's body is null; a message has a body, maybe an empty one")
+    made = header_blocks(batch, blocks)
+    delays = _delays(batch)
+    if "queue" not in names:
+        stage.add(checked_name(options.queue).queue, bodies, made, delays)  # type: ignore[arg-type]
+        return
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(batch.column("queue").to_pylist()):
+        queue = known.get(name)
+        if queue is None:
+            queue = known[name] = _target(name, options, project)
+        rows_of.setdefault(queue, []).append(row)
+    for queue, rows in rows_of.items():
+        picked = [[column[row] for row in rows] for column in (bodies, made, delays)]
+        stage.add(queue, picked[0], picked[1], picked[2])  # type: ignore[arg-type]
+
+
+def _target(name: str | None, options: WriteOptions, project: str) -> str:
+    """Return the queue, without its project, that a row names; a null means the option's."""
+    if name is None:
+        if not options.queue:
+            raise PipelineError("a row's queue is null, and there is no option queue")
+        return checked_name(options.queue).queue
+    found = checked_name(name, project)
+    if found.project != project:
+        raise PipelineError(f"a row is for {found}; one write goes to one project, here {project}")
+    return found.queue
+
+
+def _delays(batch: pa.RecordBatch) -> list[int]:
+    if "delay" not in batch.schema.names:
+        return [0] * batch.num_rows
+    delays = [delay or 0 for delay in batch.column("delay").to_pylist()]
+    if min(delays) < 0:
+        raise PipelineError("a row's delay is negative; it is in milliseconds, 0 or more")
+    return delays
+
+
+def _project(options: WriteOptions) -> str:
+    return checked_name(options.queue).project if options.queue else options.project
+
+
+def _task_name(run: str) -> str:
+    """Return the start of the names of this task's parts: in the order of the partitions, and of no other attempt."""
+    context = TaskContext.get()
+    if context is None:
+        raise PipelineError("writing runs in a Spark task")
+    return f"{context.partitionId():06d}-{context.attemptNumber()}-{context.taskAttemptId()}-{run}"
+
+
+def _commit(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:
+    staged = [message for message in messages if isinstance(message, Staged)]
+    parts = [part for message in staged for part in message.parts]
+    if not parts:
+        return  # nothing was written, so nothing need be remembered
+    server = Server(options.address)
+    try:
+        calls.commit(server, _project(options), staged[0].transaction, parts)
+    finally:
+        server.close()
+
+
+def _abort(options: WriteOptions, transaction: str) -> None:
+    """Free what is staged. What stays because this fails too is dropped by the server after a while."""
+    server = Server(options.address)
+    try:
+        calls.drop(server, _project(options), transaction)
+    except PipelineError:
+        pass
+    finally:
+        server.close()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame: all of it or nothing."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._run = uuid.uuid4().hex[:12]
+        self._transaction = options.transaction or f"spark-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        project = _project(self._options)
+        stage = _Stage(self._options, project, self._transaction, _task_name(self._run))
+        return _stage_rows(iterator, self._options, project, stage)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._options, self._transaction)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches, each all or nothing and once, however often it is repeated."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._run = uuid.uuid4().hex[:12]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY_ID) if context else None
+        batch = context.getLocalProperty(_BATCH_ID) if context else None
+        if not query or not batch:
+            raise PipelineError("Spark did not say which query and batch this task belongs to")
+        project = _project(self._options)
+        stage = _Stage(self._options, project, f"{query}:{batch}", _task_name(self._run))
+        return _stage_rows(iterator, self._options, project, stage)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        for transaction in {message.transaction for message in messages if isinstance(message, Staged)}:
+            _abort(self._options, transaction)

@@ -1,0 +1,82 @@
+"""Processes that run Spark: started, killed with all they started, waited for; and reading a lake without Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from pyarrow import dataset
+
+from tests.spark.kit import job_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+END_S_MAX = 300
+LOOK_S = 0.05
+
+
+def start(*command: str) -> subprocess.Popen[str]:
+    """Start a Python program in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env=job_environment() | {"PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
+        cwd=ROOT / "tests",
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def job(name: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start `curbstone pipeline …`."""
+    return start("-m", "curbstone", "pipeline", name, *arguments)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for the end; return the code, stdout and stderr."""
+    try:
+        out, err = process.communicate(timeout=END_S_MAX)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        raise
+    return process.returncode, out, err
+
+
+def run(process: subprocess.Popen[str]) -> str:
+    """Wait for a good end; return stdout."""
+    code, out, err = finish(process)
+    assert code == 0, f"code {code}: {out}{err}"
+    return out
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End it, the Java process and the workers as a power cut would."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for something that the process brings about."""
+    quiet = threading.Event()
+    for _ in range(int(END_S_MAX / LOOK_S)):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()
+        quiet.wait(LOOK_S)
+    raise AssertionError("it did not come about")
+
+
+def batches(lake: Path) -> int:
+    """Return how many batches of messages are in a lake."""
+    return len(list(lake.glob("messages/run=*/batch=*")))
+
+
+def bodies(lake: Path) -> list[str]:
+    """Return what every Parquet file of the lake holds, as a reader that knows nothing of Spark sees it."""
+    table = dataset.dataset(lake / "messages", format="parquet", partitioning="hive").to_table(["body"])
+    return sorted(body.decode() for body in table.column("body").to_pylist())

@@ -1,0 +1,73 @@
+"""What the tests of the pipeline share: whether Spark can run, its settings, and queues with messages in them."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from curbstone.spark import session
+from tests.server import clean_environment
+
+# The compiler that is quick to start, and the collector that needs no threads: tests are short.
+LOCAL = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def missing() -> str:
+    """Return why Spark can't run here, "" where it can."""
+    if names := session.missing_packages():
+        return f"{' and '.join(names)} not installed; `make test` does it"
+    return "" if session.find_java() else session.JAVA_MISSING
+
+
+def spark_environment() -> dict[str, str]:
+    """Return what a process that starts Spark gets in its environment, beside what it has."""
+    return {"CURBSTONE_SPARK_MASTER": "local[2]", "CURBSTONE_SPARK_MEMORY": "512m"}
+
+
+def job_environment() -> dict[str, str]:
+    """Return the whole environment of a job that runs in a process of its own."""
+    return clean_environment(**spark_environment())
+
+
+def call(url: str, method: str, path: str, value: Any = None) -> Any:
+    """Call the server's HTTP interface; return the JSON of the reply, None without any."""
+    body = None if value is None else json.dumps(value).encode()
+    request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            text = reply.read()
+    except urllib.error.HTTPError as error:
+        raise AssertionError(f"{method} {path}: {error.code} {error.read()!r}") from None
+    return json.loads(text) if text else None
+
+
+def make_queue(url: str, queue: str, **options: Any) -> None:
+    """Make `project/queue`."""
+    project, _, name = queue.partition("/")
+    call(url, "PUT", f"/v2/{project}/queues/{name}", options or None)
+
+
+def publish(url: str, queue: str, bodies: Sequence[str], **headers: str) -> None:
+    """Publish these bodies, in order."""
+    project, _, name = queue.partition("/")
+    for start in range(0, len(bodies), 1000):
+        batch = [{"Content-Type": "text/plain", **headers, "message": body} for body in bodies[start : start + 1000]]
+        call(url, "POST", f"/v2/{project}/queues/{name}/messages/batch", batch)
+
+
+def numbered(count: int, first: int = 0) -> list[str]:
+    """Return bodies that tell themselves apart."""
+    return [f"message {number:08d}" for number in range(first, first + count)]
+
+
+def group_of(url: str, queue: str, group: str) -> dict[str, Any]:
+    """Ask where a group stands."""
+    project, _, name = queue.partition("/")
+    found: dict[str, Any] = call(url, "GET", f"/v2/{project}/queues/{name}/groups/{group}")
+    return found

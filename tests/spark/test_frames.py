@@ -1,0 +1,90 @@
+"""Pages and parts: the bytes, and what Arrow makes of them. Needs no Java."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curbstone.core.headers import encode
+from curbstone.spark import frames
+from curbstone.spark.arrow import Blocks, arrow_schema, message_batch
+
+ALL = tuple((name, True) for name in ("seq", "timestamp", "content_type", "headers", "body", "tries"))
+PAIRS = st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3)
+ENTRIES = st.lists(st.tuples(st.integers(0, 1 << 41), PAIRS, st.binary(max_size=20)), max_size=8)
+
+
+def rows(page: bytes) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = message_batch(page, "p/q", "e", arrow_schema(ALL)).to_pylist()
+    return found
+
+
+def ms(row: dict[str, Any]) -> int:
+    return int(round(row["timestamp"].timestamp() * 1000))
+
+
+@given(st.lists(ENTRIES, max_size=4), st.booleans())
+def test_a_page_is_read_as_it_was_written(
+    contents: list[list[tuple[int, list[tuple[str, str]], bytes]]], masked: bool
+) -> None:
+    seq, page, wanted = 1, b"", []
+    for entries in contents:
+        packed = [(seq + index, at, encode(pairs), body) for index, (at, pairs, body) in enumerate(entries)]
+        mask = (0x5555).to_bytes(2, "little")[: (len(entries) + 7) // 8] if masked else b""
+        tries = [(index, 7) for index in range(len(entries)) if index % 4 == 0]
+        page += frames.write_page(seq, packed, mask=mask, tries=tries)
+        for index, (number, at, _, body) in enumerate(packed):
+            if masked and index % 2:
+                continue
+            headers: dict[str, str] = {}
+            for name, value in entries[index][1]:
+                headers.setdefault(name, value)
+            wanted.append(
+                (number, at, headers.pop("content-type", None), list(headers.items()), body, 0 if index % 4 else 7)
+            )
+        seq += len(entries) + 3
+    columns = ("content_type", "headers", "body", "tries")
+    found = [(row["seq"], ms(row), *[row[name] for name in columns]) for row in rows(page)]
+    assert found == wanted
+
+
+def test_entries_that_are_all_alike_are_read_as_the_others() -> None:
+    entries = [
+        (10 + 2 * index, 1_700_000_000_000 + index, b"content-type:a\n", b"%03d" % index) for index in range(300)
+    ]
+    alike = rows(frames.write_page(10, entries))
+    mixed = rows(frames.write_page(10, [*entries, (2000, 1, b"", b"another length")]))
+    assert alike == mixed[:-1]
+    assert [row["seq"] for row in alike] == list(range(10, 610, 2))
+
+
+def test_strange_headers_stay_as_they_came() -> None:
+    row = rows(frames.write_page(1, [(1, 1, b"a\\tb:c\nx:1\nx:2\n", b"")]))[0]
+    assert row["headers"] == [("a\\tb", "c"), ("x", "1")]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 40, -1])
+def test_bytes_that_are_no_page_are_refused(cut: int) -> None:
+    page = frames.write_page(1, [(1, 1, b"a:b\n", b"body")])
+    with pytest.raises(frames.BadPage):
+        frames.read_page(page[:cut])
+
+
+def test_a_part_is_as_the_contract_says() -> None:
+    part = frames.write_part("q", [b"one", b""], [b"a:b\n", b""], [0, 5000])
+    length, kind, _, name, first, entries, mask, tries = struct.unpack_from("<IBBHQIII", part)
+    assert (length, kind, name, first, entries, mask, tries) == (len(part) - 4, 2, 1, 0, 2, 0, 0)
+    assert part[28:29] == b"q"
+    assert struct.unpack_from("<IIQIHH", part, 29) == (31, 0, 0, 4, 0, 0)
+    assert part[53:60] == b"a:b\none"
+    assert struct.unpack_from("<IIQIHH", part, 60) == (24, 1, 5000, 0, 0, 0)
+
+
+def test_a_content_type_of_its_own_column_wins() -> None:
+    blocks = Blocks()
+    assert blocks.of("text/csv", [("content-type", "no"), ("a:", "b")]) == b"content-type:text/csv\na\\c:b\n"
+    assert blocks.of(None, [("content-type", "kept")]) == b"content-type:kept\n"

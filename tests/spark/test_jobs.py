@@ -1,0 +1,136 @@
+"""archive, report and replay: what they leave behind, and how their commands end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from curbstone.spark import jobs as command
+from curbstone.spark.archive import archive
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.replay import Filter, replay
+from curbstone.spark.report import PAGE, TABLE, report
+from tests.server import ServerProcess
+from tests.spark import jobs
+from tests.spark.kit import call, make_queue, numbered, publish
+
+QUEUE = "shop/0042"
+
+
+@pytest.fixture
+def options(server: ServerProcess) -> dict[str, str]:
+    make_queue(server.url, QUEUE)
+    return {"url": server.url, "queues": QUEUE, "retryTimeout": "10", "failOnDataLoss": "false"}
+
+
+def settle(server: ServerProcess, count: int) -> None:
+    path = "/v2/shop/queues/0042/messages"
+    leased = call(server.url, "POST", f"{path}/lease", {"count": count})["messages"]
+    tokens = [message["ackId"] for message in leased]
+    call(server.url, "POST", f"{path}/nack", {"ackIds": tokens[:1], "delay": 0, "reject": True})
+    assert call(server.url, "POST", f"{path}/ack", {"ackIds": tokens[1:]})["settled"] == count - 1
+
+
+def test_from_queue_to_lake_to_report_to_queue(
+    spark: Any, server: ServerProcess, options: dict[str, str], tmp_path: Path
+) -> None:
+    lake, out = tmp_path / "lake", tmp_path / "out"
+    publish(server.url, QUEUE, numbered(300), **{"x-msg-x-a": "b"})
+    settle(server, 51)
+    done = archive(spark, str(lake), options, once=True, journal=True)
+    assert (done.messages, done.gaps) == (300 - 51, [])
+    publish(server.url, QUEUE, numbered(20, 300))
+    assert archive(spark, str(lake), options, once=True, journal=True).messages == 20
+    assert jobs.bodies(lake) == sorted(numbered(320)[51:])
+    assert list(lake.glob("messages/run=*/batch=*/project=shop/queue=0042/date=*/*.parquet"))
+
+    rows = report(spark, out, options=options, lake_path=str(lake))
+    mine = [row for row in rows if not row.group]
+    assert {(row.project, row.queue) for row in rows} == {("shop", "0042")}
+    assert [sum(getattr(row, name) for row in mine) for name in ("published", "settled", "rejected")] == [320, 50, 1]
+    assert mine[-1].backlog == 320 - 51
+    assert sum(row.bytes for row in mine) == 320 * len(numbered(1)[0])
+    latencies = [row for row in mine if row.p50_ms is not None]
+    assert latencies and all(0 <= row.p50_ms <= row.p95_ms <= row.p99_ms for row in latencies)  # type: ignore[operator]
+    assert sum(row.settled for row in rows if row.group == "archive") == 320 - 51
+    assert parquet.read_table(out / TABLE).num_rows == len(rows)
+    page = (out / PAGE).read_text(encoding="utf-8")
+    assert "shop/0042" in page and "<svg" in page
+    assert not re.search(r"(?:src|href)=\"(?!#)|@import|url\(|<script", page), "the page loads nothing"
+
+    make_queue(server.url, "shop/again")
+    target = {"url": server.url, "queue": "shop/again"}
+    late = Filter(queues=(QUEUE,), where="seq > 300 AND headers['x-msg-x-a'] IS NULL")
+    assert replay(spark, str(lake), "late", target, late, dry_run=True).messages == 20
+    assert call(server.url, "GET", "/v2/shop/queues/again")["rdy"] == 0
+    assert not replay(spark, str(lake), "late", target, late).repeated
+    assert replay(spark, str(lake), "late", target, late).repeated
+    replayed = call(server.url, "GET", "/v2/shop/queues/again/messages?limit=100")["messages"]
+    assert [message["message"] for message in replayed] == numbered(20, 300)
+    assert replayed[0]["x-replayed-from"] == f"{QUEUE}/301"
+    with pytest.raises(PipelineError, match="--where"):
+        replay(spark, str(lake), "bad", target, Filter(where="no_such_column = 1"))
+
+
+def test_what_was_lost_is_a_gap_in_the_lake(spark: Any, server: ServerProcess, tmp_path: Path) -> None:
+    make_queue(server.url, QUEUE, cap="512KiB")
+    options = {"url": server.url, "queues": QUEUE, "failOnDataLoss": "false"}
+    lake = tmp_path / "lake"
+    publish(server.url, QUEUE, ["first"])
+    archive(spark, str(lake), options, once=True)
+    call(server.url, "PUT", "/v2/shop/queues/0042/groups/archive", {"on_full": "skip"})
+    for start in range(0, 4000, 100):
+        publish(server.url, QUEUE, [f"{body} {'x' * 200}" for body in numbered(100, start)])
+        settle(server, 100)
+    lost = call(server.url, "GET", "/v2/shop/queues/0042/groups/archive")["lost"]
+    done = archive(spark, str(lake), options, once=True)
+    assert lost > 0
+    assert done.messages == 4000 - lost
+    [gap] = [json.loads(path.read_text()) for path in (lake / "_gaps").glob("*.json")]
+    assert (gap["queue"], gap["lost"], gap["from"]) == (QUEUE, lost, 2)
+
+
+def test_sigterm_ends_an_archive_cleanly(server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
+    publish(server.url, QUEUE, numbered(10))
+    lake = tmp_path / "lake"
+    running = jobs.job("archive", QUEUE, "--server", server.url, "--lake", str(lake), "--every", "0")
+    jobs.until(lambda: jobs.batches(lake) == 1, running)
+    os.kill(running.pid, signal.SIGTERM)
+    code, out, err = jobs.finish(running)
+    assert (code, out) == (0, "archived 10 messages in 1 batches\n"), err
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "line"),
+    [
+        ("archive", ["a b", "--lake", "x"], "bad queue name"),
+        ("archive", ["a"], "--lake"),
+        ("report", [], "name queues, or a lake"),
+        ("report", ["a", "--since", "soon"], "--since='soon'"),
+        ("replay", ["a b", "--lake", "x"], "a replay's name"),
+    ],
+)
+def test_a_wrong_command_line_is_code_2(job: str, arguments: list[str], line: str) -> None:
+    code, out, err = jobs.finish(jobs.job(job, *arguments))
+    assert (code, out) == (command.WRONG, "")
+    assert line in err.splitlines()[-1]
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from curbstone.spark import session
+
+    monkeypatch.setattr(session, "JVM_FOLDERS", ())
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PipelineError, match="needs Java 17 or newer"):
+        session.check_installed()
+    monkeypatch.setattr(session, "missing_packages", lambda: ["pyspark"])
+    with pytest.raises(PipelineError, match=r"pip install 'curbstone\[spark\]'"):
+        session.check_installed()

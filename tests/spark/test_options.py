@@ -1,0 +1,91 @@
+"""Options, offsets and gaps: what is checked and computed on the driver. Needs no Java."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from curbstone.spark.failure import PipelineError, Refused, last_line
+from curbstone.spark.lake import gaps_between
+from curbstone.spark.options import read_options, write_options
+from curbstone.spark.reading import Range, split
+from curbstone.spark.stream import shares
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "which queue?"),
+        ({"queue": "a", "queues": "b"}, "options queue and queues"),
+        ({"queue": "a", "maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger='0': a whole number, 1 or more"),
+        ({"queue": "a", "failOnDataLoss": "maybe"}, "true or false"),
+        ({"queue": "a", "startingTimestamp": "soon"}, "milliseconds since 1970, or a time as"),
+        ({"queue": "a", "url": "http://me:pw@host"}, "no user or password in it"),
+        ({"queue": "a", "url": "ftp://host"}, "http://host:port"),
+        ({"queue": "a", "startingOffsets": "latest"}, "needs groupId"),
+        ({"queue": "a", "endingOffsets": "5"}, "a stream has no end"),
+        ({"queue": "a", "mode": "journal", "groupId": "g"}, "mode=journal takes"),
+        ({"queuePattern": "("}, "option queuePattern"),
+        ({"queue": "a", "tokenFile": "/does/not/exist"}, "No such file"),
+    ],
+)
+def test_bad_options_of_a_stream_are_named(options: dict[str, str], line: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        read_options(options, stream=True)
+    assert line in str(caught.value)
+    assert "pw@" not in str(caught.value)
+
+
+def test_options_are_spelt_in_any_case_and_places_given_per_queue() -> None:
+    options = read_options({"QUEUES": "a,shop/b", "startingoffsets": '{"a": 5, "shop/b": -2}', "GroupID": "g"})
+    assert options.queues == ("default/a", "shop/b")
+    assert options.start is not None
+    assert (options.start.of("default/a"), options.start.of("shop/b")) == (5, "earliest")
+
+
+def test_a_token_shows_nowhere_and_comes_along(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cr3t\n")
+    for options in ({"token": "s3cr3t"}, {"tokenFile": str(tmp_path / "token")}):
+        found = write_options({"queue": "a", **options}, stream=False)
+        assert "s3cr3t" not in repr(found)
+        assert pickle.loads(pickle.dumps(found)).address.token.reveal() == "s3cr3t"
+
+
+def test_ranges_are_cut_in_order_and_no_larger_than_wanted() -> None:
+    options = read_options({"queue": "a", "maxRecordsPerPartition": "100", "minPartitions": "4"})
+    pieces = split([Range("a", "e", 1, 251), Range("b", "e", 5, 5), Range("c", "e", 7, 17)], options)
+    assert [(piece.queue, piece.low, piece.high) for piece in pieces] == [
+        ("a", 1, 63),
+        ("a", 63, 126),
+        ("a", 126, 188),
+        ("a", 188, 251),
+        ("c", 7, 17),
+    ]
+
+
+def test_a_batch_is_shared_in_proportion() -> None:
+    assert shares({"a": 5, "b": 0}, 10) == {"a": 5, "b": 0}
+    assert shares({"a": 900, "b": 100}, 100) == {"a": 90, "b": 10}
+    assert shares({"a": 1_000_000, "b": 1}, 100) == {"a": 99, "b": 1}
+    assert sum(shares({str(number): 3 for number in range(50)}, 10).values()) == 10
+
+
+def test_a_gap_is_what_was_lost_between_two_batches() -> None:
+    place = {"next": 100, "epoch": "e", "floor": 0, "lost": 0}
+    assert gaps_between({"p/q": place}, {"p/q": {**place, "next": 200}}) == []
+    gap = gaps_between({"p/q": place}, {"p/q": {"next": 500, "epoch": "e", "floor": 300, "lost": 150}})[0]
+    assert str(gap) == "p/q: 150 messages between 100 and 299 were lost"
+    anew = gaps_between({"p/q": place}, {"p/q": {**place, "next": 5, "epoch": "f"}})[0]
+    assert anew.made_anew
+
+
+def test_our_line_is_found_in_what_spark_makes_of_it() -> None:
+    wrapped = RuntimeError(
+        f"Job aborted\n  curbstone.spark.failure.DataLoss: {PipelineError('DATA_LOSS queue=a')}\n at x"
+    )
+    assert last_line(wrapped) == "DATA_LOSS queue=a"
+    assert last_line(ValueError("one\ntwo")) == "ValueError: one"
+    again = pickle.loads(pickle.dumps(Refused(410, "gone", {"first": 5})))
+    assert (again.status, again.members, str(again)) == (410, {"first": 5}, "curbstone: gone")

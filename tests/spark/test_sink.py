@@ -1,0 +1,112 @@
+"""Writing into queues: all of it or nothing, and once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curbstone.spark.failure import last_line
+from tests.server import ServerProcess
+from tests.spark.kit import call, make_queue, numbered, publish
+
+QUEUE = "shop/out"
+
+
+@pytest.fixture(autouse=True)
+def queues(server: ServerProcess) -> None:
+    make_queue(server.url, QUEUE)
+    make_queue(server.url, "shop/in")
+
+
+def write(frame: Any, server: ServerProcess, **options: object) -> None:
+    target = {"url": server.url, "queue": QUEUE, "retryTimeout": 5, **options}
+    frame.write.format("curbstone").options(**target).mode("append").save()
+
+
+def held(server: ServerProcess, queue: str = "out") -> list[dict[str, Any]]:
+    found = call(server.url, "GET", f"/v2/shop/queues/{queue}/messages?limit=1000")["messages"]
+    return [message for message in found if isinstance(message, dict)]
+
+
+def test_a_row_becomes_a_message_with_all_that_it_says(spark: Any, server: ServerProcess) -> None:
+    rows = [("a", None, {"x-msg-x-n": "1"}, "text/csv", 0), ("b", "shop/in", None, None, 3_600_000)]
+    write(spark.createDataFrame(rows, "value STRING, queue STRING, headers MAP<STRING,STRING>, content_type STRING, delay LONG"), server)  # fmt: skip # noqa: E501
+    first, second = held(server)[0], held(server, "in")[0]
+    assert (first["message"], first["Content-Type"], first["x-msg-x-n"]) == ("a", "text/csv", "1")
+    assert second["message"] == "b"
+    assert call(server.url, "GET", "/v2/shop/queues/in")["delayed"] == 1
+
+
+def test_what_was_read_can_be_written_in_its_order(spark: Any, server: ServerProcess) -> None:
+    publish(server.url, "shop/in", numbered(500), **{"x-msg-x-a": "b"})
+    read = spark.read.format("curbstone").options(url=server.url, queue="shop/in", minPartitions=3).load()
+    write(read.select("body", "headers", "content_type"), server)
+    assert [message["message"] for message in held(server)] == numbered(500)
+    assert {message["x-msg-x-a"] for message in held(server)} == {"b"}
+
+
+def test_a_job_that_fails_leaves_nothing(spark: Any, server: ServerProcess) -> None:
+    frame = (
+        spark.range(1000)
+        .repartition(2)
+        .selectExpr("IF(id = 777, raise_error('broken row'), CAST(id AS STRING)) AS body")
+    )
+    with pytest.raises(Exception, match="broken row"):
+        write(frame, server)
+    with pytest.raises(Exception, match="shop/nowhere"):
+        write(spark.createDataFrame([("x", "shop/out"), ("y", "shop/nowhere")], "body STRING, queue STRING"), server)
+    assert held(server) == []
+
+
+def test_the_same_transaction_again_is_nothing(spark: Any, server: ServerProcess) -> None:
+    for _ in range(2):
+        write(spark.createDataFrame([("once",)], "body STRING"), server, transactionId="load-2026-01")
+    assert [message["message"] for message in held(server)] == ["once"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "line"),
+    [
+        ("body STRING, price LONG", {}, "column 'price' can't be written; there are: body, value, queue"),
+        ("body LONG", {}, "column 'body' is bigint; it must be string or binary"),
+        ("queue STRING", {}, "there is no column 'body' (or 'value')"),
+        ("body STRING", {"queue": ""}, "where to? Give the option queue, or a column 'queue'"),
+        ("body STRING", {"queues": "a,b"}, "unknown option 'queues'; did you mean queue?"),
+    ],
+)
+def test_what_can_not_be_written_is_refused_at_once(
+    spark: Any, server: ServerProcess, columns: str, options: dict[str, object], line: str
+) -> None:
+    with pytest.raises(Exception) as caught:
+        write(spark.createDataFrame([], columns), server, **options)
+    assert line in last_line(caught.value)
+
+
+def test_a_queue_is_not_overwritten(spark: Any, server: ServerProcess) -> None:
+    frame = spark.createDataFrame([("x",)], "body STRING")
+    with pytest.raises(Exception) as caught:
+        frame.write.format("curbstone").options(url=server.url, queue=QUEUE).mode("overwrite").save()
+    assert 'write with .mode("append")' in last_line(caught.value)
+
+
+def test_a_stream_writes_each_batch_once_however_often_it_is_run(
+    spark: Any, server: ServerProcess, tmp_path: Path
+) -> None:
+    publish(server.url, "shop/in", numbered(300))
+
+    def run() -> None:
+        source = {"url": server.url, "queue": "shop/in", "groupId": "copy", "maxOffsetsPerTrigger": 100}
+        target = {"url": server.url, "queue": QUEUE, "checkpointLocation": str(tmp_path / "check")}
+        stream = spark.readStream.format("curbstone").options(**source).load().select("body")
+        query = stream.writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
+        assert query.awaitTermination(90)
+
+    run()
+    # Spark believes again that the last batch was not done, as after a crash right behind the commit.
+    (tmp_path / "check" / "commits" / "2").unlink()
+    (tmp_path / "check" / "commits" / ".2.crc").unlink()
+    publish(server.url, "shop/in", numbered(10, 300))
+    run()
+    assert [message["message"] for message in held(server)] == numbered(310)
