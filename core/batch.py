@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -181,6 +182,9 @@ class Batch:
             publish = inbox[0]
             if publish.refusal is not None:
                 self.taken.append(Taken(inbox.popleft(), 0, 0))
+            elif publish.on_room is not None:
+                if not self._keep_room(publish, publish.on_room, budget):
+                    break
             elif publish.atomic_bytes or publish.settles or publish.is_promised:
                 if not self._take_whole(publish, room, budget):
                     break
@@ -221,6 +225,21 @@ class Batch:
         self._released_part += released_part
         self._records_bytes += len(released_part)
         self._take_messages(publish, 0, publish.messages)
+        return False
+
+    def _keep_room(self, publish: Publish, on_room: Callable[[], None], budget: int) -> bool:
+        """Keep room for a transaction that waits in its place; True where it was refused."""
+        size = publish.atomic_bytes
+        if self.messages or publish.has_room:
+            return False
+        if publish.messages and not self._has_room(size, budget):
+            return self._blocked(publish, size)
+        if publish.messages:
+            publish.reserved = size
+            self._writer.reserve_again(size)
+        publish.has_room = True
+        self._queue.cleaner.unblocked()
+        self._queue.host.call_soon(on_room)
         return False
 
     def _take_some(self, publish: Publish, room: int, budget: int) -> bool:

@@ -50,11 +50,14 @@ class Publish:
 
     __slots__ = (
         "atomic_bytes",
+        "has_room",
+        "is_sealed",
         "key",
         "mark",
         "messages",
         "next",
         "on_done",
+        "on_room",
         "records",
         "refusal",
         "released",
@@ -79,6 +82,11 @@ class Publish:
         self.tx = 0
         """Number in the broker's journal: it has been promised, and is never refused."""
         self.reserved = 0
+        self.on_room: Callable[[], None] | None = None
+        """It keeps its place, and what comes behind it waits; called once when room is kept for it."""
+        self.has_room = False
+        self.is_sealed = False
+        """It is being written to the broker's journal: it may have been promised."""
         self.mark: StagedMark | None = None
         """What is noted in the same batch where these are messages of a staged transaction: promised likewise."""
         self.key: tuple[bytes, bytes] | None = None
@@ -94,4 +102,4 @@ class Publish:
     @property
     def is_promised(self) -> bool:
         """Whether it has happened already, elsewhere on disk: it is written sooner or later, and never refused."""
-        return bool(self.tx) or self.mark is not None
+        return bool(self.tx) or self.is_sealed or self.mark is not None

@@ -68,15 +68,15 @@ class Skipping:
         run = queue.pending.runs.at_or_after(first)
         while run is not None:
             is_boundary = last is not None and run.segment is not last.segment
-            if is_boundary and self._is_enough(size, largest, live - freed, freed):
+            if is_boundary and freed >= size and self._fits(size, largest, live - freed):
                 break
             freed += _freed(run, queue.meta.skips)
             last = run
             run = queue.pending.runs.at_or_after(run.last + 1)
-        return last.last + 1 if last is not None and self._is_enough(size, largest, live - freed, freed) else 0
+        return last.last + 1 if last is not None and freed and self._fits(size, largest, live - freed) else 0
 
-    def _is_enough(self, size: int, largest: int, live: int, freed: int) -> bool:
-        return freed >= size and self._queue.log.fits_compacted(size, live, largest)
+    def _fits(self, size: int, largest: int, live: int) -> bool:
+        return self._queue.log.fits_compacted(size, live, largest)
 
 
 def _freed(run: Run, names: frozenset[str]) -> int:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Consumer, Done
 from curbstone.core.dead import dead_letter
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery, Unavailable
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
 from curbstone.core.format import BATCH_BYTES, Reason, entry_bytes
-from curbstone.core.journal import Part
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import parse_queue_name
 from curbstone.core.pending import RELEASE_BYTES
 from curbstone.core.publish import Publish, Release, Settle
+from curbstone.core.spread import Spread
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -23,7 +23,7 @@ Undo = Callable[[list[Delivery]], None]
 SETTLE_BYTES = 96
 
 
-class _Share:
+class Share:
     """What the transaction does to one queue."""
 
     def __init__(self, queue: Queue) -> None:
@@ -65,7 +65,7 @@ class Transaction:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._shares: dict[Queue, _Share] = {}
+        self._shares: dict[Queue, Share] = {}
         self._wishes: list[_Wish] = []
         self._dead: list[tuple[Queue, Reason, int]] = []
 
@@ -97,10 +97,10 @@ class Transaction:
             asked.add(seq)
         self._wishes.append(_Wish(consumer, seqs, kind, delay_ms, error))
 
-    def _share(self, queue: Queue) -> _Share:
+    def _share(self, queue: Queue) -> Share:
         share = self._shares.get(queue)
         if share is None:
-            share = self._shares[queue] = _Share(queue)
+            share = self._shares[queue] = Share(queue)
         return share
 
     # --- commit
@@ -122,7 +122,7 @@ class Transaction:
             publish.settles, publish.releases = share.settles, share.releases
             queue.writer.publish(publish)
         else:
-            _Spread(self._broker, shares, done).begin()
+            Spread(self._broker, shares, done).begin()
 
     def _check(self) -> CurbstoneError | None:
         for queue, share in self._shares.items():
@@ -195,86 +195,3 @@ class Transaction:
             on_done(error)
 
         return done
-
-
-class _Spread:
-    """A transaction over several queues: room is reserved, the journal written, then each queue's part."""
-
-    def __init__(self, broker: Broker, shares: dict[Queue, _Share], on_done: Done) -> None:
-        self._broker = broker
-        self._shares = shares
-        self._on_done = on_done
-        self._reserved: list[Queue] = []
-        self._left = 0
-        self._tx = 0
-
-    def begin(self) -> None:
-        """Reserve room in every queue, then write the journal."""
-        for queue, share in self._shares.items():
-            if not queue.opening.is_open:
-                queue.opening.when_open(self.begin_again)
-                return
-            if share.messages and not queue.writer.reserve(share.size):
-                self._no_room(queue, share)
-                return
-            if share.messages:
-                self._reserved.append(queue)
-        parts = [
-            Part(
-                int(queue.uid, 16),
-                share.messages,
-                [(s.group, s.reason, [d.message.seq for d in s.deliveries]) for s in share.settles],
-                [record for release in share.releases for record in release.records],
-            )
-            for queue, share in self._shares.items()
-        ]
-        self._broker.journal.write(parts, self._journaled)
-
-    def begin_again(self, error: CurbstoneError | None) -> None:
-        """Something that was waited for has come: start over."""
-        self._give_back()
-        if error is None:
-            self.begin()
-        else:
-            self._fail(error)
-
-    def _no_room(self, queue: Queue, share: _Share) -> None:
-        """Let the queue's cleaner work by way of a publish that must wait for the same room."""
-        self._give_back()
-        if not queue.reading.can_make_room(share.size):
-            cap = queue.options.cap
-            self._fail(QueueFull(f"queue {queue.name} is at its cap of {cap} bytes"))
-            return
-        queue.dirty()
-        self._broker.host.call_later(1, self.begin)
-
-    def _give_back(self) -> None:
-        for queue in self._reserved:
-            queue.writer.unreserve(self._shares[queue].size)
-        self._reserved = []
-
-    def _fail(self, error: CurbstoneError) -> None:
-        for share in self._shares.values():
-            for end in share.ends:
-                end.undo(end.deliveries)
-        self._broker.host.call_soon(lambda: self._on_done(error))
-
-    def _journaled(self, tx: int, error: BaseException | None) -> None:
-        if error is not None:
-            self._give_back()
-            self._fail(Unavailable(f"the journal can't be written: {error}"))
-            return
-        self._tx = tx
-        self._left = len(self._shares)
-        for queue, share in self._shares.items():
-            publish = Publish(share.messages, self._part_done, share.size)
-            publish.settles, publish.releases = share.settles, share.releases
-            publish.tx = tx
-            publish.reserved = share.size if share.messages else 0
-            queue.writer.publish(publish)
-
-    def _part_done(self, _error: CurbstoneError | None, _first: int, _count: int) -> None:
-        self._broker.journal.part_done(self._tx)
-        self._left -= 1
-        if not self._left:
-            self._on_done(None)

@@ -122,7 +122,7 @@ class Writer:
         return True
 
     def reserve_again(self, size: int) -> None:
-        """Keep bytes free that were reserved before a restart."""
+        """Keep bytes free that are known to be there, or were kept before a restart."""
         self._reserved += size
 
     @property

@@ -14,7 +14,7 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from curbstone.core.queue import Queue
 from curbstone.core.reading_groups import EARLIEST, LATEST, GroupInfo, Since, Start
-from tests.core.lab import Lab, Peer, numbered
+from tests.core.lab import Lab, Peer, message, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
@@ -279,6 +279,18 @@ def test_a_group_that_skips_loses_the_oldest_and_only_what_is_needed(how: str) -
     assert queue.reading.info("g") == info
     assert queue.reading.info("late") == late
     assert lab.held(queue) <= queue.options.cap
+
+
+def test_a_group_that_skips_makes_room_for_a_list_nearly_as_large_as_what_it_holds() -> None:
+    lab = Lab(cap=512 * 1024)
+    queue = lab.queue()
+    declare(lab, queue, skips=True)
+    for _ in range(5):
+        ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 255) for _ in range(500)], atomic=True)
+        assert error is None
+        lab.pop_all(queue)
+    info = queue.reading.info("g")
+    assert info.lost == info.position - 1 == 2000
 
 
 def test_what_others_wait_for_is_not_given_up() -> None:

@@ -333,3 +333,55 @@ def test_transactions_of_one_turn_are_all_committed() -> None:
     lab.settle()
     assert done == [None] * 30
     assert sorted(lab.bodies(first)) == sorted(lab.bodies(second)) == sorted(b"%d" % number for number in range(30))
+
+
+@HOWS
+def test_what_is_published_after_a_commit_comes_after_it_in_every_queue(how: str) -> None:
+    lab = Lab()
+    first, second = two(lab)
+    lab.publish(first, "before")
+    answers: list[object] = []
+    transaction = lab.broker.transaction()
+    transaction.publish(first, message("in it"))
+    transaction.publish(second, message("in it"))
+    transaction.commit(answers.append)
+    for queue in (first, second):
+        queue.publish([message("after")], lambda *answer: answers.append(answer))
+    lab.settle()
+    assert answers.count(None) == 1 and len(answers) == 3
+    lab.restart(how)
+    assert lab.bodies(lab.again(first)) == [b"before", b"in it", b"after"]
+    assert lab.bodies(lab.again(second)) == [b"in it", b"after"]
+
+
+def test_transactions_over_the_same_full_queues_are_all_answered() -> None:
+    lab = Lab()
+    first, second = two(lab, cap=64 * 1024)
+    answers: list[CurbstoneError | None] = []
+    for number in range(60):
+        transaction = lab.broker.transaction()
+        for queue in (first, second)[:: 1 if number % 2 else -1]:
+            transaction.publish(queue, message(b"x" * 2000))
+        transaction.commit(answers.append)
+        first.publish([message("alone")], lambda *_: None)
+    lab.settle()
+    assert len(answers) == 60 and {type(answer) for answer in answers} == {type(None), QueueFull}
+    taken = answers.count(None)
+    assert [lab.bodies(queue).count(b"x" * 2000) for queue in (first, second)] == [taken, taken]
+    assert first.writer.reserved == second.writer.reserved == 0
+
+
+def test_a_queue_deleted_while_a_transaction_waits_for_room_ends_it() -> None:
+    lab = Lab()
+    first, second = two(lab, cap=64 * 1024)
+    answers: list[CurbstoneError | None] = []
+    transaction = lab.broker.transaction()
+    transaction.publish(first, message("a"))
+    transaction.publish(second, message("b"))
+    transaction.commit(answers.append)
+    lab.broker.delete(second.name, lambda _: None)
+    lab.settle()
+    lab.pass_time(100)
+    assert len(answers) == 1
+    assert lab.bodies(first) == ([b"a"] if answers[0] is None else [])
+    assert first.writer.reserved == 0
