@@ -68,11 +68,6 @@ def _stomp_session(
                 [(source, line) for line in lines[:20]] + [(other, line) for line in more], name, unanswered
             )
             source.give_back(lines[20:])
-            if more:  # what is sent behind such a COMMIT without waiting for its receipt may overtake it
-                peer.send(data)
-                if _wait_for_all(peer, unanswered):
-                    return True
-                continue
         else:
             source.sending(lines, name)
             unanswered |= {line.value: [(source, line)] for line in lines}
@@ -81,14 +76,6 @@ def _stomp_session(
             peer.send(data)
         if _stomp_answers(peer.read(), unanswered):
             return True
-
-
-def _wait_for_all(peer: StompPeer, unanswered: Unanswered) -> bool:
-    """Take answers until none is missing, or the queue is at its cap, which it returns."""
-    while unanswered:
-        if _stomp_answers(peer.read(), unanswered):
-            return True
-    return False
 
 
 def _send(source: Source, line: Line, more: dict[str, str]) -> bytes:
