@@ -7,11 +7,11 @@ Everything of the engine runs on one thread, the host's; only jobs run elsewhere
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 Job = Callable[[], Any]
@@ -54,7 +54,9 @@ class AsyncioHost:
         self._loop = loop
         self._started_wall_ms = time.time_ns() // 1_000_000
         self._started_ns = time.monotonic_ns()
-        self._jobs: queue.SimpleQueue[tuple[Job, JobDone] | None] = queue.SimpleQueue()
+        self._jobs: deque[tuple[Job, JobDone] | None] = deque()
+        self._idle: list[threading.Lock] = []
+        """What the idle threads wait for, the one that became idle last at the end."""
         self._finished: deque[tuple[JobDone, Any, BaseException | None]] = deque()
         self._wake_pending = False
         self._threads = [
@@ -85,17 +87,40 @@ class AsyncioHost:
 
     def submit(self, job: Job, done: JobDone) -> None:
         """See `Host.submit`."""
-        self._jobs.put((job, done))
+        self._put((job, done))
 
     def close(self) -> None:
         """Let the threads finish what was submitted, then end them."""
         for _ in self._threads:
-            self._jobs.put(None)
+            self._put(None)
         for thread in self._threads:
             thread.join()
 
+    def _put(self, item: tuple[Job, JobDone] | None) -> None:
+        """Add a job and wake one thread for it: the last that became idle, whose caches are warm.
+
+        A `queue.SimpleQueue` wakes them in turn, and a second one for nothing.
+        """
+        self._jobs.append(item)
+        with suppress(IndexError):
+            self._idle.pop().release()
+
+    def _next(self, wake: threading.Lock) -> tuple[Job, JobDone] | None:
+        """Return a job, waiting for one; `wake` is the calling thread's own lock, and held by it."""
+        while True:
+            with suppress(IndexError):
+                return self._jobs.popleft()
+            self._idle.append(wake)
+            if self._jobs:  # it came before this thread could be woken for it
+                with suppress(ValueError):  # unless that has happened meanwhile
+                    self._idle.remove(wake)
+                    continue
+            wake.acquire()
+
     def _work(self) -> None:
-        while (item := self._jobs.get()) is not None:
+        wake = threading.Lock()
+        wake.acquire()
+        while (item := self._next(wake)) is not None:
             job, done = item
             result: Any = None
             error: BaseException | None = None
