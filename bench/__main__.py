@@ -9,24 +9,29 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from bench import backlog, disk, peers, report, spark_load, syncs, workloads
+from bench import backlog, charts, disk, footprint, peers, report, scaling, spark_load, syncs, workloads
 from bench.disk import Limit
 from bench.measure import Measurement, Target
-from bench.report import Results, Row
+from bench.peer import Subject
+from bench.results import Pairing, Results, environment, rows_of
+from bench.scaling import Scaling
 from bench.server import Server, curbstone_command, sink_command
 from bench.stomp_load import Account
 from bench.wire import BenchError
 from bench.workloads import Plan
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZES = [100, 1024]
+SIZES = [100, 1024, 65_536]
+SIZES_QUICK = [100, 1024]
 DISK, PEERS, BACKLOG, SINK, SPARK = "disk", "peers", "backlog", "ceiling", "spark"
-EXTRA = [DISK, SINK, PEERS, BACKLOG, SPARK]
+FOOTPRINT, SCALING = "footprint", "scaling"
+EXTRA = [DISK, SINK, FOOTPRINT, SCALING, PEERS, BACKLOG, SPARK]
 BATCHES = [1, workloads.PRODUCERS, workloads.CONNECTIONS, 256, workloads.WINDOW]
 CAP = 1 << 30
 # Small enough for a traced server, which is several times slower; W=1 syncs are one each anyway.
@@ -53,19 +58,29 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sync", default="always", help="the server's --sync (always)")
     parser.add_argument("--dir", type=Path, help="where the data directories are made (the system's temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything here")
+    parser.add_argument("--charts", type=Path, metavar="DIR", help="also draw charts (SVG) into this folder")
+    parser.add_argument("--peers", action="append", metavar="NAMES", help=f"of {', '.join(peers.PEERS)} (all)")
+    parser.add_argument("--deep", action="store_true", help="the scaling workload goes up to ten million messages")
     parser.add_argument("--strace", action="store_true", help="count syncs with strace even if the server counts them")
     known = parser.parse_args(arguments)
     names = [name.strip() for names in known.workload or [] for name in names.split(",") if name.strip()]
     if unknown := set(names) - {*workloads.NAMES, *EXTRA}:
         parser.error(f"unknown workload: {', '.join(sorted(unknown))}")
-    known.names = set(names) or {*workloads.NAMES, DISK, SINK}
-    known.sizes = known.size or SIZES
-    if min(known.sizes) < 16 or max(known.sizes) > 60_000:
-        parser.error("--size: from 16 to 60000")
+    known.names = set(names) or {*workloads.NAMES, DISK, SINK, FOOTPRINT}
+    known.peers = {name.strip() for text in known.peers or [] for name in text.split(",")}
+    if unknown := known.peers - set(peers.PEERS):
+        parser.error(f"unknown peer: {', '.join(sorted(unknown))}")
+    known.sizes = known.size or (SIZES_QUICK if known.quick else SIZES)
+    if min(known.sizes) < 16 or max(known.sizes) > 1 << 20:
+        parser.error("--size: from 16 to 1048576")
     if known.count is not None and known.count < 1:
         parser.error("--count: at least 1")
     known.runs = known.runs or (1 if known.quick else 3)
     return known
+
+
+def curbstone(server: Server) -> Target:
+    return Target("curbstone", server, Account(server.stomp), server.http, server.mqks)
 
 
 class Session:
@@ -81,24 +96,39 @@ class Session:
         self.ceilings: list[Measurement] = []
         self.limits: list[Limit] = []
         self.traced: dict[str, float] = {}
-        self.peers: dict[str, list[Row]] = {}
+        self.peers: list[Pairing] = []
+        self.footprint: dict[str, float] = {}
+        self.scaling: Scaling | None = None
         self.backlog: dict[str, object] = {}
         self.failures: list[str] = []
-        self.environment = report.environment(folder)
+        self.environment = environment(folder)
 
     def results(self) -> Results:
-        rows, ceilings = report.rows_of(self.measured), report.rows_of(self.ceilings)
         return Results(
-            rows, ceilings, self.limits, self.peers, self.traced, self.backlog, self.failures, self.environment
+            rows_of(self.measured),
+            rows_of(self.ceilings),
+            self.limits,
+            self.peers,
+            self.traced,
+            self.backlog,
+            self.failures,
+            self.environment,
+            self.footprint,
+            self.scaling,
         )
 
     def run(self) -> None:
         if DISK in self.known.names:
             self._attempt("bare limit", self._measure_disk)
-        if self.wanted:
+        # With peers each workload runs beside its peer, and not once more alone.
+        if self.wanted and PEERS not in self.known.names:
             self._attempt("curbstone", self._measure_server)
         if SINK in self.known.names:
             self._attempt("ceiling", self._measure_ceiling)
+        if FOOTPRINT in self.known.names:
+            self._attempt("footprint", self._measure_footprint)
+        if SCALING in self.known.names:
+            self._attempt("scaling", self._measure_scaling)
         if PEERS in self.known.names:
             self._attempt("peers", self._measure_peers)
         if BACKLOG in self.known.names:
@@ -133,7 +163,7 @@ class Session:
             data = self.folder / f"data-{size}"
             command = curbstone_command(data, self.known.cap, ["--sync", self.known.sync])
             server = Server(command, self.folder / "server.log")
-            target = Target("curbstone", server, Account(server.stomp), server.http)
+            target = curbstone(server)
             try:
                 for number in range(self.known.runs):
                     self._say(f"curbstone, {size} bytes, run {number + 1} of {self.known.runs}")
@@ -152,7 +182,7 @@ class Session:
             try:
                 for measured in workloads.run_groups(target, wanted, size, plan):
                     into.append(measured)
-                    self._say(f"  {measured.workload:<14}{measured.per_s:>12,.0f}/s")
+                    self._say(f"  {measured.workload:<18}{measured.per_s:>12,.0f}/s")
             except BenchError as error:
                 self.failures.append(f"{target.name}, {'/'.join(names)}, {size} bytes: {error}")
                 self._say(f"  failed: {'/'.join(names)}: {error}\n{target.process.log_end()}")
@@ -183,8 +213,42 @@ class Session:
             server.stop()
 
     def _measure_peers(self) -> None:
-        for name, measured in peers.measure_all(self.folder, self.known.sizes, self.plan, self._say):
-            self.peers[name] = report.rows_of(measured)
+        """Each peer's run directly after our own of the same workloads: what else is going on meets both."""
+        server = Server(curbstone_command(self.folder / "data-peers", self.known.cap), self.folder / "peers.log")
+        target = curbstone(server)
+        try:
+            for subject in peers.each(self.folder, self.known.peers, self._say):
+                theirs: list[Measurement] = []
+                ours: list[Measurement] = []
+                for number in range(self.known.runs):
+                    for size in self.known.sizes:
+                        self._say(f"{subject.name}, {size} bytes, run {number + 1} of {self.known.runs}, after ours")
+                        self._attempt(subject.name, partial(self._pair, subject, target, size, theirs, ours))
+                self.peers.append(Pairing(subject.name, subject.note, rows_of(theirs), rows_of(ours)))
+        finally:
+            server.stop()
+
+    def _pair(
+        self, subject: Subject, target: Target, size: int, theirs: list[Measurement], ours: list[Measurement]
+    ) -> None:
+        wanted = set(subject.workloads & (self.wanted or subject.workloads))
+        ours += workloads.run_groups(target, wanted, size, self.plan)
+        for measured in subject.measure(size, self.plan):
+            theirs.append(measured)
+            self._say(f"  {measured.workload:<18}{measured.per_s:>12,.0f}/s")
+
+    def _measure_footprint(self) -> None:
+        self._say("start, memory, and CPU with idle clients")
+        self.footprint = footprint.measure(self.folder, self.known.cap, 3 if self.known.quick else 10)
+
+    def _measure_scaling(self) -> None:
+        known = self.known
+        deepest = known.count or (200_000 if known.quick else 1_000_000)
+        depths = [0, deepest, *([10_000_000] if known.deep else [])]
+        probe = min(scaling.PROBE, deepest)
+        self.scaling, tally = scaling.measure(self.folder, depths, 5 if known.quick else 30, probe, self._say)
+        if not tally.clean:
+            self.failures.append(f"scaling: {tally}")
 
     def _measure_backlog(self) -> None:
         figures, tally = backlog.run(self.console, self.folder, self.known.count or 10_000_000)
@@ -216,6 +280,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.show(console, results)
     if known.json:
         report.write_json(known.json, results)
+    if known.charts:
+        charts.draw(known.charts, results)
     return 0 if results.clean else 1
 
 

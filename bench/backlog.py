@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,20 +61,27 @@ def directory_bytes(folder: Path) -> int:
 
 
 def _fill(console: Console, server: Server, count: int, figures: dict[str, Any]) -> None:
-    """In blocks, each by a fresh sender, so that the generator's memory stays small too."""
-    account = Account(server.stomp)
     started, cpu = time.monotonic(), server.cpu_s()
-    sent = 0
-    while sent < count:
-        size = min(BLOCK, count - sent)
-        job = SendJob(account, f"/queue/{QUEUE}", size, SIZE, WINDOW, 1e6, first=sent)
-        run_roles([partial(stomp_load.send, job)], time_limit_s=300, on_start=lambda: None)
-        sent += size
+
+    def say(sent: int) -> None:
         if sent % (BLOCK * 5) == 0 or sent == count:
             rate = sent / (time.monotonic() - started)
             console.print(f"{sent:,} queued, {rate:,.0f}/s, RSS {server.rss() / 1e6:.0f} MB")
+
+    fill(Account(server.stomp), QUEUE, count, say)
     figures["queued_per_s"] = count / (time.monotonic() - started)
     figures["server_cpu_us_per_message"] = (server.cpu_s() - cpu) / count * 1e6
+
+
+def fill(account: Account, queue: str, count: int, say: Callable[[int], None] = lambda sent: None) -> None:
+    """In blocks, each by a fresh sender, so that the generator's memory stays small too."""
+    sent = 0
+    while sent < count:
+        size = min(BLOCK, count - sent)
+        job = SendJob(account, f"/queue/{queue}", size, SIZE, WINDOW, 1e6, first=sent)
+        run_roles([partial(stomp_load.send, job)], time_limit_s=300, on_start=lambda: None)
+        sent += size
+        say(sent)
 
 
 def _drain_some(server: Server, count: int, figures: dict[str, Any]) -> Tally:
@@ -82,7 +90,7 @@ def _drain_some(server: Server, count: int, figures: dict[str, Any]) -> Tally:
     found = target.left_in(QUEUE)
     drained = min(DRAIN, count)
     job = DrainJob(target.account, f"/queue/{QUEUE}", (drained,), SIZE, 1000)
-    timed = run_roles([partial(_drain_first, job)], time_limit_s=300, on_start=lambda: None)[0]
+    timed = run_roles([partial(drain_first, job)], time_limit_s=300, on_start=lambda: None)[0]
     figures["drained"] = drained
     figures["drained_per_s"] = drained / (timed.ended_ns - timed.started_ns) * 1e9
     left = target.left_in(QUEUE)
@@ -93,7 +101,7 @@ def _drain_some(server: Server, count: int, figures: dict[str, Any]) -> Tally:
     return tally + Tally(left=wrong) if wrong else tally
 
 
-def _drain_first(job: DrainJob, gate: Gate) -> Outcome:
+def drain_first(job: DrainJob, gate: Gate) -> Outcome:
     """Settles exactly the first messages; what is delivered beyond them goes back when the connection closes."""
     total = sum(job.sent)
     checker = Checker(job.size, prepare=total)

@@ -1,33 +1,59 @@
-"""HTTP load: POST with keep-alive over many connections, one request in flight on each, one process with epoll."""
+"""HTTP load with keep-alive over many connections, one request in flight on each, one process with epoll."""
 
-from dataclasses import dataclass
+import json
+import select
+import time
+from dataclasses import dataclass, replace
 
-from bench.check import bodies
-from bench.many import Line, run_lines
+from bench.check import Checker, bodies
+from bench.many import SILENCE_S, Line, run_lines
 from bench.roles import Gate, Outcome
 from bench.wire import Address, BenchError, Wire
 
 END_OF_HEAD = b"\r\n\r\n"
+BATCH = 100
+
+
+def messages_path(queue: str) -> str:
+    project, _, name = queue.partition("/")
+    return f"/v2/{project}/queues/{name}/messages"
+
+
+def request_head(method: str, address: Address, path: str, content_type: str = "", length: int = 0) -> bytes:
+    content = f"Content-Type: {content_type}\r\nContent-Length: {length}\r\n" if content_type else ""
+    return f"{method} {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n{content}\r\n".encode()
 
 
 def post_requests(address: Address, queue: str, producer: int, count: int, size: int) -> bytes:
     """`count` requests in a row, each of the same length."""
-    project, _, name = queue.partition("/")
-    head = (
-        f"POST /v2/{project}/queues/{name}/messages HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
-        f"Content-Type: application/octet-stream\r\nContent-Length: {size}\r\n\r\n"
-    ).encode()
+    head = request_head("POST", address, messages_path(queue), "application/octet-stream", size)
     return head + head.join(bodies(producer, 0, count, size))
 
 
-def is_created(answer: bytes) -> bool | None:
-    """True for a complete 201 without a body, None while its head is incomplete, False for all else."""
-    if END_OF_HEAD not in answer:
+def batch_requests(address: Address, queue: str, producer: int, count: int, size: int) -> bytes:
+    """`count` requests in a row, each with BATCH messages as a JSON array."""
+    texts = [
+        json.dumps([{"message": one.decode()} for one in bodies(producer, first, BATCH, size)]).encode()
+        for first in range(0, count * BATCH, BATCH)
+    ]
+    head = request_head("POST", address, messages_path(queue) + "/batch", "application/json", len(texts[0]))
+    return head + head.join(texts)
+
+
+def answer_of(data: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """(status, body, rest) of the first complete answer, or None."""
+    head, end, rest = data.partition(END_OF_HEAD)
+    if not end:
         return None
-    head, _, body = answer.partition(END_OF_HEAD)
     lines = head.lower().split(b"\r\n")
-    length = next((line[15:].strip() for line in lines if line.startswith(b"content-length:")), b"0")
-    return head.startswith(b"HTTP/1.1 201") and length == b"0" and not body
+    length = int(next((line[15:] for line in lines if line.startswith(b"content-length:")), b"0"))
+    return (head[9:12], rest[:length], rest[length:]) if len(rest) >= length else None
+
+
+def is_created(answer: bytes) -> bool | None:
+    """True for a complete 201 without a body, None while it is incomplete, False for all else."""
+    found = answer_of(answer)
+    return None if found is None else found == (b"201", b"", b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +67,7 @@ class PostJob:
 
 
 def post(job: PostJob, gate: Gate) -> Outcome:
+    """One message in each request."""
     share = job.count // job.connections
     return run_lines([_Poster(job, number, share) for number in range(job.connections)], gate, job.seconds)
 
@@ -52,7 +79,7 @@ class _Poster(Line):
         )
         self._answer = b""
 
-    def confirmed(self) -> bool:
+    def confirmed(self) -> int:
         self._answer += self.wire.receive()
         created = is_created(self._answer)
         if created is False:
@@ -60,3 +87,72 @@ class _Poster(Line):
         if created:
             self._answer = b""
         return bool(created)
+
+
+def post_batches(job: PostJob, gate: Gate) -> Outcome:
+    """BATCH messages in each request."""
+    share = max(1, job.count // job.connections // BATCH)
+    return run_lines([_Batcher(job, number, share) for number in range(job.connections)], gate, job.seconds)
+
+
+class _Batcher(Line):
+    def __init__(self, job: PostJob, number: int, count: int) -> None:
+        requests = batch_requests(job.address, job.queue, number, count, job.size)
+        super().__init__(Wire(job.address), requests, count, messages=BATCH)
+        self._answer = b""
+
+    def confirmed(self) -> int:
+        self._answer += self.wire.receive()
+        found = answer_of(self._answer)
+        if not found:
+            return 0
+        status, body, self._answer = found
+        if status != b"201" or len(set(json.loads(body)["ids"])) != BATCH:
+            raise BenchError(f"not {BATCH} ids: {status.decode()} {body[:300].decode(errors='replace')}")
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class PopJob:
+    address: Address
+    queue: str
+    sent: tuple[int, ...]
+    size: int
+    connections: int
+
+
+def pop(job: PopJob, gate: Gate) -> Outcome:
+    """DELETE until all came, or a connection is told that nothing is left.
+
+    Answers on different connections may overtake each other, so their order says nothing and is not counted.
+    """
+    total = sum(job.sent)
+    checker = Checker(job.size, len(job.sent))
+    request = request_head("DELETE", job.address, messages_path(job.queue))
+    wires = {wire.fileno(): wire for wire in [Wire(job.address, chunk=65_536) for _ in range(job.connections)]}
+    begun = dict.fromkeys(wires, b"")
+    poll = select.epoll()
+    for file in wires:
+        poll.register(file, select.EPOLLIN)
+    gate.open()
+    for wire in wires.values():
+        wire.send(request)
+    until = time.monotonic() + SILENCE_S * 4
+    while wires and time.monotonic() < until:
+        for file, _ in poll.poll(SILENCE_S):
+            data = begun[file] + wires[file].receive()
+            found = answer_of(data)
+            begun[file] = b"" if found else data
+            if found is None:
+                continue
+            if found[0] == b"200":
+                checker.take([found[1]])
+            elif found[0] != b"204":
+                raise BenchError(f"a pop was answered {found[0].decode()}: {found[1][:300].decode(errors='replace')}")
+            if found[0] == b"200" and checker.received + len(wires) <= total:
+                wires[file].send(request)
+            else:
+                poll.unregister(file)
+                wires.pop(file).close()
+    gate.close()
+    return Outcome(checker.received, tally=replace(checker.tally(job.sent), reordered=0))

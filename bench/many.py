@@ -1,8 +1,9 @@
-"""Many connections with one request in flight on each, in one process."""
+"""Many connections in one process, each with a few requests in flight."""
 
 import select
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 
 from bench.roles import Gate, Outcome
@@ -15,26 +16,33 @@ SILENCE_S = 30
 class Line(ABC):
     """One connection and the requests it will send, laid out in a row, each of the same length."""
 
-    def __init__(self, wire: Wire, requests: bytes, count: int) -> None:
+    def __init__(self, wire: Wire, requests: bytes, count: int, *, window: int = 1, messages: int = 1) -> None:
+        """`window`: how many requests may be in flight; `messages`: how many messages are in each."""
         self.wire = wire
         self.count = count
         self.sent = 0
-        self.sent_at = 0
+        self.messages = messages
+        self.in_flight: deque[int] = deque()
+        """When each was sent."""
+        self._window = window
         self._requests = memoryview(requests)
         self._length = len(requests) // count
 
     def next(self, now: int) -> None:
+        """Sends as many as may be in flight, in one piece."""
+        room = min(self._window - len(self.in_flight), self.count - self.sent)
         at = self.sent * self._length
-        self.sent_at = now
-        self.wire.send(self._requests[at : at + self._length])
-        self.sent += 1
+        self.in_flight.extend([now] * room)
+        self.sent += room
+        self.wire.send(self._requests[at : at + room * self._length])
 
     @abstractmethod
-    def confirmed(self) -> bool:
-        """Reads once; True when the request in flight is confirmed. Raises BenchError on any other answer."""
+    def confirmed(self) -> int:
+        """Reads once; how many more are confirmed, in their order. Raises BenchError on any other answer."""
 
 
 def run_lines(lines: Sequence[Line], gate: Gate, seconds: float) -> Outcome:
+    """All lines until their requests are confirmed; after `seconds` nothing new is sent."""
     by_file = {line.wire.fileno(): line for line in lines}
     poll = select.epoll()
     for file in by_file:
@@ -50,14 +58,15 @@ def run_lines(lines: Sequence[Line], gate: Gate, seconds: float) -> Outcome:
             raise BenchError(f"the server sent nothing for {SILENCE_S} s")
         for file, _ in ready:
             line = by_file[file]
-            if not line.confirmed():
+            count = line.confirmed()
+            if not count:
                 continue
             now = time.perf_counter_ns()
-            times.append((now - line.sent_at, 1))
+            times += [(now - line.in_flight.popleft(), line.messages) for _ in range(count)]
             if line.sent < line.count and now < deadline:
                 line.next(now)
-            else:
+            elif not line.in_flight:
                 busy -= 1
     gate.close()
-    sent = tuple(line.sent for line in lines)
+    sent = tuple(line.sent * line.messages for line in lines)
     return Outcome(sum(sent), sent, percentiles(times))

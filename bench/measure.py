@@ -34,6 +34,8 @@ class Measurement:
     syncs: float | None
     disk_bytes: float | None
     """Per byte of a body."""
+    server_cpu_share: float
+    """Of one core."""
     client_cpu_share: float
     """Of one core, the busiest client process: at 1 the generator is the bottleneck."""
     other_cpu_share: float
@@ -49,11 +51,19 @@ class Measurement:
 class Target:
     """A running server and how to reach it."""
 
-    def __init__(self, name: str, process: Process, account: Account, http: Address | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        process: Process,
+        account: Account,
+        http: Address | None = None,
+        mqks: Address | None = None,
+    ) -> None:
         self.name = name
         self.process = process
         self.account = account
         self.http = http
+        self.mqks = mqks
         self.control = Control(http) if http else None
         self.trace_in: Path | None = None
         """Count the syncs of each run with strace, whose files go here."""
@@ -61,10 +71,17 @@ class Target:
 
     def new_queue(self) -> str:
         """The name of a queue nobody used yet, created where that has to be done."""
-        name = f"bench-{next(self._numbers)}"
-        if self.control:
-            self.control.declare(f"default/{name}")
+        name = self.name_of_queue()
+        self.declare(name)
         return name
+
+    def name_of_queue(self) -> str:
+        """A name nobody used yet."""
+        return f"bench-{next(self._numbers)}"
+
+    def declare(self, queue: str) -> None:
+        if self.control:
+            self.control.declare(f"default/{queue}")
 
     def left_in(self, queue: str) -> int:
         return self.control.waiting(f"default/{queue}") if self.control else 0
@@ -123,6 +140,7 @@ def _measurement(
         client_cpu_us=busiest_s * per_message_us,
         syncs=counted,
         disk_bytes=None if written is None else written / max(1, count * size),
+        server_cpu_share=server_s / seconds,
         client_cpu_share=busiest_s / seconds,
         other_cpu_share=min(1.0, other_s / seconds / (os.cpu_count() or 1)),
         peak_rss=target.process.peak_rss(),

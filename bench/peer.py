@@ -11,13 +11,26 @@ from pathlib import Path
 from bench.measure import Measurement, Target, checked, run
 from bench.roles import Gate, Outcome
 from bench.server import Process
+from bench.stomp_load import Account
 from bench.wire import Address, BenchError
 from bench.workloads import WINDOW, Plan
 
 START_LIMIT_S = 60
 
-Measured = Iterator[tuple[str, list[Measurement]]]
-"""By the name of the peer in this configuration."""
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A running peer in one configuration."""
+
+    name: str
+    measure: Callable[[int, Plan], Iterator[Measurement]]
+    """Size and plan; once each of its workloads."""
+    workloads: frozenset[str]
+    note: str = ""
+    """What a confirm means, where it is not a sync."""
+
+
+Running = contextlib.AbstractContextManager[list[Subject]]
 
 
 @contextlib.contextmanager
@@ -61,20 +74,25 @@ class PeerJob:
 Action = Callable[[PeerJob, Gate], Outcome]
 
 
+SENDS = frozenset({"send-1", "send-1000", "drain"})
+
+
 def sends_and_drain(
-    target: Target, address: Address, sizes: Sequence[int], plan: Plan, send: Action, drain: Action, full: int
+    target: Target, address: Address, send: Action, drain: Action, full: int, size: int, plan: Plan
 ) -> Iterator[Measurement]:
-    """`full`: how many messages a second it can be expected to take at window 1000."""
-    for size in sizes:
-        for name, window, count in [
-            ("send-1", 1, plan.count(6_000, size)),
-            ("send-1000", WINDOW, plan.count(full, size)),
-        ]:
-            queue = target.new_queue()
-            job = PeerJob(address, queue, count, size, window, plan.seconds)
-            sent, timed = run(target, name, size, window, [partial(send, job)])
-            took = PeerJob(address, queue, timed[0].outcome.count, size, WINDOW, plan.seconds)
-            drained, _ = run(target, "drain", size, WINDOW, [partial(drain, took)])
-            yield checked(sent, drained.tally)
-            if window == WINDOW:
-                yield drained
+    """`full`: how many messages are enough at window 1000."""
+    for name, window, count in [("send-1", 1, plan.count(6_000, size)), ("send-1000", WINDOW, plan.count(full, size))]:
+        queue = target.new_queue()
+        job = PeerJob(address, queue, count, size, window, plan.seconds)
+        sent, timed = run(target, name, size, window, [partial(send, job)])
+        took = PeerJob(address, queue, timed[0].outcome.count, size, WINDOW, plan.seconds)
+        drained, _ = run(target, "drain", size, WINDOW, [partial(drain, took)])
+        yield checked(sent, drained.tally)
+        if window == WINDOW:
+            yield drained
+
+
+def sending(name: str, process: Process, address: Address, send: Action, drain: Action, full: int) -> Subject:
+    """A peer with a protocol of its own, of which sends and a drain are measured."""
+    target = Target(name, process, Account(address))
+    return Subject(name, partial(sends_and_drain, target, address, send, drain, full), SENDS)

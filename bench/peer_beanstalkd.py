@@ -1,28 +1,23 @@
 """beanstalkd with -f0, a sync for each write: pipelined put; then reserve and delete."""
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.check import Checker, bodies
-from bench.measure import Target
-from bench.peer import Measured, PeerJob, free_port, sends_and_drain, started
+from bench.peer import PeerJob, Subject, free_port, sending, started
 from bench.roles import Gate, Outcome
-from bench.stomp_load import Account
 from bench.window import send_window
 from bench.wire import BenchError, Wire
-from bench.workloads import Plan
 
 
-def measure(program: str, folder: Path, sizes: Sequence[int], plan: Plan) -> Measured:
+@contextlib.contextmanager
+def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     address = ("127.0.0.1", free_port())
     command = [program, "-l", address[0], "-p", str(address[1]), "-b", str(folder), "-f0"]
     with started(command, folder, address) as process:
-        target = Target("beanstalkd", process, Account(address))
-        yield (
-            "beanstalkd -f0",
-            list(sends_and_drain(target, address, sizes, plan, beanstalkd_put, beanstalkd_drain, 20_000)),
-        )
+        yield [sending("beanstalkd -f0", process, address, beanstalkd_put, beanstalkd_drain, 20_000)]
 
 
 RESERVED = re.compile(rb"RESERVED (\d+) \d+\r\n([^\r]*+)\r\n|DELETED\r\n")

@@ -1,59 +1,74 @@
 """RabbitMQ over its STOMP plugin, with classic durable and with quorum queues: the same load as for curbstone."""
 
 import contextlib
+import dataclasses
 import os
+import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Target
-from bench.peer import Measured, free_port, started
+from bench.peer import Subject, free_port, started
 from bench.server import Process, cpu_seconds
 from bench.stomp_load import Account, DrainJob, subscribe
-from bench.workloads import Plan, run_groups
+from bench.workloads import run_groups
 
 BEHIND = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-WORKLOADS = {"send-1", "send-1000", "drain", "pipe", "pingpong", "producers-16"}
+WORKLOADS = frozenset(
+    {"send-1", "send-100", "send-1000", "drain", "pipe", "pingpong", "paced-5000", "producers-16", "producers-16x100"}
+)
+WEB_WORKLOADS = frozenset({"send-1", "send-1000", "drain"})
 CONFIG = """\
 listeners.tcp.1 = 127.0.0.1:{amqp}
 stomp.listeners.tcp.1 = 127.0.0.1:{stomp}
+web_stomp.tcp.listener = 127.0.0.1:{web}
 """
 QUORUM = b"x-queue-type:quorum\ndurable:true\nauto-delete:false\n"
 
 
-def measure(program: str, folder: Path, sizes: Sequence[int], plan: Plan) -> Measured:
+@contextlib.contextmanager
+def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     # Debian's script on PATH changes the user and uses the system's folders; the one behind it does not.
     if Path(BEHIND).exists():
         program = BEHIND
-    address = ("127.0.0.1", free_port())
-    environment = _environment(folder, address[1])
+    address, web = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
+    environment = _environment(folder, address[1], web[1])
     try:
-        with started([program], folder, address, environment) as process:
+        with started([program], folder, web, environment) as process:
             process.pid = _await_beam(process)
-            login = Account(address, ("guest", "guest"), host="/", send_headers=b"persistent:true\n")
+            classic = Account(address, ("guest", "guest"), host="/", send_headers=b"persistent:true\n")
             quorum = Account(address, ("guest", "guest"), "/", b"persistent:true\n" + QUORUM, QUORUM)
-            for name, account in [("RabbitMQ classic durable", login), ("RabbitMQ quorum", quorum)]:
-                target = RabbitTarget(name, process, account)
-                yield name, [one for size in sizes for one in run_groups(target, WORKLOADS, size, plan)]
+            over_web = dataclasses.replace(classic, address=web, web_path="/ws")
+            yield [
+                _subject("RabbitMQ quorum", process, quorum, WORKLOADS),
+                _subject("RabbitMQ classic durable", process, classic, WORKLOADS),
+                _subject("RabbitMQ Web-STOMP, classic", process, over_web, WEB_WORKLOADS),
+            ]
     finally:
         # Erlang's name server starts by itself and would stay; this one is on a port of its own.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, timeout=10, check=False)
 
 
+def _subject(name: str, process: Process, account: Account, workloads: frozenset[str]) -> Subject:
+    target = RabbitTarget(name, process, account)
+    return Subject(name, lambda size, plan: run_groups(target, set(workloads), size, plan), workloads)
+
+
 class RabbitTarget(Target):
     def new_queue(self) -> str:
         """Declared before anyone sends: sixteen first sends at once to a missing quorum queue cut connections."""
-        name = f"{super().new_queue()}-{'quorum' if self.account.subscribe_headers else 'classic'}"
+        name = super().new_queue() + "".join(re.findall(r"\w", self.name))
         wire = self.account.connect()
         subscribe(wire, DrainJob(self.account, f"/queue/{name}", (0,), 0, 1), receipt=True)
         wire.close()
         return name
 
 
-def _environment(folder: Path, stomp: int) -> dict[str, str]:
-    (folder / "rabbitmq.conf").write_text(CONFIG.format(amqp=free_port(), stomp=stomp))
-    (folder / "enabled_plugins").write_text("[rabbitmq_stomp].\n")
+def _environment(folder: Path, stomp: int, web: int) -> dict[str, str]:
+    (folder / "rabbitmq.conf").write_text(CONFIG.format(amqp=free_port(), stomp=stomp, web=web))
+    (folder / "enabled_plugins").write_text("[rabbitmq_stomp,rabbitmq_web_stomp].\n")
     return {
         **os.environ,
         "HOME": str(folder),

@@ -1,29 +1,24 @@
 """Redis streams with appendfsync always: XADD; then XREADGROUP by the thousand, XACK and XDEL."""
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.check import Checker, bodies
-from bench.measure import Target
-from bench.peer import Measured, PeerJob, free_port, sends_and_drain, started
+from bench.peer import PeerJob, Subject, free_port, sending, started
 from bench.roles import Gate, Outcome
-from bench.stomp_load import Account
 from bench.window import send_window
 from bench.wire import BenchError, Wire
-from bench.workloads import Plan
 
 
-def measure(program: str, folder: Path, sizes: Sequence[int], plan: Plan) -> Measured:
+@contextlib.contextmanager
+def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     address = ("127.0.0.1", free_port())
     listen = ["--bind", address[0], "--port", str(address[1]), "--dir", str(folder)]
     command = [program, *listen, "--appendonly", "yes", "--appendfsync", "always", "--save", ""]
     with started(command, folder, address) as process:
-        target = Target("redis", process, Account(address))
-        yield (
-            "Redis streams, appendfsync always",
-            list(sends_and_drain(target, address, sizes, plan, redis_send, redis_drain, 100_000)),
-        )
+        yield [sending("Redis streams, fsync always", process, address, redis_send, redis_drain, 100_000)]
 
 
 ENTRY = re.compile(rb"\$\d+\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\nb\r\n\$\d+\r\n([^\r]*+)\r\n")

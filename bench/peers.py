@@ -1,39 +1,55 @@
-"""Other queues, where they are installed, under the same load: RabbitMQ over STOMP, Redis streams, beanstalkd.
+"""Other queues, where they are installed, under the same load, each with its strictest durability.
 
-Each runs with its strictest durability, on ports and in folders of its own, and is stopped afterwards.
+Each runs on ports and in folders of its own, one at a time, and is stopped afterwards.
 """
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench import peer_beanstalkd, peer_rabbitmq, peer_redis
-from bench.peer import Measured
+from bench import peer_activemq, peer_beanstalkd, peer_coilmq, peer_nats, peer_rabbitmq, peer_redis
+from bench.peer import Running, Subject
 from bench.wire import BenchError
-from bench.workloads import Plan
 
-PLACES = [*os.get_exec_path(), "/usr/sbin", "/usr/local/sbin"]
+PLACES = [*os.get_exec_path(), "/usr/sbin", "/usr/local/sbin", "/usr/share/activemq/bin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    program: str
+    running: Callable[[str, Path], Running]
+
+
 PEERS = {
-    "redis-server": peer_redis.measure,
-    "beanstalkd": peer_beanstalkd.measure,
-    "rabbitmq-server": peer_rabbitmq.measure,
+    "rabbitmq": Peer("rabbitmq-server", peer_rabbitmq.running),
+    "redis": Peer("redis-server", peer_redis.running),
+    "beanstalkd": Peer("beanstalkd", peer_beanstalkd.running),
+    "nats": Peer("nats-server", peer_nats.running),
+    "coilmq": Peer("coilmq", peer_coilmq.running),
+    "activemq": Peer("activemq", peer_activemq.running),
 }
 
 Say = Callable[[str], None]
 
 
-def measure_all(folder: Path, sizes: Sequence[int], plan: Plan, say: Say) -> Measured:
-    """One run of each peer that is installed; one that does not start is said and left out."""
-    for program, measure in PEERS.items():
-        path = shutil.which(program, path=os.pathsep.join(PLACES))
-        if not path:
-            say(f"{program} is not installed: left out")
+def each(folder: Path, names: set[str], say: Say) -> Iterator[Subject]:
+    """The peers that are installed, in every configuration; one that does not start is said and left out."""
+    for name, peer in PEERS.items():
+        path = shutil.which(peer.program, path=os.pathsep.join(PLACES))
+        if names and name not in names:
             continue
-        say(program)
-        own = folder / program
+        if not path:
+            say(f"{peer.program} is not installed: left out")
+            continue
+        own = folder / name
         own.mkdir()
-        try:
-            yield from measure(path, own, sizes, plan)
-        except (BenchError, OSError) as error:
-            say(f"  failed: {error}")
+        with contextlib.ExitStack() as stack:
+            try:
+                subjects = stack.enter_context(peer.running(path, own))
+            except (BenchError, OSError) as error:
+                say(f"  {name} failed to start: {error}")
+                continue
+            yield from subjects

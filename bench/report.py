@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import os
-import platform
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,129 +12,9 @@ from rich.table import Table
 
 from bench.check import Tally
 from bench.disk import Limit
-from bench.measure import Measurement
-from bench.stats import Percentiles, median_of
-
-BUSY_CLIENT = 0.9
-NOISY = 0.2
-SENDS = {"send-1", "send-1000", "send-varied", "producers-16", "ws-publish", "http-post", "pipe"}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The medians of one workload's runs."""
-
-    workload: str
-    size: int
-    runs: int
-    per_s: float
-    slowest: float
-    fastest: float
-    batch: int
-    confirms: Percentiles | None
-    deliveries: Percentiles | None
-    server_cpu_us: float
-    client_cpu_us: float
-    client_cpu_share: float
-    other_cpu_share: float
-    syncs: float | None
-    disk_bytes: float | None
-    peak_rss: int
-    tally: Tally
-
-
-def rows_of(measured: Sequence[Measurement]) -> list[Row]:
-    """One row for each workload and size, in the order of their first runs."""
-    keys = list(dict.fromkeys((one.workload, one.size) for one in measured))
-    return [_row([one for one in measured if (one.workload, one.size) == key]) for key in keys]
-
-
-def _row(runs: Sequence[Measurement]) -> Row:
-    def middle(values: Iterable[float | None]) -> float:
-        return median_of(values) or 0.0
-
-    rates = [one.per_s for one in runs]
-    return Row(
-        workload=runs[0].workload,
-        size=runs[0].size,
-        runs=len(runs),
-        per_s=middle(rates),
-        slowest=min(rates),
-        fastest=max(rates),
-        batch=runs[0].batch,
-        confirms=_middle_percentiles([one.confirms for one in runs]),
-        deliveries=_middle_percentiles([one.deliveries for one in runs]),
-        server_cpu_us=middle(one.server_cpu_us for one in runs),
-        client_cpu_us=middle(one.client_cpu_us for one in runs),
-        client_cpu_share=middle(one.client_cpu_share for one in runs),
-        other_cpu_share=middle(one.other_cpu_share for one in runs),
-        syncs=median_of(one.syncs for one in runs),
-        disk_bytes=median_of(one.disk_bytes for one in runs),
-        peak_rss=max(one.peak_rss for one in runs),
-        tally=sum((one.tally for one in runs), Tally()),
-    )
-
-
-def _middle_percentiles(values: Sequence[Percentiles | None]) -> Percentiles | None:
-    known = [one for one in values if one]
-    if not known:
-        return None
-    middle = [median_of(getattr(one, field) for one in known) for field in ("p50_ms", "p99_ms", "p999_ms")]
-    return Percentiles(*(value or 0.0 for value in middle))
-
-
-@dataclass(slots=True)
-class Results:
-    """Everything of one invocation."""
-
-    rows: list[Row]
-    ceilings: list[Row]
-    limits: list[Limit]
-    peers: dict[str, list[Row]]
-    syncs_by_strace: dict[str, float]
-    """Syncs per message from a traced run, by "workload/size"."""
-    backlog: dict[str, Any]
-    failures: list[str]
-    environment: dict[str, Any]
-
-    @property
-    def tally(self) -> Tally:
-        return sum((row.tally for row in self.rows), Tally())
-
-    @property
-    def clean(self) -> bool:
-        everything = [self.rows, self.ceilings, *self.peers.values()]
-        return not self.failures and all(row.tally.clean for rows in everything for row in rows)
-
-    def ceiling(self, row: Row) -> Row | None:
-        return next((one for one in self.ceilings if (one.workload, one.size) == (row.workload, row.size)), None)
-
-    def limit(self, row: Row) -> Limit | None:
-        """The bare limit at as many messages to a sync as this workload can have in flight, the faster kind of file."""
-        fitting = [one for one in self.limits if (one.size, one.batch) == (row.size, row.batch)]
-        return max(fitting, key=lambda one: one.messages_per_s, default=None) if row.workload in SENDS else None
-
-    def syncs(self, row: Row) -> float | None:
-        return self.syncs_by_strace.get(f"{row.workload}/{row.size}", row.syncs)
-
-
-def environment(folder: Path) -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "folder": str(folder),
-        "file_system": file_system(folder),
-        "load_before": os.getloadavg()[0],
-    }
-
-
-def file_system(folder: Path) -> str:
-    """Its type, by the longest mount point above the folder."""
-    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
-    above = [(point, kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
-    return max(above, key=lambda mount: len(mount[0]), default=("", "unknown"))[1]
+from bench.results import BUSY_CLIENT, NOISY, Pairing, Results, Row
+from bench.scaling import Scaling
+from bench.stats import Percentiles
 
 
 def show(console: Console, results: Results) -> None:
@@ -148,8 +25,12 @@ def show(console: Console, results: Results) -> None:
         _show_limits(console, results.limits)
     for size in dict.fromkeys(row.size for row in results.ceilings):
         _show_ceilings(console, results.ceilings, size)
-    for name, rows in results.peers.items():
-        _show_peer(console, name, rows)
+    for pairing in results.peers:
+        _show_pairing(console, pairing)
+    if results.footprint:
+        _show_footprint(console, results.footprint)
+    if results.scaling:
+        _show_scaling(console, results.scaling)
     if results.backlog:
         _show_backlog(console, results.backlog)
     _show_notes(console, results)
@@ -189,6 +70,7 @@ def _show_costs(console: Console, results: Results, size: int) -> None:
         f"{size}-byte messages, what it takes",
         "workload",
         "server CPU us",
+        "server CPU",
         "syncs/message",
         "disk bytes/byte",
         "peak RSS MB",
@@ -202,10 +84,11 @@ def _show_costs(console: Console, results: Results, size: int) -> None:
         table.add_row(
             row.workload,
             f"{row.server_cpu_us:.1f}",
+            f"{row.server_cpu_share:.0%}",
             "-" if syncs is None else f"{syncs:.4f}",
             "-" if row.disk_bytes is None else f"{row.disk_bytes:.2f}",
             f"{row.peak_rss / 1e6:.0f}",
-            f"{row.client_cpu_share:.0%}" + ("!" if row.client_cpu_share > BUSY_CLIENT else ""),
+            _client_cell(row),
             f"{row.other_cpu_share:.0%}" + ("!" if row.other_cpu_share > NOISY else ""),
             f"{row.tally.received:,}",
             _tally_cell(row.tally),
@@ -263,30 +146,85 @@ def _show_ceilings(console: Console, ceilings: Sequence[Row], size: int) -> None
     console.print(table)
 
 
-def _show_peer(console: Console, name: str, rows: Sequence[Row]) -> None:
+def _show_pairing(console: Console, pairing: Pairing) -> None:
+    """Ours over theirs: above 1 we are faster, or cheaper by so much."""
     table = _table(
-        name,
+        f"beside {pairing.name}" + (f" ({pairing.note})" if pairing.note else ""),
         "workload",
         "message B",
-        "messages/s",
+        "ours/s",
+        "theirs/s",
+        "ratio",
         "p50 ms",
+        "theirs",
         "p99 ms",
-        "p99.9 ms",
-        "server CPU us",
-        "peak RSS MB",
-        "l/d/c/r/l",
+        "theirs",
+        "CPU us",
+        "theirs",
+        "client CPU",
+        "theirs",
+        "their l/d/c/r/l",
     )
-    for row in rows:
+    for ours, theirs in pairing.pairs():
         table.add_row(
-            row.workload,
-            str(row.size),
-            f"{row.per_s:,.0f}",
-            *_percentile_cells(row.confirms),
-            f"{row.server_cpu_us:.1f}",
-            f"{row.peak_rss / 1e6:.0f}",
-            _tally_cell(row.tally),
+            ours.workload,
+            str(ours.size),
+            f"{ours.per_s:,.0f}",
+            f"{theirs.per_s:,.0f}",
+            f"{ours.per_s / theirs.per_s:.2f}",
+            *[cell for pair in zip(*map(_latency_cells, (ours, theirs)), strict=True) for cell in pair],
+            f"{ours.server_cpu_us:.1f}",
+            f"{theirs.server_cpu_us:.1f}",
+            *[_client_cell(row) for row in (ours, theirs)],
+            _tally_cell(theirs.tally),
         )
     console.print(table)
+
+
+def _latency_cells(row: Row) -> tuple[str, ...]:
+    """p50 and p99: end to end where that is measured, else of the confirm."""
+    return _percentile_cells(row.deliveries or row.confirms)[:2]
+
+
+def _client_cell(row: Row) -> str:
+    return f"{row.client_cpu_share:.0%}" + ("!" if row.client_cpu_share > BUSY_CLIENT else "")
+
+
+def _show_footprint(console: Console, footprint: dict[str, float]) -> None:
+    table = Table(title="what it takes when nothing happens", title_justify="left", show_header=False)
+    for key, value in footprint.items():
+        table.add_row(key.replace("_", " "), f"{value:,.3f}")
+    console.print(table)
+
+
+def _show_scaling(console: Console, scaling: Scaling) -> None:
+    table = _table(
+        "by backlog, 100-byte messages",
+        "queued",
+        "send-1000/s",
+        "drain/s",
+        "RSS MB",
+        "restart s",
+        "restart RSS MB",
+        "disk B/message",
+    )
+    for one in scaling.depths:
+        table.add_row(
+            f"{one.queued:,}",
+            f"{one.sent_per_s:,.0f}",
+            f"{one.drained_per_s:,.0f}",
+            f"{one.rss_mb:.0f}",
+            f"{one.restart_s:.2f}",
+            f"{one.restart_rss_mb:.0f}",
+            f"{one.disk_bytes:.0f}",
+        )
+    console.print(table)
+    if scaling.churn:
+        rates = " ".join(f"{rate:,}" for rate in scaling.churn)
+        console.print(
+            f"churn in a {scaling.churn_cap >> 20} MiB queue, every 97th message settled late, messages in each second:"
+        )
+        console.print(f"  {rates}; most on disk {scaling.churn_bytes:,} of {scaling.churn_cap:,} bytes")
 
 
 def _show_backlog(console: Console, backlog: dict[str, Any]) -> None:
@@ -308,7 +246,7 @@ def _show_notes(console: Console, results: Results) -> None:
     if any(results.syncs(row) is None for row in results.rows):
         console.print("Syncs per message: unavailable (the server has no counter for them and strace did not count).")
     if any(row.client_cpu_share > BUSY_CLIENT for row in results.rows):
-        console.print("! client CPU: the generator had no room left there; the server could do more.")
+        console.print(f"! client CPU: above {BUSY_CLIENT:.0%} of a core; the generator held the rate down.")
     if any(row.other_cpu_share > NOISY for row in results.rows):
         console.print("! other CPU: something else was busy; take that rate as too low.")
     if any(not row.tally.clean for row in results.ceilings):

@@ -33,6 +33,8 @@ class Outcome:
     deliveries: Percentiles | None = None
     """From a send to the arrival at the consumer."""
     tally: Tally | None = None
+    parts: tuple[int, ...] = ()
+    """Messages in each second, where that is told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,7 @@ class Server(Process):
         self.start_s = time.monotonic() - started
         self.stomp = _address(addresses["stomp"])
         self.http = _address(addresses["http"])
+        self.mqks = _address(addresses["mqks"]) if "mqks" in addresses else None
 
 
 def curbstone_command(data: Path, cap: int, extra: Sequence[str] = ()) -> list[str]:
@@ -185,7 +186,7 @@ def curbstone_command(data: Path, cap: int, extra: Sequence[str] = ()) -> list[s
     program = str(beside) if beside.exists() else shutil.which("curbstone")
     if not program:
         raise BenchError("no curbstone command beside this Python or on PATH: install the project first (make install)")
-    listen = ["--stomp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--mqks-addr", ""]
+    listen = ["--stomp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--mqks-addr", "127.0.0.1:0"]
     return [program, "serve", "--data", str(data), *listen, "--cap", str(cap), *extra]
 
 

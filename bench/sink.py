@@ -12,11 +12,15 @@ import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
+
+from bench.ws_load import BINARY, server_head
 
 SEND = re.compile(
     rb"destination:([^\n]++)\ncontent-length:\d++\n(?:[^\n]++\n)*?receipt:(\d++)\n(?:[^\n]++\n)*+\n([^\0]*+)\0"
 )
+ACKED = re.compile(rb"ACK\nid:(\d++)-")
 POST = re.compile(rb"/v2/([^/]++)/queues/([^/ ?]++)[^\r]*+\r\n")
 CHUNK = 262_144
 BODY_END = b"\r\n\r\n"
@@ -93,7 +97,7 @@ class Peer(ABC):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         self.sink = sink
-        self.consumer: Consumer | None = None
+        self._consumers: list[Consumer] = []
         self._socket = connection
         self._in = b""
         self._out = memoryview(b"")
@@ -102,6 +106,12 @@ class Peer(ABC):
     @abstractmethod
     def feed(self, data: bytes) -> bytes:
         """Answers what `data` completes; returns the rest."""
+
+    def consumer_of(self, queue: Queue, credit: int, encode: Callable[[int, list[bytes]], bytes]) -> Consumer:
+        """A consumer that ends with the connection."""
+        consumer = Consumer(queue, credit, encode, self)
+        self._consumers.append(consumer)
+        return consumer
 
     def write(self, data: bytes) -> None:
         if self._out:
@@ -135,11 +145,15 @@ class Peer(ABC):
             return
         self.sink.selector.unregister(self._socket)
         self._socket.close()
-        if self.consumer:
-            self.consumer.close()
+        for consumer in self._consumers:
+            consumer.close()
 
 
 class StompPeer(Peer):
+    def __init__(self, sink: Sink, connection: socket.socket) -> None:
+        super().__init__(sink, connection)
+        self._subscriptions: list[Consumer] = []
+
     def feed(self, data: bytes) -> bytes:
         cut = data.rfind(b"\0") + 1
         whole = data[:cut]
@@ -157,11 +171,18 @@ class StompPeer(Peer):
         assert len(found) == whole.count(b"\0")
         receipts = [receipt for _, receipt, _ in found]
         self.write(b"RECEIPT\nreceipt-id:" + b"\n\n\0RECEIPT\nreceipt-id:".join(receipts) + b"\n\n\0")
-        self.sink.queues[_queue_name(found[0][0])].put([body for _, _, body in found])
+        by_queue: dict[bytes, list[bytes]] = {}
+        for destination, _, body in found:
+            by_queue.setdefault(destination, []).append(body)
+        for destination, bodies in by_queue.items():
+            self.sink.queues[_queue_name(destination)].put(bodies)
 
     def _ack(self, whole: bytes) -> None:
-        assert self.consumer
-        self.consumer.settled(whole.count(b"\0"))
+        if len(self._subscriptions) == 1:
+            self._subscriptions[0].settled(whole.count(b"\0"))
+        else:
+            for number, count in collections.Counter(ACKED.findall(whole)).items():
+                self._subscriptions[int(number)].settled(count)
         self._receipt(whole)
 
     def _receipt(self, whole: bytes) -> None:
@@ -175,18 +196,18 @@ class StompPeer(Peer):
             headers = dict(line.split(b":", 1) for line in frame.splitlines()[1:] if line)
             queue = self.sink.queues[_queue_name(headers[b"destination"])]
             self._receipt(frame)
-            self._destination = headers[b"destination"]
-            self.consumer = Consumer(queue, int(headers[b"prefetch-count"]), self._messages, self)
+            encode = partial(self._messages, len(self._subscriptions), headers[b"destination"])
+            self._subscriptions.append(self.consumer_of(queue, int(headers[b"prefetch-count"]), encode))
         elif frame.startswith(b"DISCONNECT"):
             self._receipt(frame)
         elif frame.startswith((b"SEND", b"ACK")):
             self.feed(frame + b"\0")
 
-    def _messages(self, first: int, bodies: list[bytes]) -> bytes:
-        head = b"MESSAGE\nsubscription:0\ndestination:%s\ncontent-length:%d\n" % (self._destination, len(bodies[0]))
-        return b"".join(
-            [b"%smessage-id:m-%d\nack:%d\n\n%s\0" % (head, seq, seq, body) for seq, body in enumerate(bodies, first)]
-        )
+    def _messages(self, number: int, destination: bytes, first: int, bodies: list[bytes]) -> bytes:
+        head = b"MESSAGE\nsubscription:%d\ndestination:%s\n" % (number, destination)
+        head += b"content-length:%d\nmessage-id:m-" % len(bodies[0])
+        ack = b"\nack:%d-" % number
+        return b"".join([b"%s%d%s%d\n\n%s\0" % (head, seq, ack, seq, one) for seq, one in enumerate(bodies, first)])
 
 
 def _queue_name(destination: bytes) -> str:
@@ -221,13 +242,20 @@ class HttpPeer(Peer):
         path = POST.search(head)
         name = f"{path[1].decode()}/{path[2].decode()}" if path else ""
         queue = self.sink.queues[name]
-        if head.startswith(b"POST"):
+        if head.startswith(b"POST") and b"/messages/batch" in head:
+            messages = [one["message"].encode() for one in json.loads(body)]
+            queue.put(messages)
+            self._answer("201 Created", json.dumps({"ids": [f"m-{seq}" for seq in range(len(messages))]}).encode())
+        elif head.startswith(b"POST"):
             queue.put([body])
             self._answer("201 Created", b"", "x-msg-id: m-1\r\n")
         elif b"upgrade: websocket" in head.lower():
             self._upgrade(head, queue)
         elif head.startswith(b"PUT"):
             self._answer("201 Created", b"")
+        elif head.startswith(b"DELETE") and b"/messages" in head:
+            popped = queue.get(1)
+            self._answer("200 OK" if popped else "204 No Content", b"".join(popped))
         elif head.startswith(b"DELETE"):
             queue.bodies.clear()
             self._answer("204 No Content", b"")
@@ -246,7 +274,7 @@ class HttpPeer(Peer):
         self.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
         if self._upgraded == "consume":
             limit = re.search(rb"limit=(\d+)", head)
-            self.consumer = Consumer(queue, int(limit[1]) if limit else 10, self._messages, self)
+            self.consumer_of(queue, int(limit[1]) if limit else 10, self._messages)
 
     def _published(self, data: bytes) -> bytes:
         if self._publish is None:
@@ -261,13 +289,13 @@ class HttpPeer(Peer):
 
     def _settled(self, data: bytes) -> bytes:
         cut = data.rfind(b"}") + 1
-        if cut and self.consumer:
-            self.consumer.settled(data.count(b"}", 0, cut))
+        if cut and self._consumers:
+            self._consumers[0].settled(data.count(b"}", 0, cut))
         return data[cut:]
 
     def _messages(self, first: int, bodies: list[bytes]) -> bytes:
         size = len(bodies[0])
-        payload = b"\x82" + (bytes([size]) if size < 126 else b"\x7e" + size.to_bytes(2))
+        payload = server_head(BINARY, size)
         parts = []
         for seq, body in enumerate(bodies, first + 1):
             metadata = (
@@ -285,7 +313,9 @@ def _publish_pattern(data: bytes) -> re.Pattern[bytes] | None:
     length = data[7] & 0x7F
     if length == 126:
         length = int.from_bytes(data[8:10])
-    return re.compile(rb"\x81\x80\0{4}\x82(?:[\x80-\xfd]|\xfe..)\0{4}(.{%d})" % length, re.DOTALL)
+    elif length == 127:
+        length = int.from_bytes(data[8:16])
+    return re.compile(rb"\x81\x80\0{4}\x82(?:[\x80-\xfd]|\xfe..|\xff.{8})\0{4}(.{%d})" % length, re.DOTALL)
 
 
 def main() -> None:

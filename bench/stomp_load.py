@@ -14,6 +14,7 @@ from bench.check import Checker, bodies
 from bench.many import Line, run_lines
 from bench.roles import Gate, Outcome
 from bench.stats import Weighted, percentiles
+from bench.web_wire import web_wire
 from bench.window import send_window
 from bench.wire import Address, BenchError, Silence, Wire
 
@@ -33,9 +34,11 @@ class Account:
     send_headers: bytes = b""
     """Extra header lines, each with its line break."""
     subscribe_headers: bytes = b""
+    web_path: str = ""
+    """Where STOMP is spoken over a WebSocket; empty for TCP."""
 
     def connect(self, **options: int) -> Wire:
-        wire = Wire(self.address, **options)
+        wire = web_wire(self.address, self.web_path, **options) if self.web_path else Wire(self.address, **options)
         credentials = "login:{}\npasscode:{}\n".format(*self.login) if self.login else ""
         wire.send(f"CONNECT\naccept-version:1.2\nhost:{self.host}\nheart-beat:0,0\n{credentials}\n\0".encode())
         answer = wire.receive_until(b"\0")
@@ -172,10 +175,12 @@ class ManyJob:
     size: int
     producers: int
     seconds: float
+    window: int = 1
+    """Unconfirmed on each connection."""
 
 
 def send_from_many(job: ManyJob, gate: Gate) -> Outcome:
-    """Many connections, each with one SEND in flight."""
+    """Many connections, each with a few SENDs in flight."""
     share = job.count // job.producers
     return run_lines([_Sender(job, number, share) for number in range(job.producers)], gate, job.seconds)
 
@@ -183,17 +188,13 @@ def send_from_many(job: ManyJob, gate: Gate) -> Outcome:
 class _Sender(Line):
     def __init__(self, job: ManyJob, number: int, count: int) -> None:
         frames = send_frames(job.destination, number, 0, count, job.size, job.account.send_headers)
-        super().__init__(job.account.connect(chunk=4096), frames, count)
-        self._number = number
+        super().__init__(job.account.connect(chunk=4096), frames, count, window=job.window)
+        self._receipts = Receipts(number, 0, count)
         self._incoming = Frames()
 
-    def confirmed(self) -> bool:
+    def confirmed(self) -> int:
         whole = self._incoming.complete(self.wire.receive())
-        if not whole:
-            return False
-        if read_receipts(whole) != [receipt_id(self._number, self.sent - 1)]:
-            raise BenchError(f"not the receipt of SEND {self.sent - 1}: {shown(whole)}")
-        return True
+        return self._receipts.take(read_receipts(whole)) if whole else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def drain(job: DrainJob, gate: Gate) -> Outcome:
     wire = job.account.connect(silence_s=job.silence_s)
     gate.open()
     subscribe(wire, job)
-    _drain(wire, total, checker)
+    drain_all(wire, total, checker)
     gate.close()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(job.sent))
@@ -228,7 +229,7 @@ def consume(job: DrainJob, gate: Gate) -> Outcome:
     wire = job.account.connect(silence_s=job.silence_s)
     subscribe(wire, job, receipt=True)
     gate.open()
-    _drain(wire, total, checker)
+    drain_all(wire, total, checker)
     gate.close()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(job.sent))
@@ -244,7 +245,7 @@ def subscribe(wire: Wire, job: DrainJob, *, receipt: bool = False) -> None:
         read_receipts(wire.receive_until(b"\0"))
 
 
-def _drain(wire: Wire, total: int, checker: Checker) -> None:
+def drain_all(wire: Wire, total: int, checker: Checker) -> None:
     """Until each message came and the last acknowledgement is confirmed, or nothing comes any more."""
     incoming = Frames()
     try:

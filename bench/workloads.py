@@ -9,15 +9,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from bench import http_load, stomp_load, ws_load
+from bench import duplex, http_load, mqks_load, queues_load, stomp_load, ws_load
 from bench.check import Tally
+from bench.duplex import PacedJob
+from bench.http_load import PopJob, PostJob
 from bench.measure import Measurement, Target, checked, run
+from bench.mqks_load import MqksJob
+from bench.queues_load import QueuesJob
 from bench.roles import Role
 from bench.stomp_load import DrainJob, ManyJob, PingJob, SendJob
 
 WINDOW = 1000
 PRODUCERS = 16
 CONNECTIONS = 64
+BATCHERS = 4
+RATE = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +36,8 @@ class Plan:
     """Replaces the workloads' own counts."""
 
     def count(self, full: int, size: int) -> int:
-        """`full` is meant for 100-byte messages; a kilobyte counts for two of them."""
-        count = self.most or int(full * self.scale / (2 if size > 512 else 1))
+        """`full` is meant for 100-byte messages; a kilobyte counts for two of them, 64 KiB for 65."""
+        count = self.most or int(full * self.scale / (1 if size <= 512 else 1 + size / 1024))
         return max(CONNECTIONS, count)
 
 
@@ -39,9 +45,17 @@ Group = Callable[[Target, int, Plan], Iterator[Measurement]]
 
 
 def send_one(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    yield from _send(target, size, plan, "send-1", 6_000, 1)
+
+
+def send_hundred(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    yield from _send(target, size, plan, "send-100", 60_000, 100)
+
+
+def _send(target: Target, size: int, plan: Plan, name: str, full: int, window: int) -> Iterator[Measurement]:
     queue = target.new_queue()
-    send = _stomp_send(target, queue, size, plan.count(6_000, size), 1, plan.seconds / 2)
-    yield from _checked(target, queue, "send-1", size, 1, send)
+    send = _stomp_send(target, queue, size, plan.count(full, size), window, plan.seconds / 2)
+    yield from _checked(target, queue, name, size, window, send)
 
 
 def send_many(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
@@ -76,10 +90,53 @@ def pingpong(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
 
 
 def producers(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    yield from _producers(target, size, plan, "producers-16", 30_000, 1)
+
+
+def producers_hundred(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    yield from _producers(target, size, plan, "producers-16x100", 100_000, 100)
+
+
+def _producers(target: Target, size: int, plan: Plan, name: str, full: int, window: int) -> Iterator[Measurement]:
     queue = target.new_queue()
-    count = plan.count(30_000, size)
-    job = ManyJob(target.account, f"/queue/{queue}", count, size, PRODUCERS, plan.seconds)
-    yield from _checked(target, queue, "producers-16", size, PRODUCERS, partial(stomp_load.send_from_many, job))
+    count = plan.count(full, size)
+    job = ManyJob(target.account, f"/queue/{queue}", count, size, PRODUCERS, plan.seconds, window)
+    send = partial(stomp_load.send_from_many, job)
+    yield from _checked(target, queue, name, size, PRODUCERS * window, send)
+
+
+def queues_ten(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    yield from _queues(target, size, plan, 10, 60_000)
+
+
+def queues_thousand(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    yield from _queues(target, size, plan, 1000, 60_000)
+
+
+def _queues(target: Target, size: int, plan: Plan, number: int, full: int) -> Iterator[Measurement]:
+    base = target.name_of_queue()
+    names = [f"{base}-{index:03d}" for index in range(number)]
+    for name in names:
+        target.declare(name)
+    job = QueuesJob(target.account, names, max(1, plan.count(full, size) // number), size, WINDOW, plan.seconds)
+    sent, timed = run(target, f"queues-{number}", size, WINDOW, [partial(queues_load.send_to_queues, job)])
+    take = partial(queues_load.drain_queues, job, timed[0].outcome.sent)
+    drained, _ = run(target, f"queues-{number}-drain", size, WINDOW, [take])
+    left = sum(target.left_in(name) for name in names)
+    for name in names:
+        target.delete_queue(name)
+    drained = dataclasses.replace(drained, tally=drained.tally + Tally(left=left))
+    yield checked(sent, drained.tally)
+    yield drained
+
+
+def paced(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    """At a fixed rate: what a message costs where nothing is saturated, and how long its way takes."""
+    queue = target.new_queue()
+    count = plan.count(5 * RATE, size)
+    job = PacedJob(target.account, f"/queue/{queue}", count, size, RATE)
+    measured, _ = run(target, f"paced-{RATE}", size, 1, [partial(duplex.paced, job)])
+    yield _finish(target, queue, measured)
 
 
 def websocket(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
@@ -99,29 +156,80 @@ def websocket(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
 def posts(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     assert target.http
     queue = target.new_queue()
-    job = http_load.PostJob(target.http, f"default/{queue}", plan.count(20_000, size), size, CONNECTIONS, plan.seconds)
+    job = PostJob(target.http, f"default/{queue}", plan.count(20_000, size), size, CONNECTIONS, plan.seconds)
     yield from _checked(target, queue, "http-post", size, CONNECTIONS, partial(http_load.post, job))
+
+
+def batches(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    assert target.http
+    queue = target.new_queue()
+    count = max(plan.count(60_000, size), BATCHERS * http_load.BATCH)
+    job = PostJob(target.http, f"default/{queue}", count, size, BATCHERS, plan.seconds)
+    batch = BATCHERS * http_load.BATCH
+    yield from _checked(target, queue, "http-batch", size, batch, partial(http_load.post_batches, job))
+
+
+def pops(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    assert target.http
+    queue = target.new_queue()
+    count = plan.count(10_000, size)
+    _, timed = run(target, "", size, WINDOW, [_stomp_send(target, queue, size, count, WINDOW, plan.seconds)])
+    job = PopJob(target.http, f"default/{queue}", timed[0].outcome.sent, size, CONNECTIONS)
+    popped, _ = run(target, "http-pop", size, CONNECTIONS, [partial(http_load.pop, job)])
+    yield _finish(target, queue, popped)
+
+
+def mqks(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    assert target.mqks
+    queue = target.new_queue()
+    job = MqksJob(target.mqks, queue, plan.count(30_000, size), size, WINDOW, plan.seconds)
+    published, timed = run(target, "mqks-publish", size, WINDOW, [partial(mqks_load.publish, job)])
+    take = partial(mqks_load.consume, job, timed[0].outcome.sent)
+    consumed, _ = run(target, "mqks-consume", size, WINDOW, [take])
+    consumed = _finish(target, queue, consumed)
+    yield checked(published, consumed.tally)
+    yield consumed
 
 
 GROUPS: dict[tuple[str, ...], Group] = {
     ("send-1",): send_one,
+    ("send-100",): send_hundred,
     ("send-1000", "drain"): send_many,
     ("send-varied",): send_varied,
     ("pipe",): pipe,
     ("pingpong",): pingpong,
+    (f"paced-{RATE}",): paced,
     ("producers-16",): producers,
+    ("producers-16x100",): producers_hundred,
+    ("queues-10", "queues-10-drain"): queues_ten,
+    ("queues-1000", "queues-1000-drain"): queues_thousand,
     ("ws-publish", "ws-consume"): websocket,
     ("http-post",): posts,
+    ("http-batch",): batches,
+    ("http-pop",): pops,
+    ("mqks-publish", "mqks-consume"): mqks,
 }
-HTTP_WORKLOADS = {"ws-publish", "ws-consume", "http-post"}
+HTTP_WORKLOADS = {"ws-publish", "ws-consume", "http-post", "http-batch", "http-pop"}
+MQKS_WORKLOADS = {"mqks-publish", "mqks-consume"}
 NAMES = [name for names in GROUPS for name in names]
+LARGE = {"send-1", "send-1000", "drain", "pipe", "ws-publish", "ws-consume", "http-post", "http-pop"}
+"""Where bodies of 64 KiB are worth their time."""
+LARGE_BYTES = 16_384
 
 
 def run_groups(target: Target, wanted: set[str], size: int, plan: Plan) -> Iterator[Measurement]:
     """The wanted workloads once, in the order of the table."""
+    if size >= LARGE_BYTES:
+        wanted = wanted & LARGE
     for names, group in GROUPS.items():
-        if not wanted.isdisjoint(names) and (target.http or HTTP_WORKLOADS.isdisjoint(names)):
+        if not wanted.isdisjoint(names) and is_for(target, names):
             yield from (measured for measured in group(target, size, plan) if measured.workload in wanted)
+
+
+def is_for(target: Target, names: tuple[str, ...]) -> bool:
+    """Whether the target speaks the workload's protocol."""
+    speaks_http = bool(target.http) or HTTP_WORKLOADS.isdisjoint(names)
+    return speaks_http and (bool(target.mqks) or MQKS_WORKLOADS.isdisjoint(names))
 
 
 def _stomp_send(target: Target, queue: str, size: int, count: int, window: int, seconds: float) -> Role:

@@ -48,15 +48,17 @@ def client_frame(opcode: int, payload: bytes) -> bytes:
 def client_head(opcode: int, length: int) -> bytes:
     if length < 126:
         return bytes((opcode, 0x80 | length)) + NO_MASK
-    assert length < 65_536
-    return bytes((opcode, 0x80 | 126)) + length.to_bytes(2) + NO_MASK
+    if length < 65_536:
+        return bytes((opcode, 0x80 | 126)) + length.to_bytes(2) + NO_MASK
+    return bytes((opcode, 0x80 | 127)) + length.to_bytes(8) + NO_MASK
 
 
 def server_head(opcode: int, length: int) -> bytes:
     if length < 126:
         return bytes((opcode, length))
-    assert length < 65_536
-    return bytes((opcode, 126)) + length.to_bytes(2)
+    if length < 65_536:
+        return bytes((opcode, 126)) + length.to_bytes(2)
+    return bytes((opcode, 127)) + length.to_bytes(8)
 
 
 def publish_frames(producer: int, first: int, count: int, size: int) -> bytes:

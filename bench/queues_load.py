@@ -1,0 +1,79 @@
+"""STOMP load over many queues: one connection sends to them in turn, one consumes from all of them.
+
+A queue's number is the producer in its bodies, so the check is of the order in each queue, and that no message came
+from another one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.check import Checker, bodies
+from bench.roles import Gate, Outcome
+from bench.stomp_load import Account, Frames, Receipts, drain_all, read_receipts, receipt_id
+from bench.window import send_window
+from bench.wire import BenchError
+
+MOST_QUEUES = 1000
+"""Their number has three digits in a body."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesJob:
+    account: Account
+    queues: Sequence[str]
+    """Names of one length."""
+    each: int
+    """Messages to each queue."""
+    size: int
+    window: int
+    """Over all of them."""
+    seconds: float = 1e6
+
+
+def frames_in_turn(job: QueuesJob) -> bytes:
+    """SENDs to the queues in turn, each of the same length."""
+    columns = [bodies(number, 0, job.each, job.size) for number in range(len(job.queues))]
+    parts = []
+    for seq in range(job.each):
+        for number, queue in enumerate(job.queues):
+            receipt = receipt_id(0, seq * len(job.queues) + number)
+            head = b"SEND\ndestination:/queue/%s\ncontent-length:%d\n" % (queue.encode(), job.size)
+            parts.append(b"%sreceipt:%s\n\n%s\0" % (head, receipt, columns[number][seq]))
+    return b"".join(parts)
+
+
+def send_to_queues(job: QueuesJob, gate: Gate) -> Outcome:
+    """A receipt for every SEND, at most `window` unconfirmed over all queues."""
+    if len({len(queue) for queue in job.queues}) != 1:
+        raise BenchError("the queues' names must have one length")
+    count = job.each * len(job.queues)
+    frames = frames_in_turn(job)
+    receipts = Receipts(0, 0, count)
+    incoming = Frames()
+    wire = job.account.connect()
+
+    def confirmed_now() -> int:
+        return receipts.take(read_receipts(incoming.complete(wire.receive())))
+
+    outcome = send_window(wire, frames, count, job.window, job.seconds, confirmed_now, gate)
+    whole, more = divmod(outcome.count, len(job.queues))
+    sent = tuple(whole + (number < more) for number in range(len(job.queues)))
+    return Outcome(outcome.count, sent, outcome.confirms)
+
+
+def drain_queues(job: QueuesJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+    """A subscription to each; acknowledged one by one; ends with the receipt of the last ACK."""
+    checker = Checker(job.size, len(job.queues))
+    wire = job.account.connect(silence_s=15)
+    prefetch = max(10, job.window // len(job.queues))
+    subscribes = b"".join(
+        b"SUBSCRIBE\nid:%d\ndestination:/queue/%s\nack:client-individual\nprefetch-count:%d\n\n\0"
+        % (number, queue.encode(), prefetch)
+        for number, queue in enumerate(job.queues)
+    )
+    gate.open()
+    wire.send(subscribes)
+    drain_all(wire, sum(sent), checker)
+    gate.close()
+    wire.close()
+    return Outcome(checker.received, tally=checker.tally(sent))

@@ -1,0 +1,128 @@
+"""How it grows: speed, memory and restart by backlog, and steady churn under a small cap."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from bench import backlog, duplex, stomp_load
+from bench.check import Tally
+from bench.duplex import ChurnJob
+from bench.measure import Target, run
+from bench.roles import run_roles
+from bench.server import Server, curbstone_command
+from bench.stomp_load import Account, DrainJob, SendJob
+
+SIZE = 100
+PROBE = 50_000
+WINDOW = 1000
+QUEUE = "deep"
+CHURN_CAP = 8 << 20
+CHURN_OUTSTANDING = 5_000
+WATCH_S = 0.05
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What was found with so many messages queued."""
+
+    queued: int
+    sent_per_s: float
+    """PROBE more, window 1000."""
+    drained_per_s: float
+    """The first PROBE of them."""
+    rss_mb: float
+    restart_s: float
+    """After kill -9, until it accepts."""
+    restart_rss_mb: float
+    disk_bytes: float
+    """In the data directory, by message queued."""
+
+
+@dataclass(slots=True)
+class Scaling:
+    depths: list[Depth] = field(default_factory=list)
+    churn: list[int] = field(default_factory=list)
+    """Messages that made the whole way, in each second."""
+    churn_cap: int = CHURN_CAP
+    churn_bytes: int = 0
+    """The most the queue's directory held."""
+
+
+def measure(folder: Path, depths: Sequence[int], churn_s: float, probe: int, say: Say) -> tuple[Scaling, Tally]:
+    scaling, tally = Scaling(), Tally()
+    for queued in depths:
+        say(f"a backlog of {queued:,}")
+        own = folder / f"depth-{queued}"
+        own.mkdir()
+        depth, found = at_depth(own, queued, probe)
+        scaling.depths.append(depth)
+        tally += found
+    if churn_s:
+        say(f"churn for {churn_s:g} s in a queue of {CHURN_CAP >> 20} MiB")
+        tally += churn(folder, churn_s, scaling)
+    return scaling, tally
+
+
+def at_depth(folder: Path, queued: int, probe: int) -> tuple[Depth, Tally]:
+    command = curbstone_command(folder / "data", (queued + probe) * (SIZE + backlog.ALLOWANCE) + (1 << 30))
+    server = Server(command, folder / "log")
+    try:
+        backlog.fill(Account(server.stomp), QUEUE, queued)
+        send = SendJob(Account(server.stomp), f"/queue/{QUEUE}", probe, SIZE, WINDOW, 1e6, first=queued)
+        sent = run_roles([partial(stomp_load.send, send)], time_limit_s=300, on_start=lambda: None)[0]
+        rss = server.rss()
+        disk = backlog.directory_bytes(folder / "data")
+        server.kill()
+        server = Server(command, folder / "log")
+        restart_s, restart_rss = server.start_s, server.rss()
+        job = DrainJob(Account(server.stomp), f"/queue/{QUEUE}", (probe,), SIZE, WINDOW)
+        taken = run_roles([partial(backlog.drain_first, job)], time_limit_s=300, on_start=lambda: None)[0]
+        left = Target("curbstone", server, job.account, server.http).left_in(QUEUE)
+        depth = Depth(
+            queued,
+            probe / (sent.ended_ns - sent.started_ns) * 1e9,
+            probe / (taken.ended_ns - taken.started_ns) * 1e9,
+            rss / 1e6,
+            restart_s,
+            restart_rss / 1e6,
+            disk / (queued + probe),
+        )
+        return depth, (taken.outcome.tally or Tally()) + Tally(left=abs(left - queued))
+    finally:
+        server.stop()
+
+
+def churn(folder: Path, seconds: float, scaling: Scaling) -> Tally:
+    """One queue with a small cap; the cleaner has to copy the late ones forward all the time."""
+    data = folder / "churn"
+    server = Server(curbstone_command(data, CHURN_CAP), folder / "churn.log")
+    try:
+        target = Target("curbstone", server, Account(server.stomp), server.http)
+        queue = target.new_queue()
+        (directory,) = [path for path in data.rglob("*") if path.is_dir() and list(path.glob("*.seg"))]
+        most, over = [0], threading.Event()
+
+        def watch() -> None:
+            while not over.wait(WATCH_S):
+                most[0] = max(most[0], backlog.directory_bytes(directory))
+
+        job = ChurnJob(target.account, f"/queue/{queue}", seconds, SIZE, CHURN_OUTSTANDING)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            measured, timed = run(
+                target, "churn", SIZE, WINDOW, [partial(duplex.churn, job)], time_limit_s=seconds + 120
+            )
+        finally:
+            over.set()
+            watcher.join()
+        scaling.churn = list(timed[0].outcome.parts[:-1])  # the last second was not a whole one
+        scaling.churn_bytes = most[0]
+        over_cap = max(0, most[0] - CHURN_CAP)
+        return measured.tally + Tally(left=target.left_in(queue) + over_cap)
+    finally:
+        server.stop()
