@@ -152,7 +152,7 @@ class Cleaner:
 
     def wants_roll(self) -> bool:
         """Return whether the oldest segment has to go and is the active one."""
-        return self.is_active and len(self._queue.log.segments) == 1
+        return len(self._queue.log.segments) == 1 and self.is_active
 
     def droppable(self) -> int:
         """Return how many of the oldest segments have nothing live."""
@@ -165,7 +165,7 @@ class Cleaner:
     def next_copy(self) -> Copy | None:
         """Return what to copy forward next, or None: nothing to do, or it must be read first."""
         queue = self._queue
-        if not self.is_active or len(queue.log.segments) == 1:
+        if len(queue.log.segments) == 1 or not self.is_active:
             return None
         oldest = queue.log.segments[0]
         if not oldest.runs:

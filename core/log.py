@@ -25,6 +25,7 @@ SEGMENTS_PER_CAP = 16
 SEGMENT_BYTES_MIN = 4 * 1024
 GROWTH_BYTES_FIRST = 32 * 1024
 GROWTH_BYTES_MAX = 4 * 1024 * 1024
+HEADERS_BYTES = SEGMENTS_PER_CAP // 2 * (SEGMENT_BYTES + BATCH_BYTES)
 HEADROOM_BYTES = 4 * 1024
 IDLE_BYTES_MAX = 48 * 1024  # with `meta` an idle, empty queue keeps at most 64 KiB
 RECYCLE_BYTES_MAX = 64 * 1024 * 1024
@@ -232,8 +233,7 @@ class Log:
         """A sync or write failed in the active segment: nothing more is written there."""
         self._salt = salt
         self._numbers = 0
-        self._cap = cap
-        self._meta_bytes = meta_bytes
+        self.resize(cap, meta_bytes)
         self.aside_bytes = 0
         """Bytes of damaged segments that are kept for repair."""
         self._spare: Segment | None = None
@@ -257,34 +257,22 @@ class Log:
     @property
     def free_bytes(self) -> int:
         """Bytes that contents may still grow by under the cap."""
-        used = self.active.end
-        for segment in self.segments:
-            used += segment.size
-        return self._cap - self._meta_bytes - self.aside_bytes - used + self.active.size
-
-    @property
-    def segment_bytes(self) -> int:
-        """The size a segment is meant to have."""
-        return max(SEGMENT_BYTES_MIN, (self._cap - self._meta_bytes) // SEGMENTS_PER_CAP)
-
-    @property
-    def slack_bytes(self) -> int:
-        """Room kept for settling between two steps of the cleaner."""
-        return self.segment_bytes // 4
+        active = self.segments[-1]
+        used = sum([segment.size for segment in self.segments]) - active.size + active.end
+        return self._cap - self._meta_bytes - self.aside_bytes - used
 
     def _reserve_bytes(self, largest: int) -> int:
         """What a publish must leave free: room to copy any one segment forward, and to settle meanwhile.
 
         A copy takes a little more than what is copied: it says of each message which groups have settled it.
         """
-        headers = SEGMENTS_PER_CAP // 2 * (SEGMENT_BYTES + BATCH_BYTES)
-        copy = max(self.segment_bytes, largest)
-        return copy + copy // 4 + self.slack_bytes + headers
+        copy = self.segment_bytes if self.segment_bytes > largest else largest
+        return copy + copy // 4 + self.slack_bytes + HEADERS_BYTES
 
     @property
     def publish_room(self) -> int:
         """Bytes that publishes may add now; may be negative."""
-        return self.free_bytes - self._reserve_bytes(max(segment.end for segment in self.segments))
+        return self.free_bytes - self._reserve_bytes(max([segment.end for segment in self.segments]))
 
     @property
     def records_room(self) -> int:
@@ -325,6 +313,10 @@ class Log:
         """Change the cap, or what `meta` takes of it."""
         self._cap = cap
         self._meta_bytes = meta_bytes
+        self.segment_bytes = max(SEGMENT_BYTES_MIN, (cap - meta_bytes) // SEGMENTS_PER_CAP)
+        """The size a segment is meant to have."""
+        self.slack_bytes = self.segment_bytes // 4
+        """Room kept for settling between two steps of the cleaner."""
 
     # --- commits
 
