@@ -1,4 +1,4 @@
-"""ActiveMQ with KahaDB, which syncs each persistent send, over its STOMP connector. Debian's jars are looked for."""
+"""ActiveMQ with KahaDB, which syncs each persistent send, over its STOMP connector; as Debian installs it."""
 
 import contextlib
 import glob
@@ -14,7 +14,8 @@ from bench.wire import BenchError
 from bench.workloads import run_groups
 
 JARS = "/usr/share/activemq/lib"
-SPRING = ["spring3-*.jar", "spring-*.jar", "xbean-spring.jar", "commons-logging.jar", "log4j*.jar"]
+OPTIONAL = ["activemq-spring.jar", "spring3-*.jar", "xbean-spring.jar"]
+LOGGING = ["/usr/share/java/commons-logging.jar", "/usr/share/java/slf4j-nop.jar"]
 CONFIG = """\
 <beans xmlns="http://www.springframework.org/schema/beans" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
   xsi:schemaLocation="http://www.springframework.org/schema/beans
@@ -32,15 +33,15 @@ WORKLOADS = frozenset({"send-1", "send-1000", "drain", "pipe", "pingpong", "prod
 
 @contextlib.contextmanager
 def running(program: str, folder: Path) -> Iterator[list[Subject]]:
-    """`program` is the jars' folder's marker, not run: the script beside it insists on the system's folders."""
+    """`program` tells that it is installed, and is not run: it insists on the system's folders."""
     java = shutil.which("java")
     if not java:
         raise BenchError("ActiveMQ needs java")
     address = ("127.0.0.1", free_port())
     config = folder / "activemq.xml"
     config.write_text(CONFIG.format(folder=folder, port=address[1]))
-    optional = [jar for pattern in SPRING for jar in glob.glob(f"{JARS}/optional/{pattern}")]
-    classpath = os.pathsep.join([*glob.glob(f"{JARS}/*.jar"), *optional, "/usr/share/java/commons-logging.jar"])
+    optional = [jar for pattern in OPTIONAL for jar in glob.glob(f"{JARS}/optional/{pattern}")]
+    classpath = os.pathsep.join([*glob.glob(f"{JARS}/*.jar"), *optional, *LOGGING])
     main = ["org.apache.activemq.console.Main", "start", f"xbean:file:{config}"]
     home = [f"-Dactivemq.home={folder}", f"-Dactivemq.base={folder}", f"-Djava.io.tmpdir={folder}"]
     with started([java, "-Xms64M", "-Xmx1G", *home, "-cp", classpath, *main], folder, address) as process:

@@ -1,4 +1,4 @@
-"""NATS JetStream in a file store that syncs each write (`sync_interval: always`, server 2.10.20 and later).
+"""NATS JetStream in a file store that syncs each write (`sync_interval: always`; Debian 12 has 2.9, which can not).
 
 Published with a reply inbox; taken by a pull consumer of a work queue, each message acknowledged, the last one with an
 answer.
@@ -8,6 +8,7 @@ import contextlib
 import json
 import re
 import socket
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from bench.window import send_window
 from bench.wire import BenchError, Wire
 
 CONFIG = 'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{folder}", sync_interval: always }}\n'
-CONFIRM = re.compile(rb"MSG \S+ 1 \d+\r\n(\{[^\r]*+\})\r\n")
+CONFIRM = re.compile(rb"MSG \S+ 1 \d+\r\n(\{[^\r]*+)\r\n")
 DELIVERY = re.compile(rb"MSG \S+ 1 (\$JS\.ACK\.\S+) \d+\r\n([^\r]*+)\r\n")
 
 
@@ -27,6 +28,8 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     address = ("127.0.0.1", free_port())
     config = folder / "nats.conf"
     config.write_text(CONFIG.format(port=address[1], folder=folder / "store"))
+    if b"sync_interval" in subprocess.run([program, "-t", "-c", str(config)], capture_output=True).stderr:
+        raise BenchError(f"{program} is too old: it knows no `sync_interval: always`")
     with started([program, "-c", str(config)], folder, address) as process:
         yield [sending("NATS JetStream, sync always", process, address, nats_publish, nats_drain, 30_000)]
 

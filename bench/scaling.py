@@ -18,7 +18,8 @@ SIZE = 100
 PROBE = 50_000
 WINDOW = 1000
 QUEUE = "deep"
-CHURN_CAP = 8 << 20
+CHURN_CAP = 2 << 20
+"""Less than what comes between a message and its late settling, so the cleaner has to copy those forward."""
 CHURN_OUTSTANDING = 5_000
 WATCH_S = 0.05
 

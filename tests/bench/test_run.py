@@ -13,7 +13,7 @@ from bench import stomp_load, syncs
 from bench.__main__ import ROOT, parse
 from bench.check import Tally
 from bench.measure import Measurement
-from bench.report import Results, rows_of
+from bench.results import Results, rows_of
 from bench.roles import Gate
 from bench.server import Server
 from bench.stats import Percentiles
