@@ -68,5 +68,7 @@ def run_lines(lines: Sequence[Line], gate: Gate, seconds: float) -> Outcome:
             elif not line.in_flight:
                 busy -= 1
     gate.close()
+    for line in lines:
+        line.wire.close()
     sent = tuple(line.sent * line.messages for line in lines)
     return Outcome(sum(sent), sent, percentiles(times))

@@ -95,8 +95,8 @@ def consume(job: MqksJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
         while not rest.startswith(b"c ok \n"):
             rest += wire.receive()
         rest = rest[6:]
-        while checker.distinct < total:
-            lines, end, rest = (rest + wire.receive()).rpartition(b"\n")
+        while True:
+            lines, end, rest = rest.rpartition(b"\n")
             whole = lines + end
             found = DELIVERY.findall(whole)
             if len(found) != whole.count(b"\n"):
@@ -104,6 +104,9 @@ def consume(job: MqksJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
             if found:
                 checker.take([one for _, one in found])
                 wire.send(ack_lines([one for one, _ in found], last=checker.distinct >= total))
+            if checker.distinct >= total:
+                break
+            rest += wire.receive()
         while LAST + b" ok" not in rest:
             rest += wire.receive()
     except Silence:

@@ -28,6 +28,8 @@ class QueuesJob:
     window: int
     """Over all of them."""
     seconds: float = 1e6
+    silence_s: int = 15
+    """Nothing for so long means that nothing more will come."""
 
 
 def frames_in_turn(job: QueuesJob) -> bytes:
@@ -64,7 +66,7 @@ def send_to_queues(job: QueuesJob, gate: Gate) -> Outcome:
 def drain_queues(job: QueuesJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
     """A subscription to each; acknowledged one by one; ends with the receipt of the last ACK."""
     checker = Checker(job.size, len(job.queues))
-    wire = job.account.connect(silence_s=15)
+    wire = job.account.connect(silence_s=job.silence_s)
     prefetch = max(10, job.window // len(job.queues))
     subscribes = b"".join(
         b"SUBSCRIBE\nid:%d\ndestination:/queue/%s\nack:client-individual\nprefetch-count:%d\n\n\0"

@@ -1,10 +1,13 @@
 """The frames the load is made of, and the reading of the answers in bulk."""
 
+import json
+
 import pytest
 
-from bench import http_load, stomp_load, ws_load
+from bench import http_load, mqks_load, queues_load, stomp_load, ws_load
 from bench.check import bodies, body
-from bench.stomp_load import Frames, Receipts, read_messages, read_receipts, receipt_id
+from bench.stomp_load import Account, Frames, Receipts, read_messages, read_receipts, receipt_id
+from bench.web_wire import frame_at, frame_head
 from bench.wire import BenchError
 
 MESSAGES = b"".join(
@@ -152,3 +155,48 @@ def test_posts_are_requests_of_one_length() -> None:
 )
 def test_only_an_empty_201_confirms_a_post(answer: bytes, created: bool | None) -> None:
     assert http_load.is_created(answer) is created
+
+
+@pytest.mark.parametrize("step", [1, 5, 1000])
+def test_stomp_over_a_websocket_is_read_the_same_however_it_is_split(step: int) -> None:
+    frames = [frame(0x82, b"RECEIPT"), frame(ws_load.PING, b"hi"), frame(0x81, b"x" * 300), frame(0x82, b"y" * 70_000)]
+    data = b"".join(frames)
+    found, at = [], 0
+    for end in range(step, len(data) + step, step):
+        while (one := frame_at(data[:end], at)) is not None:
+            found.append(one[:2])
+            at = one[2]
+    assert found == [(0x82, b"RECEIPT"), (ws_load.PING, b"hi"), (0x81, b"x" * 300), (0x82, b"y" * 70_000)]
+
+
+@pytest.mark.parametrize("size", [125, 126, 65_535, 65_536])
+def test_heads_of_websocket_frames_say_their_length(size: int) -> None:
+    assert frame_at(ws_load.server_head(0x82, size) + b"x" * size, 0) == (
+        0x82,
+        b"x" * size,
+        len(ws_load.server_head(0x82, size)) + size,
+    )
+    assert frame_head(0x82, size) == ws_load.client_head(0x82, size)
+
+
+def test_a_batch_is_a_json_array_of_the_bodies() -> None:
+    requests = http_load.batch_requests(("127.0.0.1", 80), "default/q", 1, 2, 50)
+    _, _, text = requests[: len(requests) // 2].partition(b"\r\n\r\n")
+    assert [one["message"].encode() for one in json.loads(text)] == bodies(1, 0, http_load.BATCH, 50)
+
+
+def test_frames_to_many_queues_go_to_them_in_turn_and_say_the_queue_in_the_body() -> None:
+    job = queues_load.QueuesJob(Account(("127.0.0.1", 1)), ["qa", "qb"], 2, 30, 10)
+    frames = queues_load.frames_in_turn(job).split(b"\0")[:-1]
+    assert [one.partition(b"\n\n")[2] for one in frames] == [
+        body(0, 0, 30),
+        body(1, 0, 30),
+        body(0, 1, 30),
+        body(1, 1, 30),
+    ]
+    assert [one.splitlines()[1] for one in frames] == [b"destination:/queue/qa", b"destination:/queue/qb"] * 2
+
+
+def test_mqks_acks_ask_for_a_confirm_of_the_last() -> None:
+    assert mqks_load.ack_lines([b"1", b"2"]) == b"a ack c 1\na ack c 2\n"
+    assert mqks_load.ack_lines([b"1", b"2"], last=True) == b"a ack c 1\nlast ack --confirm c 2\n"

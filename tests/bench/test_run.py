@@ -5,11 +5,14 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench import stomp_load, syncs
+from bench import duplex, http_load, queues_load, stomp_load, syncs
 from bench.__main__ import ROOT, parse
 from bench.check import Tally
 from bench.measure import Measurement
@@ -18,7 +21,7 @@ from bench.roles import Gate
 from bench.server import Server
 from bench.stats import Percentiles
 from bench.stomp_load import Account, DrainJob, SendJob
-from bench.workloads import NAMES
+from bench.workloads import MQKS_WORKLOADS, NAMES
 
 CLEAN = dataclasses.asdict(Tally())
 STRACE_TABLE = """\
@@ -36,24 +39,54 @@ def test_strace_counts_are_read_by_call() -> None:
 
 
 def test_all_workloads_and_the_limit_run_when_none_are_named() -> None:
-    assert parse([]).names == {*NAMES, "disk", "ceiling"}
+    assert parse([]).names == {*NAMES, "disk", "ceiling", "footprint"}
 
 
-@pytest.mark.parametrize("arguments", [["--workload", "sned"], ["--size", "8"], ["--count", "0"]])
+@pytest.mark.parametrize("arguments", [["--workload", "sned"], ["--size", "8"], ["--count", "0"], ["--peers", "kafka"]])
 def test_a_bad_argument_is_refused_before_anything_starts(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse(arguments)
 
 
-def test_every_workload_is_clean_against_the_sink(tmp_path: Path) -> None:
+# What each makes of --count 640: whole rounds over the queues, whole batches.
+COUNTS = {"http-batch": 400, "queues-1000": 1000, "queues-1000-drain": 1000}
+
+
+def bench(tmp_path: Path, workloads: str, *more: str) -> dict[str, Any]:
+    """Run the tool, which must end well and leave nothing but its report."""
     report = tmp_path / "report.json"
-    arguments = ["--quick", "--size", "64", "--count", "640", "--json", str(report), "--dir", str(tmp_path)]
-    command = [sys.executable, "-m", "bench", "--workload", "ceiling", *arguments]
+    arguments = ["--quick", "--size", "64", "--count", "640", "--json", str(report), "--dir", str(tmp_path), *more]
+    command = [sys.executable, "-m", "bench", "--workload", workloads, *arguments]
     subprocess.run(command, cwd=ROOT, check=True, timeout=100, stdout=subprocess.DEVNULL)
-    rows = json.loads(report.read_text())["ceilings"]
-    assert [row["workload"] for row in rows] == NAMES
-    assert all(row["tally"] == {**CLEAN, "received": 640} for row in rows)
     assert list(tmp_path.iterdir()) == [report]
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def test_every_workload_is_clean_against_the_sink(tmp_path: Path) -> None:
+    rows = bench(tmp_path, "ceiling")["ceilings"]
+    assert [row["workload"] for row in rows] == [name for name in NAMES if name not in MQKS_WORKLOADS]
+    for row in rows:
+        assert row["tally"] == {**CLEAN, "received": COUNTS.get(row["workload"], 640)}, row["workload"]
+
+
+def test_every_workload_is_clean_against_curbstone(tmp_path: Path) -> None:
+    names = [name for name in NAMES if not name.startswith("queues-1000")]  # to make and remove them takes too long
+    found = bench(tmp_path, ",".join(names))
+    assert found["failures"] == []
+    assert [row["workload"] for row in found["rows"]] == names
+    for row in found["rows"]:
+        assert row["tally"] == {**CLEAN, "received": COUNTS.get(row["workload"], 640)}, row["workload"]
+        assert row["server_cpu_us"] > 0 and 0 < row["client_cpu_share"] <= 1.1
+
+
+def test_what_it_costs_and_how_it_grows_is_measured(tmp_path: Path) -> None:
+    found = bench(tmp_path, "footprint,scaling", "--strace")
+    assert found["failures"] == []
+    assert found["footprint"]["idle_rss_mb"] > 10
+    assert [one["queued"] for one in found["scaling"]["depths"]] == [0, 640]
+    assert sum(found["scaling"]["churn"]) > 0
+    assert 0 < found["scaling"]["churn_bytes"] <= found["scaling"]["churn_cap"]
 
 
 class OpenGate(Gate):
@@ -69,6 +102,22 @@ class OpenGate(Gate):
         pass
 
 
+@contextmanager
+def faulty_sink(fault: str, tmp_path: Path) -> Iterator[Server]:
+    """A sink that keeps the value of `fault` in place of the bodies it is given."""
+    program = f"""
+from bench import sink
+put = sink.Queue.put
+sink.Queue.put = lambda self, bodies: put(self, {fault})
+sink.main()
+"""
+    server = Server([sys.executable, "-c", program], tmp_path / "log", ROOT)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
@@ -80,25 +129,50 @@ class OpenGate(Gate):
     ids=["lost and duplicate", "corrupt", "reordered", "none"],
 )
 def test_a_server_that_damages_messages_is_found_out(fault: str, expected: Tally, tmp_path: Path) -> None:
-    program = f"""
-from bench import sink
-put = sink.Queue.put
-sink.Queue.put = lambda self, bodies: put(self, {fault})
-sink.main()
-"""
-    server = Server([sys.executable, "-c", program], tmp_path / "log", ROOT)
-    try:
+    with faulty_sink(fault, tmp_path) as server:
         account = Account(server.stomp)
         stomp_load.send(SendJob(account, "/queue/a", 100, 100, 100, 10), OpenGate())
         outcome = stomp_load.drain(DrainJob(account, "/queue/a", (100,), 100, 100, silence_s=1), OpenGate())
-    finally:
-        server.stop()
     assert outcome.tally == expected
 
 
+def over_queues(server: Server) -> Tally | None:
+    job = queues_load.QueuesJob(Account(server.stomp), ["a", "b"], 50, 100, 100, silence_s=1)
+    sent = queues_load.send_to_queues(job, OpenGate()).sent
+    return queues_load.drain_queues(job, sent, OpenGate()).tally
+
+
+def at_a_rate(server: Server) -> Tally | None:
+    job = duplex.PacedJob(Account(server.stomp), "/queue/a", 100, 100, 10_000, silence_s=1)
+    return duplex.paced(job, OpenGate()).tally
+
+
+def by_batch_and_pop(server: Server) -> Tally | None:
+    http_load.post_batches(http_load.PostJob(server.http, "default/a", 100, 100, 1, 10), OpenGate())
+    return http_load.pop(http_load.PopJob(server.http, "default/a", (100,), 100, 1), OpenGate()).tally
+
+
+@pytest.mark.parametrize("way", [over_queues, at_a_rate, by_batch_and_pop])
+@pytest.mark.parametrize(
+    "fault", ["[one.replace(b'000:00000000007', b'000:00000000006') for one in bodies]"], ids=["doubled"]
+)
+def test_the_other_ways_check_what_arrives_too(
+    way: Callable[[Server], Tally | None], fault: str, tmp_path: Path
+) -> None:
+    with faulty_sink(fault, tmp_path) as server:
+        tally = way(server)
+    assert tally is not None and (tally.received, tally.lost, tally.duplicate) == (100, 1, 1)
+
+
+def test_a_body_from_another_queue_is_found_out(tmp_path: Path) -> None:
+    with faulty_sink("[b'001' + one[3:] for one in bodies[:1]] + bodies[1:]", tmp_path) as server:
+        tally = over_queues(server)
+    assert tally is not None and not tally.clean
+
+
 def results_with(tally: Tally) -> Results:
-    measured = Measurement("send-1", 100, 100, 2.0, 1, None, None, 1.0, 1.0, None, 1.0, 0.1, 0.0, 1, tally)
-    return Results(rows_of([measured]), [], [], {}, {}, {}, [], {})
+    measured = Measurement("send-1", 100, 100, 2.0, 1, None, None, 1.0, 1.0, None, 1.0, 0.2, 0.1, 0.0, 1, tally)
+    return Results(rows_of([measured]), [], [], [], {}, {}, [], {})
 
 
 def test_a_damaged_message_makes_the_result_unclean() -> None:
@@ -112,7 +186,7 @@ def test_a_damaged_message_makes_the_result_unclean() -> None:
 
 def test_a_row_holds_the_medians_of_its_runs() -> None:
     run = Measurement(
-        "send-1", 100, 100, 2.0, 1, Percentiles(1, 2, 3), None, 1.0, 1.0, None, 1.0, 0.1, 0.0, 1, Tally(1)
+        "send-1", 100, 100, 2.0, 1, Percentiles(1, 2, 3), None, 1.0, 1.0, None, 1.0, 0.2, 0.1, 0.0, 1, Tally(1)
     )
     runs = [dataclasses.replace(run, seconds=seconds) for seconds in (1.0, 2.0, 5.0)]
     (row,) = rows_of(runs)
