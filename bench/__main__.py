@@ -15,7 +15,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from bench import backlog, charts, disk, footprint, peers, report, scaling, spark_load, syncs, workloads
+from bench import backlog, charts, disk, footprint, page, peers, report, scaling, spark_load, syncs, workloads
 from bench.disk import Limit
 from bench.measure import Measurement, Target
 from bench.peer import Subject
@@ -32,6 +32,8 @@ SIZES_QUICK = [100, 1024]
 DISK, PEERS, BACKLOG, SINK, SPARK = "disk", "peers", "backlog", "ceiling", "spark"
 FOOTPRINT, SCALING = "footprint", "scaling"
 EXTRA = [DISK, SINK, FOOTPRINT, SCALING, PEERS, BACKLOG, SPARK]
+ALL = "all"
+"""Everything but the big backlog and Spark."""
 BATCHES = [1, workloads.PRODUCERS, workloads.CONNECTIONS, 256, workloads.WINDOW]
 CAP = 1 << 30
 # Small enough for a traced server, which is several times slower; W=1 syncs are one each anyway.
@@ -47,7 +49,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--workload",
         metavar="NAMES",
         action="append",
-        help=f"comma-separated, from: {', '.join(workloads.NAMES + EXTRA)}",
+        help=f"comma-separated, from: {', '.join([*workloads.NAMES, *EXTRA, ALL])}",
     )
     parser.add_argument(
         "--size", type=int, action="append", help="bytes of a message, 16 or more (repeatable; 100, 1024)"
@@ -59,13 +61,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where the data directories are made (the system's temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything here")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="also draw charts (SVG) into this folder")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="also write the figures between the marks of this page"
+    )
     parser.add_argument("--peers", action="append", metavar="NAMES", help=f"of {', '.join(peers.PEERS)} (all)")
     parser.add_argument("--deep", action="store_true", help="the scaling workload goes up to ten million messages")
     parser.add_argument("--strace", action="store_true", help="count syncs with strace even if the server counts them")
     known = parser.parse_args(arguments)
     names = [name.strip() for names in known.workload or [] for name in names.split(",") if name.strip()]
-    if unknown := set(names) - {*workloads.NAMES, *EXTRA}:
+    if unknown := set(names) - {*workloads.NAMES, *EXTRA, ALL}:
         parser.error(f"unknown workload: {', '.join(sorted(unknown))}")
+    if ALL in names:
+        names = [*workloads.NAMES, DISK, SINK, FOOTPRINT, SCALING, PEERS]
+    # Named beside "peers", workloads run only beside them.
+    known.alone = PEERS not in names or set(workloads.NAMES) <= set(names)
     known.names = set(names) or {*workloads.NAMES, DISK, SINK, FOOTPRINT}
     known.peers = {name.strip() for text in known.peers or [] for name in text.split(",")}
     if unknown := known.peers - set(peers.PEERS):
@@ -75,6 +84,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--size: from 16 to 1048576")
     if known.count is not None and known.count < 1:
         parser.error("--count: at least 1")
+    if known.page and (not known.page.is_file() or page.BEGIN not in known.page.read_text(encoding="utf-8")):
+        parser.error(f"--page: {known.page} has no line {page.BEGIN}")
     known.runs = known.runs or (1 if known.quick else 3)
     return known
 
@@ -120,8 +131,7 @@ class Session:
     def run(self) -> None:
         if DISK in self.known.names:
             self._attempt("bare limit", self._measure_disk)
-        # With peers each workload runs beside its peer, and not once more alone.
-        if self.wanted and PEERS not in self.known.names:
+        if self.wanted and self.known.alone:
             self._attempt("curbstone", self._measure_server)
         if SINK in self.known.names:
             self._attempt("ceiling", self._measure_ceiling)
@@ -243,7 +253,7 @@ class Session:
 
     def _measure_scaling(self) -> None:
         known = self.known
-        deepest = known.count or (200_000 if known.quick else 1_000_000)
+        deepest = known.count or 1_000_000
         depths = [0, deepest, *([10_000_000] if known.deep else [])]
         probe = min(scaling.PROBE, deepest)
         self.scaling, tally = scaling.measure(self.folder, depths, 5 if known.quick else 30, probe, self._say)
@@ -280,8 +290,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.show(console, results)
     if known.json:
         report.write_json(known.json, results)
-    if known.charts:
-        charts.draw(known.charts, results)
+    drawn = charts.draw(known.charts, results) if known.charts else []
+    if known.page:
+        page.fill(known.page, results, drawn)
     return 0 if results.clean else 1
 
 

@@ -1,0 +1,150 @@
+"""The figures as Markdown, put between two marks of a page, so that a page never shows figures nobody measured."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.results import BUSY_CLIENT, NOISY, Results, Row
+from bench.scaling import Scaling
+from bench.stats import median_of
+from bench.wire import BenchError
+
+BEGIN, END = "<!-- figures: written by the benchmark -->", "<!-- end of figures -->"
+
+
+def fill(page: Path, results: Results, charts: Sequence[Path]) -> None:
+    """Replaces what is between the marks. Raises BenchError where the page has none."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BenchError(f"{page} has no place for figures: {BEGIN} … {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{figures(results, charts, page.parent)}\n{END}{after}", encoding="utf-8")
+
+
+def figures(results: Results, charts: Sequence[Path], folder: Path) -> str:
+    """All that was measured, with the charts linked from `folder`."""
+    parts = ["\n".join(_environment(results))]
+    if results.peers:
+        parts += ["### Beside others", _legend(), *_beside(results)]
+    parts += [_image(path, folder) for path in charts if path.stem.startswith(("rates", "cpu"))]
+    for size in dict.fromkeys(row.size for row in results.rows):
+        parts += [f"### Curbstone alone, {size}-byte messages", _alone(results, size)]
+    if results.scaling:
+        parts += ["### How it grows", *_scaling(results.scaling)]
+    parts += [_image(path, folder) for path in charts if not path.stem.startswith(("rates", "cpu"))]
+    if results.footprint:
+        rows = [(key.replace("_", " "), f"{value:,.2f}") for key, value in results.footprint.items()]
+        parts += ["### When nothing happens", _table(["", ""], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _environment(results: Results) -> Iterator[str]:
+    known = results.environment
+    rows = [*results.rows, *(row for one in results.peers for pair in one.pairs() for row in pair)]
+    noise = median_of(row.other_cpu_share for row in rows)
+    yield (
+        f"Measured {datetime.now(UTC):%Y-%m-%d}: Python {known['python']}, {known['cores']} cores, "
+        f"{known['memory_gib']} GiB, kernel {known['kernel']}, {known['file_system']}; load before "
+        f"{known['load_before']:.1f}. In the middle run other programs used {noise or 0:.0%} of the machine."
+    )
+    checked = results.tally
+    verdict = "all arrived once, whole and in order" if checked.clean else f"not clean: {checked}"
+    yield f"{checked.received:,} of Curbstone's messages were checked on arrival: {verdict}."
+    yield from (f"Failed: {failure}." for failure in results.failures)
+
+
+def _legend() -> str:
+    return (
+        "Each cell: Curbstone's rate divided by the peer's, then the peer's server CPU a message divided by "
+        "Curbstone's. Above 1 Curbstone is faster, or cheaper. Both were measured directly one after the other. "
+        f"`~`: other programs used more than {NOISY:.0%} of the machine meanwhile. "
+        f"`!`: a load generator used more than {BUSY_CLIENT:.0%} of a core."
+    )
+
+
+def _beside(results: Results) -> Iterator[str]:
+    pairs = {
+        (theirs.workload, theirs.size, pairing.name): (ours, theirs)
+        for pairing in results.peers
+        for ours, theirs in pairing.pairs()
+    }
+    names = list(dict.fromkeys(name for _, _, name in pairs))
+    for size in dict.fromkeys(size for _, size, _ in pairs):
+        rows = []
+        for workload in dict.fromkeys(workload for workload, own, _ in pairs if own == size):
+            found = [pairs.get((workload, size, name)) for name in names]
+            ours = median_of(pair[0].per_s for pair in found if pair)
+            rows.append((workload, f"{ours or 0:,.0f}", *[_cell(pair) for pair in found]))
+        yield f"{size}-byte messages:"
+        yield _table(["workload", "Curbstone/s", *names], rows)
+    for pairing in results.peers:
+        if pairing.note:
+            yield f"{pairing.name}: {pairing.note}."
+
+
+def _cell(pair: tuple[Row, Row] | None) -> str:
+    if pair is None:
+        return ""
+    ours, theirs = pair
+    mark = "~" if max(ours.other_cpu_share, theirs.other_cpu_share) > NOISY else ""
+    mark += "!" if max(ours.client_cpu_share, theirs.client_cpu_share) > BUSY_CLIENT else ""
+    mark += "" if theirs.tally.clean else " (theirs not clean)"
+    return f"{ours.per_s / theirs.per_s:.2f} / {theirs.server_cpu_us / max(ours.server_cpu_us, 0.01):.1f}{mark}"
+
+
+def _alone(results: Results, size: int) -> str:
+    rows = []
+    for row in (row for row in results.rows if row.size == size):
+        times = row.deliveries or row.confirms
+        syncs = results.syncs(row)
+        rows.append(
+            (
+                row.workload,
+                f"{row.per_s:,.0f}",
+                f"{row.slowest:,.0f} – {row.fastest:,.0f}",
+                f"{times.p50_ms:.2f}" if times else "",
+                f"{times.p99_ms:.2f}" if times else "",
+                f"{row.server_cpu_us:.1f}",
+                f"{row.client_cpu_share:.0%}" + ("!" if row.client_cpu_share > BUSY_CLIENT else ""),
+                "" if syncs is None else f"{syncs:.4f}",
+                f"{row.other_cpu_share:.0%}" + ("~" if row.other_cpu_share > NOISY else ""),
+            )
+        )
+    heads = ["workload", "messages/s", "slowest – fastest", "p50 ms", "p99 ms", "server µs", "client core"]
+    return _table([*heads, "syncs a message", "others' CPU"], rows)
+
+
+def _scaling(scaling: Scaling) -> Iterator[str]:
+    heads = ["queued", "send-1000/s", "drain/s", "RSS MB", "restart s", "RSS after it MB", "disk B a message"]
+    yield _table(
+        heads,
+        [
+            (
+                f"{one.queued:,}",
+                f"{one.sent_per_s:,.0f}",
+                f"{one.drained_per_s:,.0f}",
+                f"{one.rss_mb:.0f}",
+                f"{one.restart_s:.2f}",
+                f"{one.restart_rss_mb:.0f}",
+                f"{one.disk_bytes:.0f}",
+            )
+            for one in scaling.depths
+        ],
+    )
+    if scaling.churn:
+        middle = median_of(scaling.churn)
+        yield (
+            f"Churn through a queue of {scaling.churn_cap:,} bytes for {len(scaling.churn)} s: {middle or 0:,.0f} "
+            f"messages in the middle second, {min(scaling.churn):,} in the slowest; its directory held at most "
+            f"{scaling.churn_bytes:,} bytes."
+        )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["---:" for _ in heads[1:]]], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _image(path: Path, folder: Path) -> str:
+    return f"![{path.stem}]({path.resolve().relative_to(folder.resolve()).as_posix()})"
