@@ -102,7 +102,7 @@ def _alone(results: Results, size: int) -> str:
             (
                 row.workload,
                 f"{row.per_s:,.0f}",
-                f"{row.slowest:,.0f} – {row.fastest:,.0f}",
+                f"{row.slowest:,.0f} – {row.fastest:,.0f}" if row.runs > 1 else "",
                 f"{times.p50_ms:.2f}" if times else "",
                 f"{times.p99_ms:.2f}" if times else "",
                 f"{row.server_cpu_us:.1f}",

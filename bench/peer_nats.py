@@ -1,4 +1,4 @@
-"""NATS JetStream in a file store that syncs each write (`sync_interval: always`; Debian 12 has 2.9, which can not).
+"""NATS JetStream in a file store that syncs each write (`sync_interval: always`).
 
 Published with a reply inbox; taken by a pull consumer of a work queue, each message acknowledged, the last one with an
 answer.

@@ -144,7 +144,7 @@ class Results:
 def environment(folder: Path) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "folder": str(folder),

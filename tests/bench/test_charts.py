@@ -29,7 +29,7 @@ def results() -> Results:
         {},
         {},
         [],
-        {},
+        {"python": "3", "cores": 2, "memory_gib": 1, "kernel": "6", "file_system": "ext4", "load_before": 0.0},
         scaling=Scaling(depths, [10, 20, 30]),
     )
 

@@ -82,7 +82,7 @@ def test_every_workload_is_clean_against_curbstone(tmp_path: Path) -> None:
 
 
 def test_what_it_costs_and_how_it_grows_is_measured(tmp_path: Path) -> None:
-    found = bench(tmp_path, "footprint,scaling", "--strace")
+    found = bench(tmp_path, "footprint,scaling")
     assert found["failures"] == []
     assert found["footprint"]["idle_rss_mb"] > 10
     assert [one["queued"] for one in found["scaling"]["depths"]] == [0, 640]
