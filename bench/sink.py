@@ -100,7 +100,7 @@ class Peer(ABC):
         self._consumers: list[Consumer] = []
         self._socket = connection
         self._in = b""
-        self._out = memoryview(b"")
+        self._out: collections.deque[memoryview] = collections.deque()
         sink.selector.register(connection, selectors.EVENT_READ, self._on_event)
 
     @abstractmethod
@@ -114,19 +114,23 @@ class Peer(ABC):
         return consumer
 
     def write(self, data: bytes) -> None:
-        if self._out:
-            self._out = memoryview(bytes(self._out) + data)
-        else:
-            self._out = memoryview(data)
+        self._out.append(memoryview(data))
+        if len(self._out) == 1:
             self._flush()
 
     def _flush(self) -> None:
         try:
-            self._out = self._out[self._socket.send(self._out) :]
+            while self._out:
+                first = self._out[0]
+                sent = self._socket.send(first)
+                if sent < len(first):
+                    self._out[0] = first[sent:]
+                else:
+                    self._out.popleft()
         except BlockingIOError:
             pass
         except OSError:
-            self._out = memoryview(b"")
+            self._out.clear()
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
         if self.sink.selector.get_key(self._socket).events != wanted:
             self.sink.selector.modify(self._socket, wanted, self._on_event)
