@@ -27,6 +27,7 @@ GROWTH_BYTES_FIRST = 32 * 1024
 GROWTH_BYTES_MAX = 4 * 1024 * 1024
 HEADERS_BYTES = SEGMENTS_PER_CAP // 2 * (SEGMENT_BYTES + BATCH_BYTES)
 HEADROOM_BYTES = 4 * 1024
+LARGE_COMMIT_BYTES = 128 * 1024  # writing zeros for the next of its kind costs more than a sync that changes the size
 IDLE_BYTES_MAX = 48 * 1024  # with `meta` an idle, empty queue keeps at most 64 KiB
 RECYCLE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -101,6 +102,11 @@ class Commit:
     def rolled(self) -> bool:
         """Whether this commit begins a new segment."""
         return self._old is not None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are added."""
+        return self.end - self._offset
 
     @property
     def is_empty(self) -> bool:
@@ -379,7 +385,8 @@ class Log:
             commit.remove_first(self._spare.path, self._spare.size)
             room += self._spare.size
             self._spare = None
-        growth = min(max(GROWTH_BYTES_FIRST, commit.size), GROWTH_BYTES_MAX)
+        is_large = commit.bytes >= LARGE_COMMIT_BYTES
+        growth = 0 if is_large else min(max(GROWTH_BYTES_FIRST, commit.size), GROWTH_BYTES_MAX)
         wanted = max(min(commit.size + growth, self.segment_bytes), commit.end)
         commit.grow_to(max(commit.end, commit.size, min(wanted, room)))
         assert commit.size <= room, f"the cap is exceeded: {commit.size} bytes into {room}"
