@@ -25,7 +25,7 @@ from tests.crash.history import History, Verdict
 from tests.crash.line_producers import produce_over_mqks, produce_over_websocket
 from tests.crash.mortal import HANG_S, MortalServer, Progress
 from tests.crash.mqks_peer import MqksPeer
-from tests.crash.producers import produce_over_http, produce_over_stomp
+from tests.crash.producers import ROOM, produce_over_http, produce_over_stomp
 from tests.crash.source import Source
 from tests.crash.text import real_lines
 from tests.server import ServerProcess
@@ -85,10 +85,9 @@ class Run:
         self._produce()
         self._consume()
         for moment in self._moments(kills):
-            self.progress.reach(moment)
+            self._reach(moment)
             threading.Event().wait(self.rng.random() * 0.02)
             self._kill()
-        self.progress.reach(2 * len(self.lines))
         self._drain()
         self._kill()  # what came back is what was settled and not confirmed
         self._drain()
@@ -133,11 +132,21 @@ class Run:
         self.server.start()
         self.server.check_health()
 
+    def _reach(self, moment: int) -> None:
+        """Wait for so many confirms and settles, or for the end: a kill may take the confirm of a settle along."""
+        while self.progress.confirmed + self.progress.settled < moment and not self._is_drained:
+            self.progress.wait_for_room(ROOM)
+            self.progress.reach(0)
+
     def _drain(self) -> None:
         """Wait until the producers have nothing left to send and the queues are empty."""
-        while not all(source.is_done for source in self.sources) or any(map(self.server.count, QUEUES)):
+        while not self._is_drained:
             self.progress.wait_for_room(1)
             self.progress.reach(0)
+
+    @property
+    def _is_drained(self) -> bool:
+        return all(source.is_done for source in self.sources) and not any(map(self.server.count, QUEUES))
 
     def report(self, verdict: Verdict, seed: int, sampler: Sampler) -> str:
         """Return the figures of the run."""
