@@ -45,6 +45,11 @@ class LineReader:
         self.overlong_bytes = 0
         """How long the line that is being read is so far, if it is too long; else 0."""
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """How long the line that is being read is so far."""
+        return self.overlong_bytes or len(self._begun)
+
     def feed(self, data: bytes) -> list[Line]:
         """Return the lines that `data` completes."""
         *ended, rest = data.split(b"\n")

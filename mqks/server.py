@@ -15,7 +15,7 @@ from curbstone.net.tcp import Connection, TcpServer
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
-    from curbstone.core.host import Host
+    from curbstone.core.host import Host, Timer
 
 log = logging.getLogger("curbstone.mqks")
 
@@ -32,6 +32,7 @@ class MqksServer(TcpServer):
 
     def __init__(self, broker: Broker, host: Host, *, limits: Limits | None = None) -> None:
         super().__init__()
+        self.host = host
         self.limits = limits or Limits()
         self.registry = Registry(broker, host.call_later)
 
@@ -57,6 +58,8 @@ class _Client(Connection[Session]):
     def __init__(self, server: MqksServer) -> None:
         super().__init__(server, server.limits.output_bytes_max)
         self._server = server
+        self._host = server.host
+        self._timer: Timer | None = None
 
     def open(self) -> Session:
         """See `Connection.open`."""
@@ -64,11 +67,28 @@ class _Client(Connection[Session]):
 
     def receive(self, data: bytes) -> None:
         """See `Connection.receive`."""
-        self._session.receive(data)
+        session = self._session
+        session.receive(data, self._host.now_ms())
+        if self._timer is None and session.tick_ms:
+            self._timer = self._host.call_later(session.tick_ms, self._tick)
+
+    def reading(self, on: bool) -> None:
+        """See `Connection.reading`."""
+        self._session.reading(on, self._host.now_ms())
+
+    def ended(self) -> None:
+        """See `Connection.ended`."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def shut_down(self) -> None:
         """See `Connection.shut_down`."""
         self._session.shut_down()
+
+    def _tick(self) -> None:
+        session = self._session
+        session.tick(self._host.now_ms())
+        self._timer = self._host.call_later(session.tick_ms, self._tick) if session.tick_ms else None
 
     def _report(self, text: str) -> bytes:
         error_id = new_error_id()

@@ -1,7 +1,8 @@
 """One MQKS connection, without its socket: bytes in, bytes out.
 
 The owner of the socket calls `receive` with what it read, sends what `take_output` returns whenever
-`changed` was called, and closes the socket once `closing` is true and everything is sent.
+`changed` was called, and closes the socket once `closing` is true and everything is sent. It calls `tick`
+when that is due, as long as a line is unfinished.
 
 Requests are carried out in their order. Those that change something on disk are answered after the commit,
 the others at once. Only a request with `--confirm` gets its `ok`; an `error` is always told.
@@ -23,6 +24,7 @@ from curbstone.mqks.errors import RequestError, detail
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
 from curbstone.mqks.wishes import ALL, Consume
+from curbstone.net.progress import Progress
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -51,6 +53,7 @@ class Session:
         self._changed = changed
         self._report = report
         self._reader = LineReader(limits.line_bytes_max)
+        self._line = Progress(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
         self._consumers: dict[bytes, QueueConsumer] = {}
         self._held = False
@@ -85,16 +88,33 @@ class Session:
         output, self._output = self._output, []
         return output
 
-    def receive(self, data: bytes) -> None:
-        """Carry out the requests that `data` completes."""
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Carry out the requests that `data` completes. `now_ms` never jumps."""
         if self._is_first and data.startswith(_TLS):
             self._finish()
-        for line in self._reader.feed(data) if not self.ending else ():
+        lines = self._reader.feed(data) if not self.ending else []
+        for line in lines:
             self._carry_out(line)
             if self.ending:
                 return
+        self._line.unfinished(self._reader.unfinished_bytes, bool(lines), now_ms)
         if self._reader.overlong_bytes > self._limits.junk_bytes_max:
             self._refuse(codec.NO_ID, RequestError("a line without an end", fatal=True))
+
+    @property
+    def tick_ms(self) -> int:
+        """In how many ms to call `tick`; 0 while no line is unfinished."""
+        return self._line.tick_ms if self._line.is_begun and not self.ending else 0
+
+    def tick(self, now_ms: int) -> None:
+        """End the connection if its line should be whole by now."""
+        if not self.ending and self._line.is_late(now_ms):
+            rule = f"no complete line within {self._limits.line_ms} ms"
+            self._refuse(codec.NO_ID, RequestError(rule, fatal=True))
+
+    def reading(self, on: bool, now_ms: int) -> None:
+        """Say that reading stopped or went on; a client that is not read can't be late."""
+        self._line.reading(on, now_ms)
 
     def hold(self) -> None:
         """Deliver nothing more: the socket is full."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from curbstone.net.progress import Progress
 from curbstone.stomp.limits import Limits
 
 TOLERANCE = 2
 """A client is not dead before this many of its intervals, and a second, passed in silence."""
 GRACE_MS = 1_000
-_TICK_MS_MAX = 5_000
 
 
 class Vital:
     """Knows when something must be sent, and when the client is given up.
 
-    Any byte counts as life, but not as progress: a frame must be complete in `frame_ms`, unless
-    it is large and its bytes keep coming.
+    Any byte counts as life, but not as progress of a frame.
     """
 
     def __init__(self, limits: Limits, now_ms: int) -> None:
@@ -24,11 +23,10 @@ class Vital:
         self._connected = False
         self._server_beats_ms = 0
         self._client_beats_ms = 0
-        self._frame_since_ms = 0
-        self._frame_bytes = 0
+        self._frame = Progress(limits.frame_ms, limits.frame_bytes_per_s)
         self._reading = True
         self._ending_since_ms = 0
-        self._tick_ms = max(1, min(_TICK_MS_MAX, limits.connect_ms, limits.frame_ms, limits.closing_ms))
+        self._tick_ms = max(1, min(self._frame.tick_ms, limits.connect_ms, limits.closing_ms))
         self.sent = False
         """Whether anything was sent since the last `beat`."""
 
@@ -49,14 +47,13 @@ class Vital:
 
     def unfinished(self, size: int, completed: bool, now_ms: int) -> None:
         """The read left `size` bytes of an unfinished frame, after completing others or not."""
-        if completed or not self._frame_bytes:
-            self._frame_since_ms = now_ms
-        self._frame_bytes = size
+        self._frame.unfinished(size, completed, now_ms)
 
     def reading(self, on: bool, now_ms: int) -> None:
         """Reading stopped or went on, for reasons of ours."""
         self._reading = on
-        self._heard_ms = self._frame_since_ms = now_ms
+        self._heard_ms = now_ms
+        self._frame.reading(on, now_ms)
 
     def broken(self, now_ms: int) -> str:
         """Return the deadline that passed, in words; empty if none."""
@@ -66,10 +63,8 @@ class Vital:
             return f"no complete CONNECT within {limits.connect_ms} ms" if waited >= limits.connect_ms else ""
         if not self._reading:
             return ""
-        if self._frame_bytes:
-            took = now_ms - self._frame_since_ms
-            if took >= limits.frame_ms and self._frame_bytes * 1000 < took * limits.frame_bytes_per_s:
-                return f"no complete frame within {limits.frame_ms} ms"
+        if self._frame.is_late(now_ms):
+            return f"no complete frame within {limits.frame_ms} ms"
         silent = now_ms - self._heard_ms
         if self._client_beats_ms and silent > self._client_beats_ms * TOLERANCE + GRACE_MS:
             return f"no heart-beat for {silent} ms, {self._client_beats_ms} ms were agreed"

@@ -92,6 +92,7 @@ def test_consumers_that_never_read_are_bounded_and_others_are_served(served: Ser
 
 TRICKLES = {
     "stomp, CONNECT": ("stomp", b"CONNECT\naccept-version:1.2\nhost:x\n"),
+    "mqks, line": ("mqks", b"m publish e "),
     "http, head": ("http", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "),
     "http, body": (
         "http",
@@ -104,7 +105,7 @@ TRICKLES = {
 @pytest.mark.soak
 @pytest.mark.parametrize(("port", "start"), TRICKLES.values(), ids=TRICKLES)
 def test_a_request_that_comes_a_byte_now_and_then_is_ended(served: ServerProcess, port: str, start: bytes) -> None:
-    """Its deadline is 10 seconds for what opens a connection and a request's head, 60 for a body."""
+    """Its deadline is 10 seconds for what opens a connection and a request's head, 30 for a line, 60 for a body."""
     witness = Witness(served)
     call(served, "/v2/default/queues/q", "PUT")
     with ExitStack() as stack:

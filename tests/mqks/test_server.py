@@ -58,6 +58,39 @@ def test_a_line_without_an_end_is_not_kept_and_ends_at_last(tmp_path: Path) -> N
     run(tmp_path, test, limits=Limits(body_bytes_max=1000, junk_bytes_max=100_000))
 
 
+def test_a_line_that_trickles_in_is_given_up_and_who_is_silent_between_lines_is_not(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        silent = await world.peer("c consume --confirm q e")
+        slow = await world.peer()
+        slow.send("p ping whole")
+        slow.writer.write(b"m publish e cut o")
+        assert await slow.line() == "p ok whole"
+        world.host.shift_ms += 60_000
+        slow.writer.write(b"f")
+        assert (await rest(slow.reader)).startswith(b"None error ")
+        assert await silent.ask("m publish e whole") == "c ok m event=e whole"
+
+    run(tmp_path, test, limits=Limits(line_ms=20))
+
+
+def test_a_long_line_may_take_longer_as_long_as_it_comes(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        keeper = await world.peer("c consume --confirm q e")
+        peer = await world.peer()
+        peer.writer.write(b"m publish e " + b"x" * 100_000)
+        sessions = [client._session for client in world.server._clients]
+        await until(lambda: any(session._reader.unfinished_bytes > 100_000 for session in sessions))
+        (session,) = [session for session in sessions if session.tick_ms]
+        session.tick(world.host.now_ms() + 90_000)
+        assert session.tick_ms
+        peer.send("")
+        assert len(await keeper.line()) > 100_000
+        session.tick(world.host.now_ms() + 1_000_000)
+        assert await peer.ask("p ping between") == "p ok between"
+
+    run(tmp_path, test)
+
+
 def test_a_client_that_only_makes_mistakes_is_sent_away(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()

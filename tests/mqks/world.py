@@ -70,11 +70,21 @@ class Peer:
             await self.writer.wait_closed()
 
 
+class Host(AsyncioHost):
+    """Real time; `shift_ms` makes it pass."""
+
+    shift_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.shift_ms
+
+
 class World:
     """What a test needs of the server, and its clients."""
 
-    def __init__(self, broker: Broker, server: MqksServer, address: tuple[str, int]) -> None:
+    def __init__(self, broker: Broker, host: Host, server: MqksServer, address: tuple[str, int]) -> None:
         self.broker = broker
+        self.host = host
         self.server = server
         self.address = address
         self._peers: list[Peer] = []
@@ -113,10 +123,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
-    host = AsyncioHost(asyncio.get_running_loop(), threads=2)
+    host = Host(asyncio.get_running_loop(), threads=2)
     broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=3_600_000)
     server = MqksServer(broker, host, limits=limits)
-    world = World(broker, server, await server.start(("127.0.0.1", 0)))
+    world = World(broker, host, server, await server.start(("127.0.0.1", 0)))
     try:
         yield world
     finally:
