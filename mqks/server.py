@@ -1,30 +1,18 @@
-"""MQKS over TCP: a session on each connection of `net`, and the ids under which errors are found in the log."""
+"""MQKS over TCP: a session on each connection of `net`, and the clock for the deadline of its lines."""
 
 from __future__ import annotations
 
-import logging
-import secrets
-import string
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
+from curbstone.mqks.reports import Reports
 from curbstone.mqks.session import Session
 from curbstone.net.tcp import Connection, TcpServer
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
     from curbstone.core.host import Host, Timer
-
-log = logging.getLogger("curbstone.mqks")
-
-_BASE62 = string.digits + string.ascii_letters
-
-
-def new_error_id() -> str:
-    """Return an id under which an error is found in the log: the time to the microsecond, and four dice."""
-    return datetime.now(UTC).strftime("%Y%m%d%H%M%S%f") + "".join([secrets.choice(_BASE62) for _ in range(4)])
 
 
 class MqksServer(TcpServer):
@@ -35,6 +23,7 @@ class MqksServer(TcpServer):
         self.host = host
         self.limits = limits or Limits()
         self.registry = Registry(broker, host.call_later)
+        self.reports = Reports(host.call_later)
 
     async def start(self, address: tuple[str, int]) -> tuple[str, int]:
         """Listen and return the address bound. Queues that are to go when unused may go from here on."""
@@ -46,6 +35,7 @@ class MqksServer(TcpServer):
         """See `TcpServer.stop`. That their consumers end now is no reason for queues to go."""
         self.registry.close()
         await super().stop()
+        self.reports.close()
 
     def connection(self) -> _Client:
         """See `TcpServer.connection`."""
@@ -90,8 +80,5 @@ class _Client(Connection[Session]):
         session.tick(self._host.now_ms())
         self._timer = self._host.call_later(session.tick_ms, self._tick) if session.tick_ms else None
 
-    def _report(self, text: str) -> bytes:
-        error_id = new_error_id()
-        line = text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")
-        log.warning("error %s: %s: %s", error_id, self._peer, line)
-        return error_id.encode()
+    def _report(self, text: str, is_mistake: bool) -> bytes:
+        return self._server.reports.report(self._peer, text, is_mistake=is_mistake)

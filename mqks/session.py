@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _TLS = b"\x16\x03"
 _HTTP = re.compile(rb"[A-Z]{3,20} (/|\*|https?://)\S* HTTP/1\.[01]\r?")
+Report = Callable[[str, bool], bytes]
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -40,12 +41,11 @@ class Session:
 
     open ──end_input, shut_down, a fatal error──▶ ending ──commits under way are done──▶ closing
 
-    `report(text)` puts the detail of an error into the log and returns the id it has there.
+    `report(text, is_mistake)` puts the detail of an error into the log and returns the id it has there; see
+    `Reports.report`.
     """
 
-    def __init__(
-        self, registry: Registry, limits: Limits, changed: Callable[[], None], report: Callable[[str], bytes]
-    ) -> None:
+    def __init__(self, registry: Registry, limits: Limits, changed: Callable[[], None], report: Report) -> None:
         self._registry = registry
         self._broker: Broker = registry.broker
         self._traffic = registry.traffic
@@ -173,10 +173,11 @@ class Session:
 
     def _refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
         """Answer with an error, whose detail is in the log."""
-        shown = error.shown if isinstance(error, RequestError) else b""
+        mistake = error if isinstance(error, RequestError) else None
+        text = detail(error, mistake.shown if mistake else b"")
         self._errors += 1
-        self.write(codec.error(request_id, self._report(detail(error, shown))))
-        if self._errors >= self._limits.errors_max or (isinstance(error, RequestError) and error.fatal):
+        self.write(codec.error(request_id, self._report(text, mistake is not None)))
+        if self._errors >= self._limits.errors_max or (mistake is not None and mistake.fatal):
             self._finish()
 
     def write(self, data: bytes) -> None:

@@ -136,6 +136,21 @@ def test_a_client_that_closes_its_half_still_gets_its_confirms(tmp_path: Path) -
     run(tmp_path, test)
 
 
+def test_publishes_that_a_full_queue_refuses_are_one_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer("r rebind --confirm q e")
+        peer.send(*[f"m{n} publish e {'x' * 10_000}" for n in range(200)])
+        answers = [answer.split(" ") for answer in (await peer.ask("p ping x"), *await peer.lines(100))]
+        ids = {words[2] for words in answers if words[1] == "error"}
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert [line.split(" ")[1].rstrip(":")] == list(ids)
+        assert "is at its cap of 65536 bytes" in line
+
+    run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
+
+
 def test_a_deaf_consumer_holds_nobody_up_and_its_messages_stay_on_disk(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         deaf = await world.peer("c consume --confirm q e --manual-ack")
