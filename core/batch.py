@@ -324,7 +324,8 @@ class Batch:
         has_records = bool(self._settled_parts or self._released_part)
         roll = queue.cleaner.wants_roll()
         asked = self.messages or self.copies or has_records or self.tx
-        marks_due = queue.marks_due and log.records_room > 0
+        can_mark = log.records_room > 0 and not self._writer._disk_full
+        marks_due = can_mark and queue.pending.has_unlogged_marks
         if not (asked or drops or roll or queue.probe or marks_due):
             for callback in self.callbacks:  # there was nothing to write before them
                 queue.host.call_soon(partial(callback, None))

@@ -417,10 +417,6 @@ class Broker:
         """Refuse new publishes, finish what is under way, then end consumers and close the files."""
         self.is_stopping = True
         self.staging.stop()
-        for queue in self._queues.values():
-            if queue.pending.has_unlogged_marks:
-                queue.marks_due = True
-                queue.dirty()
         self._shutdown(on_done)
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:

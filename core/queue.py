@@ -73,7 +73,6 @@ class Queue:
         self.damaged: list[str] = []
         self.is_closed = False
         self.probe = False
-        self.marks_due = False
         self.keys = Keys(self)
         self.staged = StagedMarks()
         self.pending = Pending(self)
@@ -351,7 +350,7 @@ class Queue:
     @property
     def has_housekeeping(self) -> bool:
         """Whether there is something to write that nobody asked for."""
-        return self.probe or self.marks_due or self.cleaner.is_active or self.cleaner.droppable() > 0
+        return self.probe or self.pending.has_unlogged_marks or self.cleaner.is_active or self.cleaner.droppable() > 0
 
     @property
     def is_idle(self) -> bool:
@@ -385,7 +384,6 @@ class Queue:
         for name, mark in batch.marks.items():
             self.pending.groups[name].marked(mark, commit.segment.number)
         self.reading.losses.logged(batch.losses, commit.segment.number)
-        self.marks_due = False
         for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
             self.keys.recover(payload, commit.segment.number)
         for _kind, payload in decode_notes(batch.staged_notes, 0, len(batch.staged_notes)):

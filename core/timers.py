@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
-MARKS_MS = 5
 IDLE_MS = 1000
 
 
@@ -18,7 +17,6 @@ class Timers:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._armed_ms: int | None = None
-        self._marks_set = False
         self._idle_set = False
 
     def arm(self) -> None:
@@ -50,20 +48,11 @@ class Timers:
         self.arm()
 
     def housekeeping(self) -> None:
-        """After each turn: see to it that marks get logged and an empty queue shrinks, some time later."""
+        """After each turn: see to it that an empty queue shrinks, some time later."""
         queue = self._queue
-        if not self._marks_set and queue.pending.has_unlogged_marks:
-            self._marks_set = True
-            queue.host.call_later(MARKS_MS, self._log_marks)
         if not self._idle_set and queue.is_idle:
             self._idle_set = True
             queue.host.call_later(IDLE_MS, self._trim)
-
-    def _log_marks(self) -> None:
-        self._marks_set = False
-        if self._queue.pending.has_unlogged_marks:
-            self._queue.marks_due = True
-            self._queue.dirty()
 
     def _trim(self) -> None:
         self._idle_set = False

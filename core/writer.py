@@ -267,6 +267,7 @@ class Writer:
         if no_space:
             self._disk_full = True
             self._refuse_publishes(answer)
+            queue.host.call_later(RETRY_MS, self._let_try)
         self.flush()
 
     def _write_again(self, batch: Batch) -> None:
@@ -290,6 +291,11 @@ class Writer:
         self.refuse_all(answer)
         self._queue.changed()
         self._queue.host.call_later(RETRY_MS, self._try_again)
+
+    def _let_try(self) -> None:
+        """There may be room again on the disk: the next publish finds out."""
+        if not self._failed_text:
+            self._disk_full = False
 
     def _try_again(self) -> None:
         if self._queue.is_closed:

@@ -83,8 +83,9 @@ def test_a_transaction_whose_sync_failed_gives_back_what_it_claimed() -> None:
     (error,) = lab.answer(transaction.commit)
     assert isinstance(error, Unavailable)
     assert list(peer.consumer.unsettled) == [1] and lab.bodies(queue) == [b"first"]
+    assert lab.publish(queue, "second")  # in a new segment, which says where the one before ends
     lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == [b"first"]
+    assert lab.bodies(lab.again(queue)) == [b"first", b"second"]
 
 
 def test_a_disk_that_goes_on_failing_makes_the_queue_refuse_and_health_say_why() -> None:

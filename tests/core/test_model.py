@@ -13,7 +13,6 @@ from curbstone.core import headers
 from curbstone.core.errors import StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.queue import Outcome
-from curbstone.core.timers import MARKS_MS
 from curbstone.core.waiters import Lease
 from tests.core.lab import Lab, Peer
 from tests.core.model import UNNAMED, Dead, Model
@@ -341,7 +340,6 @@ class History:
         if self.dice.random() > 0.3:
             return
         how = self.dice.choice(["shutdown", "kill", "power"])
-        self.pass_time(MARKS_MS)  # then what was handed out is in the log
         self.say(how)
         self.settle_before_expiry(self.model.now_ms + RESTART_MS + 100)  # a shutdown takes some time too
         self.lab.settle()

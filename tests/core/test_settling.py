@@ -105,20 +105,37 @@ def test_what_was_held_at_a_restart_is_ready_and_redelivered(how: str) -> None:
     queue = lab.queue()
     lab.publish(queue, "a", "b", "c")
     Peer(lab, queue, window=2)
-    lab.pass_time(200)  # what was handed out is written down with the next commit, or soon
-    lab.restart(how)
+    lab.restart(how)  # no time has passed: what was handed out is written down at once
     queue = lab.again(queue)
     assert queue.counts()[:3] == (3, 0, 0)
     assert Peer(lab, queue).tries == [1, 1, 0]
 
 
-def test_what_was_held_at_a_clean_shutdown_is_redelivered_however_short_it_was_held() -> None:
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_what_was_leased_from_a_backlog_is_redelivered_however_short_it_was_held(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue(groups=["g"])
+    lab.publish(queue, "a", "b", "c")
+    lab.lease(queue, 2)
+    lab.lease(queue, 1, group="g")
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert Peer(lab, queue).tries == [1, 1, 0]
+    assert Peer(lab, queue, group="g").tries == [1, 0, 0]
+
+
+def test_no_mark_is_written_where_nothing_new_was_handed_out() -> None:
     lab = Lab()
     queue = lab.queue()
-    lab.publish(queue, "a")
-    Peer(lab, queue)
-    lab.restart("shutdown")
-    assert Peer(lab, lab.again(queue)).tries == [1]
+    peer = Peer(lab, queue, window=2)
+    before = queue.writer.commits
+    lab.publish(queue, "a", "b")  # who will get them is said in the same batch
+    assert queue.writer.commits == before + 1
+    lab.publish(queue, "c")
+    peer.ack(1)
+    assert queue.writer.commits == before + 3, "the mark goes with the ack that made room"
+    lab.pass_time(100)
+    assert queue.writer.commits == before + 3
 
 
 def test_a_nack_waits_for_its_delay_and_others_go_before() -> None:
