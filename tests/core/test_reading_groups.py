@@ -321,6 +321,24 @@ def test_a_purge_is_a_loss(how: str) -> None:
     assert queue.reading.info("g").lost == 23
 
 
+@HOWS
+def test_a_group_declared_anew_has_lost_nothing(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    declare(lab, queue)
+    lab.publish(queue, *numbered(5))
+    lab.purge(queue)
+    assert queue.reading.info("g").lost == 5
+    lab.queue(groups=[])
+    assert (declare(lab, queue, start=LATEST).lost, queue.reading.info("g").floor) == (0, 0)
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert (queue.reading.info("g").lost, queue.reading.info("g").floor) == (0, 0)
+    lab.publish(queue, "6")
+    lab.purge(queue)
+    assert queue.reading.info("g").lost == 1
+
+
 def test_options_and_groups_stay_in_step() -> None:
     lab = Lab()
     queue = lab.queue()

@@ -56,12 +56,26 @@ def test_a_run_that_would_become_too_long_is_followed_by_another(first_seq: int,
     assert is_new and place.runs == 2 and len(runs) == 2
 
 
+@pytest.mark.parametrize(("seq", "end", "fits"), [(RUN_SPAN_MAX, 0, True), (RUN_SPAN_MAX + 1, 0, False), (4, 1, False)])
+def test_a_run_takes_exactly_as_much_as_it_may(seq: int, end: int, fits: bool) -> None:
+    runs, place = Runs(), segment()
+    run, _ = runs.append(1, 0b111, place, 500, 600, 60)
+    _, is_new = runs.append(seq, 1, place, 600, 500 + RUN_BYTES_MAX + end, 40)
+    assert is_new is not fits
+    assert run.last == (seq if fits else 3)
+
+
+def test_a_new_run_has_no_time_and_never_expires() -> None:
+    run = Run(1, 4, 0, segment(), 0, 10, 10)
+    assert (run.time_ms, run.expires_ms, run.naming, run.bits, run.messages) == (0, 0, 0, 0, None)
+
+
 def test_a_dropped_run_leaves_its_segment_and_the_count_of_bytes() -> None:
     runs, made = filled()
     runs.drop(made[1])
     assert [run.first for run in runs] == [1, 20]
     assert made[1].segment.runs == 0 and not made[1].is_indexed
-    assert runs.bytes_live == 100
+    assert runs.bytes_live == 100 and made[1].bytes_live == 0
     assert runs.find(11) is None
 
 
@@ -78,12 +92,16 @@ def test_shrinking_never_goes_below_nothing() -> None:
     runs.shrink(made[0], 1000)
     assert made[0].bytes_live == 0 and runs.bytes_live == 100
     runs.grow(made[0], 7)
-    assert runs.bytes_live == 107
+    assert runs.bytes_live == 107 and made[0].bytes_live == 7
 
 
 def test_an_inserted_run_finds_its_place() -> None:
     runs, _ = filled()
-    runs.insert(Run(5, 6, 0b11, segment(7), 0, 10, 10))
+    run = Run(5, 6, 0b11, segment(7), 0, 10, 10)
+    assert not run.is_indexed
+    runs.insert(run)
+    assert run.is_indexed and run.segment.runs == 1
+    assert runs.bytes_live == 160
     assert [run.first for run in runs] == [1, 5, 10, 20]
     found = runs.find(6)
     assert found is not None and found.first == 5
