@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue
-from curbstone.core.message import Message
+from curbstone.core.format import Released
+from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
+from curbstone.core.publish import Publish, Release, StagedMark
 from tests.core.lab import Lab, Peer, message, numbered
 
 
@@ -186,3 +188,18 @@ def test_the_disk_is_synced_once_per_commit_and_not_per_message() -> None:
     before = lab.disk.ops
     lab.publish(queue, *numbered(1000))
     assert lab.disk.ops - before < 10
+
+
+def test_what_has_happened_elsewhere_on_disk_is_never_refused() -> None:
+    promised, staged, plain = (Publish([], lambda *_: None) for _ in range(3))
+    promised.tx = 1
+    staged.mark = StagedMark(1, 0)
+    assert (promised.is_promised, staged.is_promised, plain.is_promised) == (True, True, False)
+    assert plain.reserved == 0
+
+
+def test_what_a_transaction_gives_back_has_one_more_try() -> None:
+    held = message(b"")
+    held.seq = 7
+    release = Release("g", [Delivery(held, 2, 0)], 99, lambda _: None)
+    assert release.records == [Released("g", 7, 1, 3, 99)]
