@@ -104,8 +104,8 @@ class Commit:
         return self._old is not None
 
     @property
-    def bytes(self) -> int:
-        """Bytes that are added."""
+    def added(self) -> int:
+        """Bytes that it adds."""
         return self.end - self._offset
 
     @property
@@ -385,7 +385,7 @@ class Log:
             commit.remove_first(self._spare.path, self._spare.size)
             room += self._spare.size
             self._spare = None
-        is_large = commit.bytes >= LARGE_COMMIT_BYTES
+        is_large = commit.added >= LARGE_COMMIT_BYTES
         growth = 0 if is_large else min(max(GROWTH_BYTES_FIRST, commit.size), GROWTH_BYTES_MAX)
         wanted = max(min(commit.size + growth, self.segment_bytes), commit.end)
         commit.grow_to(max(commit.end, commit.size, min(wanted, room)))

@@ -147,3 +147,27 @@ def test_the_first_pending_is_the_lowest_whoever_holds_it() -> None:
     assert group.first_pending(99) == 4
     peer.ack(4)
     assert group.first_pending(99) == 99
+
+
+@pytest.mark.parametrize(("count", "size", "least", "most"), [(10, 300_000, 4, 4), (3000, 1000, 1000, 2000)])
+def test_one_turn_takes_about_a_mebibyte_and_what_its_last_run_holds(
+    count: int, size: int, least: int, most: int
+) -> None:
+    lab = Lab(cap=8 * MIB)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(count, size))
+    assert least <= len(unnamed(queue).take(count)) <= most
+    assert len(unnamed(queue).wip) == unnamed(queue).pending - unnamed(queue).rdy
+    assert unnamed(queue).take(1)[0].message.seq == len(unnamed(queue).wip)
+
+
+def test_what_was_given_back_and_left_the_memory_is_read_again() -> None:
+    lab = Lab(cap=8 * MIB)
+    queue = lab.queue()
+    bodies = [bytes([65 + number]) * (HELD_BYTES_MAX + 1) for number in range(5)]
+    lab.publish(queue, *bodies)
+    Peer(lab, queue).close()
+    for run in queue.pending.runs:
+        queue.pending.reader.forget(run)
+    peer = Peer(lab, queue)
+    assert (peer.bodies, peer.tries) == (bodies, [1] * 5)
