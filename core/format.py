@@ -50,8 +50,6 @@ _RELEASED = struct.Struct("<QIIQ")  # first seq, count, tries, due (engine time 
 _NOTE = struct.Struct("<BI")
 _LOSS = struct.Struct("<QQ")
 
-SEQ_SPAN_MAX = (1 << 32) - 1
-
 
 class Flag(IntEnum):
     """Bits of a batch's flags."""

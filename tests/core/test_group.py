@@ -171,3 +171,16 @@ def test_what_was_given_back_and_left_the_memory_is_read_again() -> None:
         queue.pending.reader.forget(run)
     peer = Peer(lab, queue)
     assert (peer.bodies, peer.tries) == (bodies, [1] * 5)
+
+
+def test_what_is_handed_out_again_after_a_restart_has_a_record_of_its_own() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "1", "2")
+    for tries in range(4):
+        assert Peer(lab, queue).tries == [tries, tries]
+        recorded = [retry.tries for retry in unnamed(queue).retries.values() if retry.segment is queue.log.active]
+        assert recorded == [tries, tries] * (tries > 0)
+        check_books(queue)
+        lab.restart("kill")
+        queue = lab.again(queue)
