@@ -46,8 +46,8 @@ def test_the_books_are_right_after_each_step(seed: int) -> None:
         some = dice.sample(held, dice.randrange(len(held) + 1))
         step = dice.randrange(6)
         if step == 0:
-            delay_ms = dice.choice([0, 0, 500])
-            lab.publish_answers(queue, [message(body, delay_ms=delay_ms) for body in numbered(5, dice.randrange(900))])
+            how = {"delay_ms": dice.choice([0, 0, 500]), "ttl_ms": dice.choice([0, 0, 600])}
+            lab.publish_answers(queue, [message(body, **how) for body in numbered(5, dice.randrange(900))])
         elif step == 1 and some:
             peer.ack(*some)
         elif step == 2 and some:
