@@ -1,17 +1,21 @@
-"""A running server as the commands see it: its HTTP interface. Every failure is a `CommandFailed`."""
+"""A running server as the commands see it: its HTTP interface. Every failure is a `CommandFailed`.
+
+httpx is imported where it is used: it takes longer than all the rest, and the server starts without it.
+"""
 
 from __future__ import annotations
 
 import json
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import httpx
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.failure import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed
+
+if TYPE_CHECKING:
+    import httpx
 
 TIMEOUT_S = 60
 
@@ -22,6 +26,8 @@ class Client:
     """Calls to one server."""
 
     def __init__(self, url: str) -> None:
+        import httpx
+
         self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
         try:
             # Not through a proxy: the server is most often on this machine.
@@ -39,6 +45,8 @@ class Client:
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Return the reply; raise CommandFailed for one that is an error."""
+        import httpx
+
         try:
             reply = self._http.request(method, path, **options)
         except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
