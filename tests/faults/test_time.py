@@ -43,9 +43,9 @@ def test_a_process_that_was_stopped_wrongs_nobody_when_it_goes_on(tmp_path: Path
 
             until(beat_for_a_while, "never")
             os.kill(server.process.pid, signal.SIGCONT)
-            assert witness.publish(confirmed) == 10
-            for number, peer in enumerate(peers):
+            for number, peer in enumerate(peers):  # at once: nobody beats while the answers are waited for
                 peer.sendall(encode("SEND", {"destination": "/queue/a", "receipt": str(number)}, b"x"))
+            for peer in peers:
                 peer.settimeout(30)
                 said = b""
                 while b"RECEIPT" not in said:
@@ -53,6 +53,7 @@ def test_a_process_that_was_stopped_wrongs_nobody_when_it_goes_on(tmp_path: Path
                     assert part, said
                     said += part
                 assert b"ERROR" not in said
+            assert witness.publish(confirmed) == 10
         witness.drain()
 
 
