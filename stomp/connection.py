@@ -65,6 +65,8 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Send these bytes; in one piece with everything else of this turn."""
+        if self.closing:  # it did not wait for the disk to the end, and its own half is closed
+            return
         self.output.append(data)
         if len(self.output) == 1:
             self._changed()
@@ -124,11 +126,11 @@ class Connection:
             self._changed()
 
     def close(self) -> None:
-        """Send the last frame now and be done."""
+        """Send the last frame now and be done. The RECEIPT of a DISCONNECT says that all before it is on disk."""
         if self.closing:
             return
         self.ending = self.closing = True
-        if self._last:
+        if self._last and (self.failure or not self._unconfirmed):
             self.output.append(self._last)
         self.on_closing()
         self._changed()

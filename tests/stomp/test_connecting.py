@@ -157,3 +157,14 @@ def test_c03_1_0_has_no_heart_beats_even_if_they_are_offered(offer: str) -> None
     assert connected.headers["heart-beat"] == "0,0"
     client.session.tick(client.now_ms + 3_600_000)
     assert not client.session.closing
+
+
+def test_who_waits_too_long_for_the_disk_at_the_end_is_not_told_that_all_is_there() -> None:
+    client = Client()
+    client.feed(client.frame(send("x", "receipt:1")) + client.frame("DISCONNECT|receipt:2"))
+    assert client.session.ending and not client.session.closing
+    client.session.tick(client.now_ms)
+    client.session.tick(client.now_ms + Limits().closing_ms)
+    assert client.session.closing
+    assert client.read() == []
+    assert client.turn() == []  # what the disk says later: the socket's half is closed
