@@ -102,8 +102,8 @@ class Connection:
             self.close()
 
     def fail(self, error: ProtocolError | CurbstoneError, receipt: bytes | None = None) -> None:
-        """End with an ERROR; the first one counts."""
-        if self.ending:
+        """End with an ERROR; the first one counts. It takes the place of a RECEIPT for DISCONNECT that still waits."""
+        if self.closing or self.failure:
             return
         self.failure = str(error)
         self.failed_by_rule = isinstance(error, ProtocolError)
@@ -111,7 +111,10 @@ class Connection:
             frame = frames.error(str(error), error.shown, error.receipt or receipt, error.headers)
         else:
             frame = frames.error(str(error) or type(error).__name__, "", receipt)
-        self.finish(frame)
+        if self.ending:
+            self._last = frame
+        else:
+            self.finish(frame)
 
     def finish(self, last: bytes) -> None:
         """End with this frame, as soon as nothing is unconfirmed."""

@@ -252,7 +252,14 @@ class StompClient(Client):
 
     def do_disconnect(self) -> None:
         self.is_leaving = True
-        self._frame("DISCONNECT", [self._receipt(self.imply)])
+        self._frame("DISCONNECT", [self._receipt(self._left)])
+
+    def _left(self) -> None:
+        """The receipt of a DISCONNECT is for all that was sent before it."""
+        self.imply()
+        for waiting in self._unanswered.values():
+            for _, copies in waiting:
+                self.history.confirm(copies)
 
     def imply(self) -> None:
         """Nothing was refused on this connection: a receipt was for all before it, too."""

@@ -92,11 +92,10 @@ class SimLoop:
         self.factories[port] = factory
         return _Listener(self, port)
 
-    def finish(self, coro: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def finish(self, coro: Coroutine[Any, Any, Any]) -> None:
         """Start a coroutine and go on until nothing is left to do but wait."""
-        task: asyncio.Task[None] = self.create_task(coro)
+        self.create_task(coro)
         self.host.settle()
-        return task
 
 
 class _Listener:
