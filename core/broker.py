@@ -420,7 +420,7 @@ class Broker:
         self._shutdown(on_done)
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
-        working = [q for q in self._queues.values() if q.is_working or not (q.writer.is_idle or q.writer.failure)]
+        working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.writer.failure)]
         if working or self._closing or self._dirty or self.staging.is_working:
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return

@@ -60,6 +60,11 @@ class Writer:
         return not (self._busy or waiting)
 
     @property
+    def owes_nothing(self) -> bool:
+        """Whether nobody waits for it. What is to be said of tries may wait for room in a full queue for ever."""
+        return not (self._busy or self._inbox or self._settled or self._ranges or self._callbacks)
+
+    @property
     def is_busy(self) -> bool:
         """Whether a job is under way."""
         return self._busy

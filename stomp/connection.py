@@ -65,6 +65,8 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Send these bytes; in one piece with everything else of this turn."""
+        if self.closing:  # it did not wait for the disk to the end, and its own half is closed
+            return
         self.output.append(data)
         if len(self.output) == 1:
             self._changed()
@@ -100,8 +102,8 @@ class Connection:
             self.close()
 
     def fail(self, error: ProtocolError | CurbstoneError, receipt: bytes | None = None) -> None:
-        """End with an ERROR; the first one counts."""
-        if self.ending:
+        """End with an ERROR; the first one counts. It takes the place of a RECEIPT for DISCONNECT that still waits."""
+        if self.closing or self.failure:
             return
         self.failure = str(error)
         self.failed_by_rule = isinstance(error, ProtocolError)
@@ -109,7 +111,10 @@ class Connection:
             frame = frames.error(str(error), error.shown, error.receipt or receipt, error.headers)
         else:
             frame = frames.error(str(error) or type(error).__name__, "", receipt)
-        self.finish(frame)
+        if self.ending:
+            self._last = frame
+        else:
+            self.finish(frame)
 
     def finish(self, last: bytes) -> None:
         """End with this frame, as soon as nothing is unconfirmed."""
@@ -124,11 +129,11 @@ class Connection:
             self._changed()
 
     def close(self) -> None:
-        """Send the last frame now and be done."""
+        """Send the last frame now and be done. The RECEIPT of a DISCONNECT says that all before it is on disk."""
         if self.closing:
             return
         self.ending = self.closing = True
-        if self._last:
+        if self._last and (self.failure or not self._unconfirmed):
             self.output.append(self._last)
         self.on_closing()
         self._changed()

@@ -168,8 +168,9 @@ class Session:
         self._subscriptions.resume()
 
     def shut_down(self, reason: str) -> None:
-        """End with an ERROR that says why; commits under way are waited for."""
-        self._connection.fail(Unavailable(reason))
+        """End with an ERROR that says why, unless the client is leaving; commits under way are waited for."""
+        if not self._connection.ending:
+            self._connection.fail(Unavailable(reason))
 
     def refuse(self, error: ProtocolError) -> None:
         """End with an ERROR for what the transport can't take."""

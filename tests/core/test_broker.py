@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from curbstone.core.errors import BadRequest, Conflict, MessageTooLarge, NoSuchQueue, Unavailable
+from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message, numbered
@@ -332,6 +333,22 @@ def test_shutdown_answers_takers_that_wait() -> None:
 def test_shutdown_never_answers_before_it_returned() -> None:
     lab = Lab()
     lab.answer(lambda done: lab.broker.shutdown(done))
+
+
+def test_shutdown_does_not_wait_for_room_to_say_how_often_messages_were_tried() -> None:
+    lab = Lab()
+    queue = lab.queue(cap=96 * 1024)
+    error: object = None
+    while error is None:
+        ((error, _, _),) = lab.publish_answers(queue, [Message(b"x" * 200, b"", groups=("g", "h"))])
+    for group in ("g", "h") * 5:
+        peer = Peer(lab, queue, window=2000, group=group)
+        for seq in list(peer.consumer.unsettled)[::3]:
+            peer.nack(seq)
+        peer.consumer.close()
+        lab.settle()
+    assert not queue.writer.is_idle  # else it has nothing left to say
+    lab.shutdown()
 
 
 def test_an_idle_broker_is_healthy_and_tells_its_sync_mode() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 
 import curbstone
+from curbstone.core.errors import QueueFull
+from curbstone.core.names import queue_name
 from curbstone.stomp.limits import Limits
 from tests.stomp.harness import SUB, Client, send
 
@@ -157,3 +159,23 @@ def test_c03_1_0_has_no_heart_beats_even_if_they_are_offered(offer: str) -> None
     assert connected.headers["heart-beat"] == "0,0"
     client.session.tick(client.now_ms + 3_600_000)
     assert not client.session.closing
+
+
+def test_who_waits_too_long_for_the_disk_at_the_end_is_not_told_that_all_is_there() -> None:
+    client = Client()
+    client.feed(client.frame(send("x", "receipt:1")) + client.frame("DISCONNECT|receipt:2"))
+    assert client.session.ending and not client.session.closing
+    client.session.tick(client.now_ms)
+    client.session.tick(client.now_ms + Limits().closing_ms)
+    assert client.session.closing
+    assert client.read() == []
+    assert client.turn() == []  # what the disk says later: the socket's half is closed
+
+
+def test_what_is_refused_while_a_disconnect_waits_is_told_instead_of_its_receipt() -> None:
+    client = Client()
+    client.broker.ensure(queue_name("a")).refuse = QueueFull("queue a is at its cap")
+    client.feed(client.frame(send("x")) + client.frame("DISCONNECT|receipt:2"))
+    (error,) = client.turn()
+    assert (error.command, error.headers["message"]) == ("ERROR", "queue a is at its cap")
+    assert client.session.closing
