@@ -98,7 +98,7 @@ class HttpClient(Client):
         queue = self.rng.choice(self.world.queues)
         items: list[dict[str, Any]] = []
         copies: list[Copy] = []
-        for _ in range(self.rng.choice((1, 5, 20))):
+        for _ in range(self.rng.choice((1, 10, 60))):
             sent = self._message(queue)
             item: dict[str, Any] = {
                 **sent.fields,
@@ -120,10 +120,10 @@ class HttpClient(Client):
             self.history.hidden.update(copies)
 
     def _refused(self, status: int, body: bytes) -> bool:
-        """Return whether it was refused for want of room in the queue."""
+        """Return whether it was refused for good, for want of room in the queue."""
         if status not in (507, 503, 413):
             raise Violation(f"{self.name}: {status} {body!r}")
-        return self.check_error(body.decode()) and status == 507
+        return self.check_error(body.decode())
 
     # --- taking
 

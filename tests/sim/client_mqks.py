@@ -44,7 +44,7 @@ class MqksClient(Client):
 
     def do_publish(self) -> None:
         queue = self.rng.choice(self.world.queues)
-        for _ in range(self.rng.choice((1, 5, 20, 60))):
+        for _ in range(self.rng.choice((1, 5, 20, 100))):
             sent = self.message(queue, plain=True, named=False)
             name = self.next_id()
             sent.fields = {"x-msg-x-mqks-id": name, "x-msg-x-mqks-event": EVENT + queue}
@@ -70,7 +70,7 @@ class MqksClient(Client):
         return self.rng.choice(found) if found else None
 
     def do_ack(self) -> None:
-        for _ in range(self.rng.choice((1, 5, 20))):
+        for _ in range(self.rng.choice((1, 10, 60))):
             found = self._holder()
             if found is None:
                 return

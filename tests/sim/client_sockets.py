@@ -125,7 +125,7 @@ class PublishClient(SocketClient):
 
     def do_send(self) -> None:
         tokens = []
-        for _ in range(self.rng.choice((1, 5, 20, 60))):
+        for _ in range(self.rng.choice((1, 5, 20, 100))):
             sent = self.message(self._queue)
             self._send(sent)
             self._sent.append(sent.copies)
@@ -223,7 +223,7 @@ class ConsumeClient(SocketClient):
         return copies
 
     def do_ack(self) -> None:
-        for _ in range(self.rng.choice((1, 5, 20))):
+        for _ in range(self.rng.choice((1, 10, 60))):
             if self._hands.held:
                 key = self._key()
                 self.history.doom(self._settle([key], ackId=key))

@@ -92,7 +92,7 @@ class StompClient(Client):
     def do_send(self) -> None:
         rng = self.rng
         queue = rng.choice(self.world.queues)
-        count = rng.choice((1, 5, 20, 60))
+        count = rng.choice((1, 5, 20, 100))
         tokens = []
         for _ in range(count):
             sent = self.message(queue)
@@ -222,7 +222,7 @@ class StompClient(Client):
         return chosen, [f"subscription:{holder.name.partition('/')[2]}", f"message-id:{keys[at]}"]
 
     def do_ack(self) -> None:
-        for _ in range(self.rng.choice((1, 5, 20))):
+        for _ in range(self.rng.choice((1, 10, 60))):
             holder = self._holder()
             if holder is None:
                 return

@@ -23,7 +23,7 @@ from tests.sim.shrink import explain, failure_of, shrink
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
 STEPS = 300
-SEEDS_AT_ONCE = 6
+SEEDS_AT_ONCE = 4
 
 
 def simulate(seed: int) -> ServerRun:
