@@ -91,7 +91,7 @@ class Batch:
         writer = self._writer
         log = self._queue.log
         limit = max(0, min(log.slack_bytes // 2, log.records_room - self._queue.pending.settle_reserve))
-        # Where only what is kept for releases is left settles may have it: they make room, releases do not.
+        # Where only what is kept for releases is left settles may have it, for they make room; and first releases.
         settles_limit = limit or max(0, min(log.slack_bytes // 2, log.records_room))
         waiting = writer._settled
         for key in list(waiting):
@@ -121,11 +121,11 @@ class Batch:
             self.ranges[key] = taken
             self._settled_parts.append(encode_settled(*key, taken))
             self._records_bytes += len(self._settled_parts[-1])
-        self.released, writer._released = self._affordable(writer._released, limit)
+        self.released, writer._released = self._affordable(writer._released, limit, settles_limit)
         self._released_part = encode_released(self.released)
         self._records_bytes += len(self._released_part)
         if writer._handed and not writer._released:  # they come behind the releases of before
-            self.handed, rest = self._affordable(list(writer._handed.values()), limit)
+            self.handed, rest = self._affordable(list(writer._handed.values()), limit, 0)
             writer._handed = {(item.group, item.first): item for item in rest}
             handed_part = encode_released(self.handed, state=True)
             self._released_part += handed_part
@@ -135,21 +135,27 @@ class Batch:
         left = bool(waiting or writer._ranges or writer._released or writer._handed)
         self._queue.cleaner.recorded(self._records_bytes > 0, left)
 
-    def _affordable(self, waiting: list[Released], limit: int) -> tuple[list[Released], list[Released]]:
+    def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
         """Split releases into those that go into this batch and those that wait.
 
-        The first record of a message uses the room that was kept for it; a further one has to fit `limit`.
+        The first record of a message uses the room that was kept for it, of which `kept` bytes may be used; a
+        further one has to fit `limit`.
         """
         groups = self._queue.pending.groups
-        spent = self._records_bytes
+        spent = size = self._records_bytes
         most = min(len(waiting), max(self._queue.log.records_span - spent, 0) // RELEASE_BYTES)
         for index in range(most):
             item = waiting[index]
             retry = groups[item.group].retries.get(item.first)
+            is_first = bool(kept) and retry is not None and not retry.leads
             if index == 0 or item.group != waiting[index - 1].group:
-                spent += released_bytes(item.group, 0)
-            spent += RELEASE_BYTES * (retry is None or retry.leads)
-            if spent > limit:
+                size += released_bytes(item.group, 0)
+            size += RELEASE_BYTES
+            spent += 0 if is_first else RELEASE_BYTES
+            if spent > limit and not (is_first and spent == self._records_bytes):
+                most = index
+                break
+            if size > max(limit, kept):
                 most = index
                 break
         return waiting[:most], waiting[most:]

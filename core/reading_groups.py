@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from curbstone.core.arrivals import find_time
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
 from curbstone.core.format import Reason
-from curbstone.core.losses import Losses
+from curbstone.core.losses import Loss, Losses
 from curbstone.core.pending import release_bytes
 from curbstone.core.runs import Run, ranges_of
 from curbstone.core.skipping import Skipping
@@ -84,6 +84,14 @@ class ReadingGroups:
         """Return up to where a group is done; raise NoSuchGroup."""
         return self.declared(name).first_pending(self.next)
 
+    def loss(self, name: str) -> Loss:
+        """Return what a group has lost.
+
+        A crash may have kept the note of a loss and not the settles that came with it: what is there is not lost.
+        """
+        loss = self.losses.of(name)
+        return loss._replace(floor=min(loss.floor, self.position(name)))
+
     def first(self) -> int:
         """Return the first seq that is pending anywhere, else `next`."""
         run = self._queue.pending.runs.at_or_after(0)
@@ -97,7 +105,7 @@ class ReadingGroups:
     def info(self, name: str) -> GroupInfo:
         """Return what is told about a group; raise NoSuchGroup."""
         group = self.declared(name)
-        loss = self.losses.of(name)
+        loss = self.loss(name)
         on_full = "skip" if name in self._queue.meta.skips else "hold"
         position = group.first_pending(self.next)
         return GroupInfo(name, self._queue.uid, position, self.next, loss.lost, on_full, loss.floor, group.pending)

@@ -94,7 +94,7 @@ def _check(queue: Queue, wanted: Wanted) -> None:
         lost = 0
     else:
         first = reading.position(wanted.group)
-        floor, lost = reading.losses.of(wanted.group)
+        floor, lost = reading.loss(wanted.group)
     if wanted.start < floor:
         text = f"messages {wanted.start} to {floor - 1} are no longer in the log; go on at {first}"
         raise Gone(text, first=first, epoch=queue.uid, lost=lost)

@@ -45,5 +45,5 @@ class Offsets:
         if timestamp_ms is not None:
             _, reply["at"] = await answer(partial(find_time, queue, timestamp_ms))
         first = reading.position(group) if group else reading.first()
-        floor = reading.losses.of(group).floor if group else first
+        floor = reading.loss(group).floor if group else first
         await reply_json(send, {"epoch": queue.uid, "first": first, "next": reading.next, "floor": floor, **reply})

@@ -275,3 +275,12 @@ def test_an_idle_queue_writes_nothing() -> None:
     before = lab.disk.ops
     lab.pass_time(3_600_000)
     assert lab.disk.ops == before
+
+
+def test_nacks_one_by_one_with_redelivery_at_once_are_answered_in_a_full_queue() -> None:
+    lab = Lab()
+    queue = lab.queue(cap=96 * KIB)
+    fill(lab, queue, 20)
+    peer = Peer(lab, queue, window=2000)
+    for seq in list(peer.consumer.unsettled)[::8]:
+        peer.nack(seq)  # it says so itself where one is not answered
