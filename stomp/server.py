@@ -12,11 +12,12 @@ from curbstone.net.tcp import Connection, TcpServer
 from curbstone.stomp import private
 from curbstone.stomp.errors import one_line
 from curbstone.stomp.limits import Limits
+from curbstone.stomp.pulse import Pulse
 from curbstone.stomp.session import Session
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
-    from curbstone.core.host import Host, Timer
+    from curbstone.core.host import Host
 
 log = logging.getLogger("curbstone.stomp")
 
@@ -53,7 +54,7 @@ class _Client(Connection[Session]):
         super().__init__(server, server.limits.output_bytes_max)
         self._server = server
         self._host = server.host
-        self._timer: Timer | None = None
+        self._pulse: Pulse
         self._connected = False
         self._ended = False
 
@@ -70,7 +71,8 @@ class _Client(Connection[Session]):
             single_queue=server.single_queue,
             traffic=server.traffic,
         )
-        self._tick()
+        self._pulse = Pulse(self._host, self._session.tick)
+        self._pulse.look()
         return self._session
 
     def receive(self, data: bytes) -> None:
@@ -79,7 +81,7 @@ class _Client(Connection[Session]):
         session.receive(data, self._host.now_ms(), self._host.wall_ms())
         if not self._connected and session.connected:
             self._connected = True
-            self._tick()  # CONNECT settled how often to look
+            self._pulse.look()  # CONNECT settled how often
 
     def reading(self, on: bool) -> None:
         """See `Connection.reading`: a client that is not read can't be late."""
@@ -91,16 +93,7 @@ class _Client(Connection[Session]):
 
     def ended(self) -> None:
         """See `Connection.ended`."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._pulse.stop()
         if not self._ended and self._parting and self._session.failure:
             log.info("%s: %s", self._peer, one_line(self._session.failure))
         self._ended = True
-
-    def _tick(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        now_ms = self._host.now_ms()
-        due_ms = self._session.tick(now_ms)
-        if not self._ended:
-            self._timer = self._host.call_later(due_ms - now_ms, self._tick)

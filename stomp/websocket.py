@@ -23,11 +23,12 @@ from curbstone.core.traffic import Traffic
 from curbstone.stomp import frames, private
 from curbstone.stomp.errors import ProtocolError, one_line
 from curbstone.stomp.limits import Limits
+from curbstone.stomp.pulse import Pulse
 from curbstone.stomp.session import Session
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
-    from curbstone.core.host import Host, Timer
+    from curbstone.core.host import Host
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Best first. Which version is spoken is settled by CONNECT alone."""
@@ -118,7 +119,7 @@ class StompSocket:
         self._flush_due = False
         self._close_code = 0
         self._closed = False
-        self._timer: Timer | None = None
+        self._pulse: Pulse
 
     @property
     def subprotocol(self) -> str | None:
@@ -140,7 +141,8 @@ class StompSocket:
             sniffs=False,
             traffic=sockets.traffic,
         )
-        self._tick()
+        self._pulse = Pulse(self._host, self._session.tick)
+        self._pulse.look()
 
     def receive(self, messages: Sequence[tuple[bool, bytes]]) -> None:
         """Take the messages of one read, each (is text, payload)."""
@@ -153,7 +155,7 @@ class StompSocket:
         session.receive(data, self._host.now_ms(), self._host.wall_ms())
         if not self._connected and session.connected:
             self._connected = True
-            self._tick()  # CONNECT settled how often to look
+            self._pulse.look()  # CONNECT settled how often
         if session.congested or self._full:
             self._steer()
 
@@ -183,8 +185,7 @@ class StompSocket:
     def closed(self) -> None:
         """The connection has ended, or is about to."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._pulse.stop()
         self._session.lose()
 
     def _changed(self) -> None:
@@ -241,14 +242,6 @@ class StompSocket:
         else:
             log.info("websocket %s: %s", self._name, one_line(failure))
         self._wire.close(code, failure.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore"))
-
-    def _tick(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._closed:
-            return
-        now_ms = self._host.now_ms()
-        self._timer = self._host.call_later(self._session.tick(now_ms) - now_ms, self._tick)
 
 
 def _is_utf8(data: bytes) -> bool:
