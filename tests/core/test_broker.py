@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from curbstone.core.errors import BadRequest, Conflict, MessageTooLarge, NoSuchQueue, Unavailable
+from curbstone.core.format import Released
+from curbstone.core.log import Log
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message, numbered
@@ -334,15 +336,14 @@ def test_shutdown_never_answers_before_it_returned() -> None:
     lab.answer(lambda done: lab.broker.shutdown(done))
 
 
-def test_shutdown_does_not_wait_for_room_to_say_how_often_messages_were_tried() -> None:
+def test_shutdown_does_not_wait_for_room_to_say_how_often_messages_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
-    queue = lab.queue(cap=64 * 1024)
-    while lab.publish_answers(queue, [message(b"x" * 20)])[0][0] is None:
-        pass
-    peer = Peer(lab, queue, window=2000)
-    for seq in list(peer.consumer.unsettled)[::2]:
-        peer.consumer.nack([seq])
-        lab.settle()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    monkeypatch.setattr(Log, "records_room", property(lambda _log: 0))
+    queue.writer.handed(Released("", peer.seqs[0], 1, 1, 0))
+    lab.settle()
     assert not queue.writer.is_idle  # else it has nothing left to say
     lab.shutdown()
 
