@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="f
 
 DISK_BYTES = 2 * 1024 * 1024
 NOFILE = 80
-CONNECTIONS = 3000
+CONNECTIONS = 5000
 IDLE_CONNECTION_BYTES_MAX = 64 * 1024
 
 
