@@ -117,21 +117,7 @@ def _alone(results: Results, size: int) -> str:
 
 def _scaling(scaling: Scaling) -> Iterator[str]:
     heads = ["queued", "send-1000/s", "drain/s", "RSS MB", "restart s", "RSS after it MB", "disk B a message"]
-    yield _table(
-        heads,
-        [
-            (
-                f"{one.queued:,}",
-                f"{one.sent_per_s:,.0f}",
-                f"{one.drained_per_s:,.0f}",
-                f"{one.rss_mb:.0f}",
-                f"{one.restart_s:.2f}",
-                f"{one.restart_rss_mb:.0f}",
-                f"{one.disk_bytes:.0f}",
-            )
-            for one in scaling.depths
-        ],
-    )
+    yield _table(heads, [one.cells for one in scaling.depths])
     if scaling.churn:
         middle = median_of(scaling.churn)
         yield (

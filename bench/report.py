@@ -209,15 +209,7 @@ def _show_scaling(console: Console, scaling: Scaling) -> None:
         "disk B/message",
     )
     for one in scaling.depths:
-        table.add_row(
-            f"{one.queued:,}",
-            f"{one.sent_per_s:,.0f}",
-            f"{one.drained_per_s:,.0f}",
-            f"{one.rss_mb:.0f}",
-            f"{one.restart_s:.2f}",
-            f"{one.restart_rss_mb:.0f}",
-            f"{one.disk_bytes:.0f}",
-        )
+        table.add_row(*one.cells)
     console.print(table)
     if scaling.churn:
         rates = " ".join(f"{rate:,}" for rate in scaling.churn)

@@ -42,6 +42,19 @@ class Depth:
     disk_bytes: float
     """In the data directory, by message queued."""
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The figures in their order, as tables show them."""
+        return (
+            f"{self.queued:,}",
+            f"{self.sent_per_s:,.0f}",
+            f"{self.drained_per_s:,.0f}",
+            f"{self.rss_mb:.0f}",
+            f"{self.restart_s:.2f}",
+            f"{self.restart_rss_mb:.0f}",
+            f"{self.disk_bytes:.0f}",
+        )
+
 
 @dataclass(slots=True)
 class Scaling:
