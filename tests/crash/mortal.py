@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.server import ServerProcess
@@ -120,14 +122,21 @@ class Progress:
             self.failure = self.failure or error
             self._changed.notify_all()
 
-    def reach(self, done: int) -> None:
-        """Wait until that many confirms and settles have happened; raise Stuck if nothing happens any more."""
-        with self._changed:
-            while self.confirmed + self.settled < done and self.failure is None:
-                if not self._changed.wait(HANG_S):
-                    raise Stuck(f"nothing confirmed or settled any more: {self.confirmed} and {self.settled} so far")
-            if self.failure is not None:
-                raise self.failure
+    def wait_until(self, is_done: Callable[[], bool]) -> None:
+        """Wait until something is so; raise Stuck if nothing happens any more, or a client's error."""
+        seen, since = -1, time.monotonic()
+        while not is_done():
+            self.wait_for_room(1)
+            self.check()
+            if self.confirmed + self.settled != seen:
+                seen, since = self.confirmed + self.settled, time.monotonic()
+            elif time.monotonic() - since > HANG_S:
+                raise Stuck(f"nothing confirmed or settled any more: {self.confirmed} and {self.settled} so far")
+
+    def check(self) -> None:
+        """Raise the error that a client ended with, if one did."""
+        if self.failure is not None:
+            raise self.failure
 
     def wait_for_room(self, wanted: int) -> None:
         """Wait for some settles, which make room; not for long, as nobody may be left to settle."""

@@ -25,7 +25,7 @@ from tests.crash.history import History, Verdict
 from tests.crash.line_producers import produce_over_mqks, produce_over_websocket
 from tests.crash.mortal import HANG_S, MortalServer, Progress
 from tests.crash.mqks_peer import MqksPeer
-from tests.crash.producers import ROOM, produce_over_http, produce_over_stomp
+from tests.crash.producers import produce_over_http, produce_over_stomp
 from tests.crash.source import Source
 from tests.crash.text import real_lines
 from tests.server import ServerProcess
@@ -96,7 +96,7 @@ class Run:
         for thread in self._threads:
             thread.join(HANG_S)
             assert not thread.is_alive()
-        self.progress.reach(0)
+        self.progress.check()
 
     def _produce(self) -> None:
         server = self.server
@@ -134,17 +134,13 @@ class Run:
 
     def _reach(self, moment: int) -> None:
         """Wait for so many confirms and settles, or for the end: a kill may take the confirm of a settle along."""
-        while self.progress.confirmed + self.progress.settled < moment and not self._is_drained:
-            self.progress.wait_for_room(ROOM)
-            self.progress.reach(0)
+        progress = self.progress
+        progress.wait_until(lambda: progress.confirmed + progress.settled >= moment or self._is_drained())
 
     def _drain(self) -> None:
         """Wait until the producers have nothing left to send and the queues are empty."""
-        while not self._is_drained:
-            self.progress.wait_for_room(1)
-            self.progress.reach(0)
+        self.progress.wait_until(self._is_drained)
 
-    @property
     def _is_drained(self) -> bool:
         return all(source.is_done for source in self.sources) and not any(map(self.server.count, QUEUES))
 
