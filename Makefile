@@ -10,6 +10,8 @@ INTEROP := $(VENV)/.installed-interop
 SPARK := $(VENV)/.installed-spark
 SDK_TOOLS := $(VENV)/sdk-tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set each start would compile anew.
+COMPILE := $(BIN)/python -m compileall -q core curbstone gateway mqks net openapi spark stomp
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python install` chooses another.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -77,10 +79,12 @@ $(SDK_TOOLS)/.installed: tools/sdk/requirements.txt tools/sdk/package-lock.json 
 
 $(RUNTIME): $(INPUTS) | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@$(COMPILE)
 	@touch $@
 
 $(DEV): $(INPUTS) | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	@$(COMPILE)
 	@touch $(RUNTIME) $@
 
 # Likewise: without them the tests of real clients fail and say so, all others run.

@@ -7,13 +7,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
-try:
-    from yaml import CSafeLoader as Loader  # twenty times as fast, where PyYAML was built with libyaml
-except ImportError:
-    from yaml import SafeLoader as Loader  # type: ignore[assignment]
-
 OPENAPI = "openapi.yaml"
 ASYNCAPI = "asyncapi.yaml"
 
@@ -26,7 +19,11 @@ def text_of(name: str) -> bytes:
 
 def parsed(name: str) -> dict[str, Any]:
     """Return a contract as a dict; takes a while."""
-    contract = yaml.load(text_of(name), Loader=Loader)
+    import yaml  # only now: most servers are never asked, and all of them have to start
+
+    # libyaml's is twenty times as fast, where PyYAML was built with it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    contract = yaml.load(text_of(name), Loader=loader)
     assert isinstance(contract, dict)
     return contract
 
