@@ -89,6 +89,10 @@ class Batch:
         What the cleaner needs to copy any one segment is never touched.
         """
         writer = self._writer
+        if not writer.has_records:
+            self.callbacks, writer._callbacks = writer._callbacks, []
+            self._queue.cleaner.recorded(False, False)
+            return
         log = self._queue.log
         limit = max(0, min(log.slack_bytes // 2, log.records_room - self._queue.pending.settle_reserve))
         # Where only what is kept for releases is left settles may have it, for they make room; and first releases.
@@ -330,9 +334,7 @@ class Batch:
         has_records = bool(self._settled_parts or self._released_part)
         roll = queue.cleaner.wants_roll()
         asked = self.messages or self.copies or has_records or self.tx
-        can_mark = log.records_room > 0 and not self._writer._disk_full
-        marks_due = can_mark and queue.pending.has_unlogged_marks
-        if not (asked or drops or roll or queue.probe or marks_due):
+        if not (asked or drops or roll or queue.probe or self._marks_due()):
             for callback in self.callbacks:  # there was nothing to write before them
                 queue.host.call_soon(partial(callback, None))
             for part in self.taken:
@@ -362,6 +364,11 @@ class Batch:
         queue.next_seq += len(self.messages)
         log.finish(commit, drops)
         return commit
+
+    def _marks_due(self) -> bool:
+        """Whether to say, though nothing else is to be written, how far messages were handed out."""
+        can_mark = self._queue.log.records_room > 0 and not self._writer._disk_full
+        return can_mark and self._queue.pending.has_unlogged_marks
 
     def _add_delays(self) -> None:
         """A message that is published with a delay is released at once, with a due time."""

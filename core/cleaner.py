@@ -163,9 +163,9 @@ class Cleaner:
         return count
 
     def next_copy(self) -> Copy | None:
-        """Return what to copy forward next, or None: nothing to do, or it must be read first."""
+        """Return what an active cleaner copies forward next, or None: nothing to do, or it must be read first."""
         queue = self._queue
-        if len(queue.log.segments) == 1 or not self.is_active:
+        if len(queue.log.segments) == 1:
             return None
         oldest = queue.log.segments[0]
         if not oldest.runs:

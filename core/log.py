@@ -245,6 +245,8 @@ class Log:
         self._spare: Segment | None = None
         self._leftover: dict[str, int] = {}
         """Files that are no part of the log and could not be removed; the next commit does that first."""
+        self._sealed_bytes = 0
+        self._sealed_end_max = 0
 
     # --- sizes
 
@@ -258,14 +260,12 @@ class Log:
         """Bytes of all segment files, the spare and what could not be removed included."""
         spare = self._spare.size if self._spare else 0
         leftover = sum(self._leftover.values())
-        return sum(segment.size for segment in self.segments) + spare + leftover + self.aside_bytes
+        return self._sealed_bytes + self.active.size + spare + leftover + self.aside_bytes
 
     @property
     def free_bytes(self) -> int:
         """Bytes that contents may still grow by under the cap."""
-        active = self.segments[-1]
-        used = sum([segment.size for segment in self.segments]) - active.size + active.end
-        return self._cap - self._meta_bytes - self.aside_bytes - used
+        return self._cap - self._meta_bytes - self.aside_bytes - self._sealed_bytes - self.segments[-1].end
 
     def _reserve_bytes(self, largest: int) -> int:
         """What a publish must leave free: room to copy any one segment forward, and to settle meanwhile.
@@ -278,7 +278,8 @@ class Log:
     @property
     def publish_room(self) -> int:
         """Bytes that publishes may add now; may be negative."""
-        return self.free_bytes - self._reserve_bytes(max([segment.end for segment in self.segments]))
+        end = self.segments[-1].end
+        return self.free_bytes - self._reserve_bytes(end if end > self._sealed_end_max else self._sealed_end_max)
 
     @property
     def records_room(self) -> int:
@@ -341,6 +342,13 @@ class Log:
         """Take over what recovery found; the last segment becomes the active one."""
         self.segments = segments
         self._numbers = newest_number
+        self._count_sealed()
+
+    def _count_sealed(self) -> None:
+        """Add up the segments before the active one; they change no more."""
+        sealed = self.segments[:-1]
+        self._sealed_bytes = sum([segment.size for segment in sealed])
+        self._sealed_end_max = max([segment.end for segment in sealed], default=0)
 
     def begin(self, *, sync: bool, roll: bool, next_seq: int, recycle: bool) -> Commit:
         """Start a commit, in a new segment if `roll` or if the active one is fenced; in the spare file if `recycle`."""
@@ -418,6 +426,8 @@ class Log:
                 self._leftover[segment.path] = segment.size
         if commit.dropped:
             self.floor = self.segments[0].number
+        if commit.rolled or commit.dropped:
+            self._count_sealed()
 
     def failed(self, commit: Commit) -> None:
         """Leave the log at its last good batch; the next commit begins a new segment.

@@ -384,10 +384,12 @@ class Queue:
         for name, mark in batch.marks.items():
             self.pending.groups[name].marked(mark, commit.segment.number)
         self.reading.losses.logged(batch.losses, commit.segment.number)
-        for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
-            self.keys.recover(payload, commit.segment.number)
-        for _kind, payload in decode_notes(batch.staged_notes, 0, len(batch.staged_notes)):
-            self.staged.recover(payload, commit.segment.number)
+        if batch.key_notes:
+            for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
+                self.keys.recover(payload, commit.segment.number)
+        if batch.staged_notes:
+            for _kind, payload in decode_notes(batch.staged_notes, 0, len(batch.staged_notes)):
+                self.staged.recover(payload, commit.segment.number)
         self.cleaner.committed()
         self.timers.arm()
         self.changed()

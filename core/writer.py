@@ -54,10 +54,14 @@ class Writer:
         return self._failed_text
 
     @property
+    def has_records(self) -> bool:
+        """Whether settles or releases wait."""
+        return bool(self._settled or self._ranges or self._released or self._handed)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is under way or waiting."""
-        waiting = self._inbox or self._settled or self._ranges or self._released or self._handed or self._callbacks
-        return not (self._busy or waiting)
+        return not (self._busy or self._inbox or self._callbacks or self.has_records)
 
     @property
     def owes_nothing(self) -> bool:
@@ -176,7 +180,7 @@ class Writer:
         log = queue.log
         batch = Batch(self, queue)
         was_cleaning = queue.cleaner.is_active
-        copy = queue.cleaner.next_copy() if not self._disk_full else None
+        copy = queue.cleaner.next_copy() if was_cleaning and not self._disk_full else None
         if copy is not None and not (self._inbox and self._copy_next):
             self._copy_next = True
             batch.take_records()
