@@ -23,20 +23,20 @@ from curbstone.core.errors import (
     Unavailable,
 )
 from curbstone.core.host import Host
-from curbstone.core.journal import Journal
-from curbstone.core.log import Log, Salt, random_salt
+from curbstone.core.log.log import Log, Salt, random_salt
+from curbstone.core.log.meta import Meta, load_meta, meta_reserve, store_meta
+from curbstone.core.log.publish import Publish, Published
 from curbstone.core.message import Message
-from curbstone.core.meta import Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.names import QueueName, event_name
 from curbstone.core.options import QueueOptions, SyncMode
-from curbstone.core.publish import Publish, Published
+from curbstone.core.pending.reader import Cache
 from curbstone.core.queue import Queue
-from curbstone.core.reader import Cache
-from curbstone.core.recovery import holds_something
-from curbstone.core.replay import Replay
-from curbstone.core.staging import BYTES_MAX, TTL_MS, Staging
+from curbstone.core.recovery.recovery import holds_something
+from curbstone.core.recovery.replay import Replay
+from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Commits
 from curbstone.core.transaction import Transaction
+from curbstone.core.writing.journal import Journal
 
 QUEUES = "queues"
 CLOSE_POLL_MS = 5

@@ -6,37 +6,37 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from curbstone.core.browse import Peek, Peeked, Redrive, purge
-from curbstone.core.cleaner import Cleaner
 from curbstone.core.consumer import Consumer, Taker
-from curbstone.core.dead import Deaths
-from curbstone.core.dispatch import Ring
+from curbstone.core.delivery.dead import Deaths
+from curbstone.core.delivery.dispatch import Ring
+from curbstone.core.delivery.expiry import Expiry
+from curbstone.core.delivery.leasing import Leasing, Outcome
+from curbstone.core.delivery.settling import Settling
+from curbstone.core.delivery.timers import Timers
+from curbstone.core.delivery.waiters import Answer, Lease, Waiter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
-from curbstone.core.expiry import Expiry
-from curbstone.core.format import BATCH_BYTES, Reason, Released, decode_notes, entry_bytes
-from curbstone.core.group import Group
-from curbstone.core.keys import IdempotencyKey, Keys
-from curbstone.core.leasing import Leasing, Outcome
-from curbstone.core.log import Commit, Log
+from curbstone.core.log.format import BATCH_BYTES, Reason, Released, decode_notes, entry_bytes
+from curbstone.core.log.log import Commit, Log
+from curbstone.core.log.meta import Meta
+from curbstone.core.log.opening import Opening
+from curbstone.core.log.publish import Publish, Published
 from curbstone.core.message import Delivery, Message
-from curbstone.core.meta import Meta
 from curbstone.core.names import QueueName
-from curbstone.core.opening import Opening
-from curbstone.core.pending import RELEASE_BYTES, Pending
-from curbstone.core.publish import Publish, Published
-from curbstone.core.reading_groups import ReadingGroups
-from curbstone.core.runs import UNNAMED, Run
-from curbstone.core.settling import Settling
-from curbstone.core.staged_marks import StagedMarks
+from curbstone.core.notes.keys import IdempotencyKey, Keys
+from curbstone.core.notes.staged_marks import StagedMarks
+from curbstone.core.pending.group import Group
+from curbstone.core.pending.pending import RELEASE_BYTES, Pending
+from curbstone.core.pending.runs import UNNAMED, Run
+from curbstone.core.reading.browse import Peek, Peeked, Redrive, purge
+from curbstone.core.reading.groups import ReadingGroups
 from curbstone.core.stats import Stats
-from curbstone.core.timers import Timers
-from curbstone.core.waiters import Answer, Lease, Waiter
-from curbstone.core.writer import Writer
+from curbstone.core.writing.cleaner import Cleaner
+from curbstone.core.writing.writer import Writer
 
 if TYPE_CHECKING:
-    from curbstone.core.batch import Batch
     from curbstone.core.broker import Broker
     from curbstone.core.options import QueueOptions
+    from curbstone.core.writing.batch import Batch
 
 ATOMIC_SHARE = 2
 
@@ -117,7 +117,7 @@ class Queue:
 
         `on_done(None, first_seq, count)`: the next `count` of the list are on disk, with consecutive seqs.
         `on_done(error, 0, count)`: the next `count` were refused. It is called until all are covered; once
-        for all if `atomic` or with a `key`, under which they are stored once (see `core.keys`).
+        for all if `atomic` or with a `key`, under which they are stored once (see `core.notes.keys`).
         """
         refusal = self.refusal()
         if refusal is not None or not messages:

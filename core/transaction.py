@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Consumer, Done
-from curbstone.core.dead import dead_letter
+from curbstone.core.delivery.dead import dead_letter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
-from curbstone.core.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.log.publish import Publish, Release, Settle
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import parse_queue_name
-from curbstone.core.pending import RELEASE_BYTES
-from curbstone.core.publish import Publish, Release, Settle
-from curbstone.core.spread import Spread
+from curbstone.core.pending.pending import RELEASE_BYTES
+from curbstone.core.writing.spread import Spread
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker

@@ -15,10 +15,10 @@ import typer
 from curbstone.command_options import Json
 from curbstone.core.disk import OsFile
 from curbstone.core.errors import DataDirectoryError
-from curbstone.core.format import Flag, Note, decode_entries, decode_floor, decode_notes
-from curbstone.core.meta import Meta, load_meta
+from curbstone.core.log.format import Flag, Note, decode_entries, decode_floor, decode_notes
+from curbstone.core.log.meta import Meta, load_meta
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery import Batch, Chain, Scan, find_chain, holds_something
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, find_chain, holds_something
 from curbstone.failure import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.revival import Revival
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import BadRequest, MetaDamaged
-from curbstone.core.format import (
+from curbstone.core.log.format import (
     BATCH_BYTES,
     SEGMENT_BYTES,
     Note,
@@ -31,14 +31,14 @@ from curbstone.core.format import (
     encode_filler,
     encode_segment_header,
 )
-from curbstone.core.log import ASIDE_SUFFIX, Segment, random_salt, segment_path
+from curbstone.core.log.log import ASIDE_SUFFIX, Segment, random_salt, segment_path
+from curbstone.core.log.meta import META_BYTES_MAX, Meta, load_meta
+from curbstone.core.log.window import read_around
 from curbstone.core.message import Message
-from curbstone.core.meta import META_BYTES_MAX, Meta, load_meta
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery import Batch, Chain, Scan, find_chain, holds_something
-from curbstone.core.salvage import flipped_bit
-from curbstone.core.window import read_around
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, find_chain, holds_something
+from curbstone.core.recovery.salvage import flipped_bit
 from curbstone.gateway.message_json import body_json, metadata_json
 
 QUEUES, DAMAGED_DIR = "queues", "damaged"

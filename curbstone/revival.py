@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from curbstone.core.broker import Broker
 from curbstone.core.disk import Disk, File
 from curbstone.core.host import Job, JobDone, Timer
-from curbstone.core.journal import Journal, Recorded
-from curbstone.core.log import Log, random_salt
-from curbstone.core.meta import Meta
+from curbstone.core.log.log import Log, random_salt
+from curbstone.core.log.meta import Meta
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.queue import Queue
-from curbstone.core.replay import Replay
+from curbstone.core.recovery.replay import Replay
+from curbstone.core.writing.journal import Journal, Recorded
 
 
 @dataclass

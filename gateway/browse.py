@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.pages import decode_frame, encode_frames, strip
-from curbstone.core.scan import Frame, Wanted, browse
+from curbstone.core.reading.pages import decode_frame, encode_frames, strip
+from curbstone.core.reading.scan import Frame, Wanted, browse
 from curbstone.gateway.message_json import body_json, metadata_json
 from curbstone.gateway.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
 from curbstone.gateway.queues import name_in

@@ -24,8 +24,8 @@ from curbstone.gateway.reply import Header
 from curbstone.gateway.waiting import Bell, Departure, answer
 
 if TYPE_CHECKING:
+    from curbstone.core.delivery.waiters import Lease, Waiter
     from curbstone.core.queue import Queue
-    from curbstone.core.waiters import Lease, Waiter
 
 KEEP_ALIVE_MS = 15_000
 RETRY_MS = 1000

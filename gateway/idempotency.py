@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.keys import IdempotencyKey
 from curbstone.core.message import Message
+from curbstone.core.notes.keys import IdempotencyKey
 
 HEADER = b"idempotency-key"
 

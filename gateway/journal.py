@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from curbstone.core.arrivals import Wait, Waited
-from curbstone.core.history import KINDS, PUBLISHED, RELEASED, Asked, Event, end_of, read_history, start_of
+from curbstone.core.reading.arrivals import Wait, Waited
+from curbstone.core.reading.history import KINDS, PUBLISHED, RELEASED, Asked, Event, end_of, read_history, start_of
 from curbstone.gateway.browse import NDJSON, PAGE_BYTES, PAGE_BYTES_MAX, accepts, page_headers
 from curbstone.gateway.parameters import LIMIT_MAX, POSITION_MAX, query_of, wait_ms, whole_number
 from curbstone.gateway.queues import name_in

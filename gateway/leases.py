@@ -30,8 +30,8 @@ from curbstone.gateway.waiting import Polls, answer
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
+    from curbstone.core.delivery.waiters import Lease
     from curbstone.core.queue import Queue
-    from curbstone.core.waiters import Lease
 
 
 class Leases:

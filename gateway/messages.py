@@ -39,8 +39,8 @@ from curbstone.gateway.waiting import Polls, answer
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
-    from curbstone.core.browse import Peeked
     from curbstone.core.queue import Queue
+    from curbstone.core.reading.browse import Peeked
 
 STATES = ("rdy", "wip", "delayed")
 

@@ -26,7 +26,7 @@ from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
-    from curbstone.core.waiters import Lease
+    from curbstone.core.delivery.waiters import Lease
 
 # A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
 _OPAQUE = (

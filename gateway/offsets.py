@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
-from curbstone.core.arrivals import Wait, Waited, find_time
+from curbstone.core.reading.arrivals import Wait, Waited, find_time
 from curbstone.gateway.parameters import SEQ_MAX, group_of, query_of, wait_ms, whole_number
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
-from curbstone.core.reading_groups import EARLIEST, LATEST, GroupInfo, Since, Start
+from curbstone.core.reading.groups import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.gateway.body import read_object
 from curbstone.gateway.parameters import SEQ_MAX, whole_number
 from curbstone.gateway.queues import name_in

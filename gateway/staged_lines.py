@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
-from curbstone.core.staged_frames import encode_frame
+from curbstone.core.staging.frames import encode_frame
 from curbstone.gateway.body import parse_json
 from curbstone.gateway.problem import Problem
 from curbstone.gateway.publication import message_of, put_body

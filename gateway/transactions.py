@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import AlreadyCommitted, BadRequest
 from curbstone.core.names import queue_name
-from curbstone.core.staged_parts import PART_BYTES_MAX, Part, Upload
+from curbstone.core.staging.parts import PART_BYTES_MAX, Part, Upload
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.body import check_length, pieces_of, read_object
 from curbstone.gateway.problem import Problem

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.format import SEGMENT_BYTES
+from curbstone.core.log.format import SEGMENT_BYTES
 from tests.commands import curbstone
 from tests.core.lab import Lab, Peer, message
 

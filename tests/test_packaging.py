@@ -28,14 +28,19 @@ def run(*command: object, cwd: Path) -> str:
     return done.stdout
 
 
-def build(work: Path, *, links: bool) -> Path:
-    """Build a wheel from a copy of the checkout, with or without the links in curbstone/, and return it."""
+def copy_of_the_checkout(work: Path, *, links: bool) -> Path:
+    """Copy the checkout, with or without the links in curbstone/."""
     source = work / "source"
     shutil.copytree(ROOT, source, symlinks=True, ignore=NOT_SOURCE)
     if not links:
         for path in (source / "curbstone").iterdir():
             if path.is_symlink():
                 path.unlink()
+    return source
+
+
+def build(source: Path, work: Path) -> Path:
+    """Build a wheel from a directory or a source distribution, and return it."""
     options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", work)
     run(sys.executable, "-m", "pip", "wheel", *options, source, cwd=work)
     (wheel,) = work.glob("*.whl")
@@ -44,7 +49,8 @@ def build(work: Path, *, links: bool) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("wheel"), links=True)
+    work = tmp_path_factory.mktemp("wheel")
+    return build(copy_of_the_checkout(work, links=True), work)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,8 @@ def contents(wheel: Path) -> list[str]:
 
 def sources(folders: Sequence[str]) -> set[str]:
     found = {f"curbstone/{path.name}" for path in (ROOT / "curbstone").glob("*.py")}
-    return found | {f"curbstone/{folder}/{path.name}" for folder in folders for path in (ROOT / folder).glob("*.py")}
+    inside = (path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return found | {f"curbstone/{path.as_posix()}" for path in inside}
 
 
 def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
@@ -96,7 +103,23 @@ def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
 
 def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     """Without symbolic links (the default on Windows) the table in pyproject.toml alone must do."""
-    assert sorted(contents(build(tmp_path, links=False))) == sorted(contents(wheel))
+    source = copy_of_the_checkout(tmp_path, links=False)
+    assert sorted(contents(build(source, tmp_path))) == sorted(contents(wheel))
+
+
+def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    program = "import setuptools.build_meta as backend; backend.build_sdist('..')"
+    run(sys.executable, "-c", program, cwd=copy_of_the_checkout(tmp_path, links=True))
+    (source,) = tmp_path.glob("*.tar.gz")
+    assert sorted(contents(build(source, tmp_path))) == sorted(contents(wheel))
+
+
+def test_what_is_installed_can_be_imported(python: Path, tmp_path: Path) -> None:
+    (site,) = (python.parent.parent / "lib").glob("python3*/site-packages")
+    files = [path.relative_to(site) for path in (site / "curbstone" / "core").rglob("*.py")]
+    names = [".".join(path.with_suffix("").parts) for path in files]
+    assert "curbstone.core.log.format" in names
+    run(python, "-c", f"import {', '.join(names)}", cwd=tmp_path)
 
 
 def test_stomp_is_still_stomp_py(python: Path, tmp_path: Path) -> None:

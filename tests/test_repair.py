@@ -12,12 +12,12 @@ import pytest
 
 from curbstone import repair
 from curbstone.check_command import ReadOnlyDisk, check_queue
-from curbstone.core.format import SEGMENT_BYTES, decode_batch_header
+from curbstone.core.log.format import SEGMENT_BYTES, decode_batch_header
 from curbstone.revival import Revival
 from tests.commands import curbstone
 from tests.core.lab import Lab
-from tests.core.test_damage import with_a_damaged_first_commit
-from tests.core.ward import KINDS, Ward, damaged, is_whole
+from tests.core.recovery.test_damage import with_a_damaged_first_commit
+from tests.core.recovery.ward import KINDS, Ward, damaged, is_whole
 from tests.server import ServerProcess
 
 

@@ -30,6 +30,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stomp": {"core", "net"},
 }
 
+# The rooms of the engine, inside out: each imports from those before it, and from core/ itself all but what puts
+# the rooms together. What is imported for its type alone (`if TYPE_CHECKING`) may be anything.
+ROOMS = ("log", "notes", "pending", "writing", "delivery", "recovery", "staging", "reading")
+ABOVE_THE_ROOMS = {"broker", "queue", "transaction"}
+
 # Sockets, clocks, threads, dice and files come in through these doors only; all else gets them handed in.
 OUTSIDE_WORLD = {
     *("asyncio", "concurrent", "fcntl", "multiprocessing", "os", "random", "sched", "select", "selectors"),
@@ -52,7 +57,10 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 
 FOLDERS = sorted(MAY_IMPORT)
-SOURCES = sorted(path for folder in [*FOLDERS, "curbstone"] for path in (ROOT / folder).glob("*.py"))
+SOURCES = sorted(
+    # Not further into curbstone/: there are the links to the others.
+    {*(ROOT / "curbstone").glob("*.py"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))}
+)
 TOP_MODULES = sorted(ROOT.glob("*.py"))
 ALL_PYTHON = sorted(
     {*SOURCES, *TOP_MODULES, *(path for folder in ("bench", "tests") for path in (ROOT / folder).rglob("*.py"))}
@@ -68,13 +76,21 @@ def parsed(path: Path) -> ast.Module:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the full name of everything imported; `from curbstone.core import log` is curbstone.core.log."""
+    """Yield the full name of everything imported; `from curbstone.core import names` is curbstone.core.names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: write the import with its full name"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_to_run(tree: ast.Module) -> set[str]:
+    """Return the full names of what is imported other than under `if TYPE_CHECKING`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    return {*imported(tree)}
 
 
 def declared_dependencies(folder: str) -> set[str]:
@@ -98,9 +114,19 @@ def test_imports_point_inward(path: Path) -> None:
             assert top in declared_dependencies(folder), f"{top} is not among the dependencies in pyproject.toml"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "core").glob("*/*.py")), ids=relative)
+def test_the_rooms_of_the_engine_import_from_those_before_them(path: Path) -> None:
+    room = path.parent.name
+    assert room in ROOMS, f"core/{room} has no place among the rooms"
+    may = {*ROOMS[: ROOMS.index(room) + 1], *(file.stem for file in (ROOT / "core").glob("*.py"))} - ABOVE_THE_ROOMS
+    for name in imported_to_run(parsed(path)):
+        top, _, rest = name.partition("curbstone.core.")
+        assert top or rest.partition(".")[0] in may, f"core/{room} may not import {name}"
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
-    if relative(path) in DOORS or path.parent.name in {"curbstone", *CLIENTS}:
+    if relative(path) in DOORS or relative(path).partition("/")[0] in {"curbstone", *CLIENTS}:
         return
     names = {*imported(parsed(path))} - HARMLESS
     found = {name.partition(".")[0] for name in names} & OUTSIDE_WORLD
@@ -150,7 +176,8 @@ def test_every_folder_ships() -> None:
     table = dict(SETUPTOOLS["package-dir"])
     assert table.pop("curbstone") == "curbstone"
     assert table == {f"curbstone.{folder}": folder for folder in FOLDERS}
-    assert sorted(SETUPTOOLS["packages"]) == sorted(["curbstone", *table])
+    rooms = {f"curbstone.core.{room}" for room in ROOMS}
+    assert sorted(SETUPTOOLS["packages"]) == sorted(["curbstone", *table, *rooms])
     assert links == set(FOLDERS), "each folder needs its link in curbstone/"
     assert on_disk - NOT_SHIPPED - {"curbstone"} == set(FOLDERS), "a folder is neither shipped nor known as not shipped"
     for link in links:
@@ -159,18 +186,23 @@ def test_every_folder_ships() -> None:
 
 @pytest.mark.parametrize("folder", ["curbstone", *FOLDERS])
 def test_every_file_of_a_folder_ships(folder: str) -> None:
-    package = folder if folder == "curbstone" else f"curbstone.{folder}"
-    patterns = ["*.py", *SETUPTOOLS["package-data"].get(package, [])]
-    shipped = {path for pattern in patterns for path in (ROOT / folder).glob(pattern)}
+    shipped = set()
+    for package in SETUPTOOLS["packages"]:
+        directory = ROOT.joinpath(*(package.split(".")[1:] or ["curbstone"]))
+        patterns = ["*.py", *SETUPTOOLS["package-data"].get(package, [])]
+        shipped |= {path for pattern in patterns for path in directory.glob(pattern)}
     for path in (ROOT / folder).rglob("*"):
         inside_link = any(parent.is_symlink() for parent in path.parents) or path.is_symlink()
         if path.is_file() and not inside_link and "__pycache__" not in path.parts and path.name[0] != ".":
-            assert path in shipped, f"{relative(path)} is in no pattern of package-data, so it would not be installed"
+            assert path in shipped, (
+                f"{relative(path)} is in no package or pattern of package-data, so it would not be installed"
+            )
 
 
 def test_no_folder_at_the_root_hides_an_installed_package() -> None:
     """With stomp/__init__.py, `import stomp` in a checkout would find our folder instead of stomp.py."""
-    assert not [relative(path) for path in ROOT.glob("*/__init__.py") if path.parent.name != "curbstone"]
+    found = [*ROOT.glob("*/__init__.py"), *ROOT.glob("core/*/__init__.py")]
+    assert not [relative(path) for path in found if path.parent.name != "curbstone"]
     command = [sys.executable, "-c", "import stomp; print(stomp.__file__, stomp.Connection12.__name__)"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     file, name = output.split()

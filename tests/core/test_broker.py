@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from curbstone.core.errors import BadRequest, Conflict, MessageTooLarge, NoSuchQueue, Unavailable
-from curbstone.core.format import Released
-from curbstone.core.log import Log
+from curbstone.core.log.format import Released
+from curbstone.core.log.log import Log
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message, numbered

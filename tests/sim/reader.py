@@ -12,10 +12,10 @@ from random import Random
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
-from curbstone.core.pages import decode_frame
 from curbstone.core.queue import Queue
-from curbstone.core.reading_groups import EARLIEST, GroupInfo
-from curbstone.core.scan import Frame, Wanted, browse
+from curbstone.core.reading.groups import EARLIEST, GroupInfo
+from curbstone.core.reading.pages import decode_frame
+from curbstone.core.reading.scan import Frame, Wanted, browse
 from tests.sim.history import Violation
 
 GROUP = "r"

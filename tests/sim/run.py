@@ -7,13 +7,13 @@ from random import Random
 
 from curbstone.core.broker import Broker
 from curbstone.core.consumer import Consumer
+from curbstone.core.delivery.waiters import Lease
 from curbstone.core.errors import CurbstoneError, QueueFull, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.queue import Outcome, Peeked, Queue
 from curbstone.core.transaction import Transaction
-from curbstone.core.waiters import Lease
 from tests.sim.history import History, Unit, Violation
 from tests.sim.reader import GROUP, Reader
 from tests.sim.world import Crash, SimDisk, SimHost

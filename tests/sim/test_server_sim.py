@@ -14,7 +14,7 @@ import pytest
 
 from curbstone.core.consumer import Consumer
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.writer import Writer
+from curbstone.core.writing.writer import Writer
 from curbstone.mqks.session import Session as MqksSession
 from curbstone.stomp.codec import Head
 from curbstone.stomp.transactions import Transactions

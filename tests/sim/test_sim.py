@@ -14,11 +14,11 @@ from heapq import heappush
 
 import pytest
 
-from curbstone.core.group import Group
-from curbstone.core.log import Log
-from curbstone.core.losses import Losses
+from curbstone.core.log.log import Log
 from curbstone.core.message import Message
-from curbstone.core.writer import Writer
+from curbstone.core.notes.losses import Losses
+from curbstone.core.pending.group import Group
+from curbstone.core.writing.writer import Writer
 from tests.sim.run import Run
 from tests.sim.world import SimFile
 

@@ -1,0 +1,107 @@
+"""Dead letters: a message that nobody could take goes to another queue, and says where it came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curbstone.core import headers
+from curbstone.core.consumer import Done
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.format import Reason
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import parse_queue_name
+
+if TYPE_CHECKING:
+    from curbstone.core.pending.group import Group
+    from curbstone.core.queue import Queue
+
+PREFIX = b"x-dead-"
+ERROR_CHARS_MAX = 1000
+TRY_AGAIN_MS = 5000
+
+REASONS = {Reason.REJECT: "rejected", Reason.MAX_TRIES: "max_tries", Reason.EXPIRE: "expired"}
+
+
+def without_provenance(block: bytes) -> bytes:
+    """Return a header block without what an earlier death added."""
+    if PREFIX not in block:
+        return block
+    return b"".join(line for line in block.splitlines(keepends=True) if not line.startswith(PREFIX))
+
+
+def dead_letter(queue: Queue, message: Message, reason: Reason, tries: int, error: str) -> Message:
+    """Return the message as it goes to the dead-letter queue: a new one, with its provenance."""
+    provenance = [
+        ("x-dead-queue", str(queue.name)),
+        ("x-dead-reason", REASONS[reason]),
+        ("x-dead-time", str(queue.host.wall_ms())),
+        ("x-dead-tries", str(tries)),
+        ("x-dead-id", queue.message_id(message.seq)),
+    ]
+    if error:
+        provenance.append(("x-dead-error", error.replace("\0", "")[:ERROR_CHARS_MAX]))
+    return Message(message.body, without_provenance(message.headers) + headers.encode(provenance))
+
+
+class Deaths:
+    """Sends the dead messages of one queue where they belong."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._condemned: dict[tuple[str, int], tuple[Reason, str]] = {}
+
+    def divert(self, group: Group, message: Message, tries: int) -> bool:
+        """Return whether a message that is about to be delivered must not be: expired, or tried too often."""
+        queue = self._queue
+        condemned = self._condemned.pop((group.name, message.seq), None) if self._condemned else None
+        if condemned is not None:
+            group.wip.add(message.seq)
+            self.bury(group, Delivery(message, tries, 0), condemned[0], tries, condemned[1])
+            return True
+        if message.expires_ms and message.expires_ms <= queue.host.now_ms():
+            queue.expiry.expire(group, message)
+            return True
+        most = queue.options.max_tries
+        if most and tries >= most:
+            group.wip.add(message.seq)
+            self.bury(group, Delivery(message, tries, 0), Reason.MAX_TRIES, tries, "")
+            return True
+        queue.stats.redelivered += tries > 0
+        return False
+
+    def bury(
+        self, group: Group, delivery: Delivery, reason: Reason, tries: int, error: str, on_done: Done | None = None
+    ) -> None:
+        """Move a message that counts as wip to the dead-letter queue, or drop it where there is none.
+
+        The move is one transaction over both queues; `on_done` comes when it is on disk. Where it fails, the
+        message waits and dies again later.
+        """
+        queue = self._queue
+        message = delivery.message
+        if not queue.options.dead_letter:
+            queue.stats.dropped += reason is not Reason.EXPIRE
+            queue.settling.settle_now(group.name, [delivery], reason)
+            if on_done is not None:
+                queue.writer.when_committed(on_done)
+            return
+        transaction = queue.broker.transaction()
+        target = queue.broker.ensure(parse_queue_name(queue.options.dead_letter))
+        transaction.publish(target, dead_letter(queue, message, reason, tries, error))
+
+        def undo(deliveries: list[Delivery]) -> None:
+            due_ms = queue.host.now_ms() + TRY_AGAIN_MS
+            group.wip.discard(message.seq)
+            group.delay(message.seq, tries, due_ms, queue.host.wall_ms() + TRY_AGAIN_MS, message)
+            self._condemned[group.name, message.seq] = (reason, error)
+
+        def done(failed: CurbstoneError | None) -> None:
+            if failed is None:
+                queue.stats.dead_lettered += 1
+            else:
+                queue.report(f"message {queue.message_id(message.seq)} could not be dead-lettered: {failed}")
+            if on_done is not None:
+                on_done(failed)
+
+        transaction.settle(queue, group.name, [delivery], reason, undo)
+        transaction.commit(done)

@@ -1,0 +1,110 @@
+"""Leases: deliveries that return by themselves, settled by token in any connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.delivery.waiters import Answer, Leases, Waiter
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.message import Delivery
+from curbstone.core.pending.runs import UNNAMED
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+
+
+class Outcome(Enum):
+    """How a lease is settled."""
+
+    ACK = "ack"
+    NACK = "nack"
+    REJECT = "reject"
+
+
+class Leasing:
+    """The leases of one queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._leases = Leases()
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next lease may end."""
+        return self._leases.next_due_ms
+
+    def end_due(self, now_ms: int) -> None:
+        """Give back what has run out."""
+        for lease in self._leases.take_due(now_ms):
+            self._queue.settling.release(lease.group, [lease.delivery], error="the lease ran out")
+
+    def end(self, group: str, seq: int) -> None:
+        """Forget the lease of a message, if there is one."""
+        self._leases.take_seq(group, seq)
+
+    def end_all(self) -> None:
+        """Forget all leases."""
+        self._leases.take_all()
+
+    def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
+        """Take up to `count` messages, each for `duration_ms`; an empty list where there are none."""
+
+        def give(deliveries: list[Delivery]) -> None:
+            expires_ms = self._queue.host.now_ms() + duration_ms
+            leases = [self._leases.add(delivery, group, expires_ms) for delivery in deliveries]
+            self._queue.timers.arm()
+            self._queue.host.call_soon(lambda: on_done(leases))
+
+        return Waiter.start(self._queue, group, count, wait_ms, give)
+
+    def settle(
+        self,
+        tokens: list[str],
+        outcome: Outcome,
+        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        *,
+        delay_ms: int | None = None,
+        error: str = "",
+    ) -> None:
+        """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
+        refusal = self._queue.refusal()
+        if isinstance(refusal, NoSuchQueue) or self._queue.writer.failure:
+            self._queue.host.call_soon(partial(on_done, refusal, 0, []))
+            return
+        refusal = None
+        stale: list[str] = []
+        left = 1
+        settled = 0
+
+        def done(failed: CurbstoneError | None) -> None:
+            nonlocal left, refusal
+            left -= 1
+            refusal = refusal or failed
+            if not left:
+                on_done(refusal, 0 if refusal else settled, stale)
+
+        for token in tokens:
+            lease = self._leases.take(token)
+            if lease is None:
+                stale.append(token)
+                continue
+            settled += 1
+            if outcome is Outcome.ACK:
+                self._queue.settling.settle_now(lease.group, [lease.delivery])
+            elif outcome is Outcome.NACK:
+                delay = self._queue.settling.nack_delay_ms(delay_ms)
+                self._queue.settling.release(lease.group, [lease.delivery], delay_ms=delay, error=error)
+            else:
+                left += 1
+                self._queue.settling.reject_now(lease.group, [lease.delivery], error, done)
+        self._queue.writer.when_committed(done)
+
+    def extend(self, tokens: list[str], duration_ms: int) -> list[str]:
+        """Let leases end `duration_ms` from now; return the stale ones."""
+        expires_ms = self._queue.host.now_ms() + duration_ms
+        stale = [token for token in tokens if not self._leases.extend(token, expires_ms)]
+        self._queue.timers.arm()
+        return stale

@@ -1,0 +1,141 @@
+"""What a queue is, beside its messages: name, options, groups and bindings, in one small file.
+
+The file `meta` holds one line of JSON and one with its CRC. It is replaced whole: written under
+another name, synced, renamed, and the directory synced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from zlib import crc32
+
+from curbstone.core.disk import Disk
+from curbstone.core.errors import CurbstoneError, DataDirectoryError, MetaDamaged
+from curbstone.core.log.window import read_around
+from curbstone.core.names import QueueName, queue_name
+from curbstone.core.options import QueueOptions
+
+META_FORMAT = 1
+META_BYTES_MAX = 16 * 1024
+
+
+def meta_reserve(cap: int) -> int:
+    """Return what is kept of a cap for `meta`: room for it, and for the new one while it is replaced."""
+    return min(max(cap // 64, 1024), 2 * META_BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The contents of a queue's `meta`; immutable, a change makes a new one."""
+
+    uid: str
+    name: QueueName
+    defaults: QueueOptions
+    changes: Mapping[str, object] = field(default_factory=dict)
+    """The options that were set, as JSON values; the rest are the server's defaults."""
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """The declared groups, and the seq from which on each sees messages that name none."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """The batch from which on the log speaks of a declared group; what it says before is of an earlier one."""
+    skips: frozenset[str] = frozenset()
+    """The declared groups that give up messages when the cap is reached."""
+    bindings: frozenset[str] = frozenset()
+    """The events bound to the queue."""
+    unused_s: float | None = None
+    """Seconds without a consumer after which the queue is to go, None for never. Kept for adapters, who act on it."""
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force."""
+        return self.defaults.merged(self.changes, self.name.project)
+
+    def with_options(self, changes: Mapping[str, object], next_seq: int) -> Meta:
+        """Return this with options merged in; raise BadRequest. A new group starts at `next_seq`."""
+        merged = {**self.changes, **changes}
+        options = self.defaults.merged(merged, self.name.project)
+        groups = {name: self.groups.get(name, next_seq) for name in options.groups}
+        since = {name: batch for name, batch in self.since.items() if name in groups}
+        return replace(self, changes=merged, groups=groups, since=since, skips=self.skips & groups.keys())
+
+    def with_group(self, name: str, start: int, batch: int, *, skips: bool) -> Meta:
+        """Return this with a group declared, or with what one does at the cap changed; raise BadRequest.
+
+        A new group sees messages from `start` on, and what the log says of it from batch number `batch` on.
+        """
+        skipping = self.skips | {name} if skips else self.skips - {name}
+        if name in self.groups:
+            return replace(self, skips=skipping)
+        meta = self.with_options({"groups": [*self.options.groups, name]}, start)
+        return replace(meta, since={**meta.since, name: batch}, skips=skipping)
+
+    def encode(self) -> bytes:
+        """Return the file's contents."""
+        facts: dict[str, object] = {
+            "format": META_FORMAT,
+            "uid": self.uid,
+            "project": self.name.project,
+            "queue": self.name.queue,
+            "options": dict(self.changes),
+            "groups": dict(self.groups),
+            "bindings": sorted(self.bindings),
+        }
+        if self.since:
+            facts["since"] = dict(self.since)
+        if self.skips:
+            facts["skips"] = sorted(self.skips)
+        if self.unused_s is not None:
+            facts["unused_s"] = self.unused_s
+        line = json.dumps(facts, separators=(",", ":")).encode()
+        return line + b"\n%08x\n" % crc32(line)
+
+    @classmethod
+    def decode(cls, data: bytes, path: str, defaults: QueueOptions) -> Meta:
+        """Return what `encode` wrote; raise MetaDamaged naming the file, DataDirectoryError for a newer format."""
+        line, _, crc = data.partition(b"\n")
+        if crc.strip() != b"%08x" % crc32(line):
+            raise MetaDamaged(f"{path} is damaged: its checksum does not match")
+        facts = json.loads(line)
+        if facts["format"] > META_FORMAT:
+            raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
+        try:
+            name = queue_name(facts["queue"], facts["project"])
+            uid, groups, unused_s = facts["uid"], facts["groups"], facts.get("unused_s")
+            since, skips = facts.get("since", {}), frozenset(facts.get("skips", ()))
+            bindings = frozenset(facts["bindings"])
+            return cls(uid, name, defaults, facts["options"], groups, since, skips, bindings, unused_s)
+        except (KeyError, CurbstoneError) as error:
+            raise MetaDamaged(f"{path} is not understood: {error}") from error
+
+
+def store_meta(disk: Disk, directory: str, data: bytes) -> None:
+    """Replace a queue's `meta`; blocking, durable when it returns."""
+    fresh = f"{directory}/meta.new"
+    with suppress(FileNotFoundError):
+        disk.remove(fresh)
+    file = disk.open(fresh, create=True)
+    try:
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(fresh, f"{directory}/meta")
+    disk.sync_dir(directory)
+
+
+def load_meta(disk: Disk, directory: str, defaults: QueueOptions) -> Meta | None:
+    """Return a queue's `meta`, or None where it was never finished; blocking."""
+    path = f"{directory}/meta"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        data, unreadable = read_around(file, 0, META_BYTES_MAX + 64)
+        if unreadable:
+            raise MetaDamaged(f"{path} can't be read: the disk reports an error")
+    finally:
+        file.close()
+    return Meta.decode(data, path, defaults)

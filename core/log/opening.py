@@ -1,0 +1,101 @@
+"""Being there: a queue's creation, and the changes of its `meta`, on disk in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curbstone.core.consumer import Done
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.log.meta import store_meta
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+
+
+class Opening:
+    """Whether a queue is on disk, and who waits for it."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.is_open = False
+        self._is_creating = True
+        self._waiting: list[Done] = []
+        self._storing: list[tuple[bytes, Done]] = []
+        self._settles_first = False
+        self._has_failed = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `meta` on disk is not what it is in memory, or may not be."""
+        return self._has_failed or bool(self._storing)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a job is under way."""
+        return bool(self._storing) or self._is_creating
+
+    def opened(self) -> None:
+        """The queue is on disk: what waited for it goes on."""
+        self.is_open = True
+        self._is_creating = False
+        self._tell(None)
+
+    def failed(self, error: CurbstoneError) -> None:
+        """The queue could not be created."""
+        self._is_creating = False
+        self._tell(error)
+
+    def _tell(self, error: CurbstoneError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for on_done in waiting:
+            on_done(error)
+
+    def when_open(self, on_done: Done) -> None:
+        """Call back, in a later turn, once the queue is on disk or could not be created."""
+        queue = self._queue
+        if self.is_open or queue.is_closed:
+            error = queue.refusal() if queue.is_closed else None
+            queue.host.call_soon(lambda: on_done(error))
+        else:
+            self._waiting.append(on_done)
+
+    def store(self, data: bytes, on_done: Done) -> None:
+        """Replace `meta` on disk, one change after the other."""
+        self._storing.append((data, on_done))
+        if len(self._storing) == 1:
+            self._store_next()
+
+    def settle_first(self) -> None:
+        """The next `meta` counts on settles that were asked for now: it is stored when they are on disk."""
+        self._settles_first = True
+
+    def _store_next(self) -> None:
+        if not self._settles_first:
+            self._store_now()
+            return
+        self._settles_first = False
+
+        def settled(error: CurbstoneError | None) -> None:
+            if error is None:
+                self._store_now()
+            else:
+                self._settles_first = True
+                self._stored(error)
+
+        self._queue.writer.when_committed(settled)
+
+    def _store_now(self) -> None:
+        log = self._queue.log
+        data = self._storing[0][0]
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._stored(Unavailable(f"the queue's options can't be written: {error}") if error else None)
+
+        self._queue.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
+
+    def _stored(self, error: CurbstoneError | None) -> None:
+        _, on_done = self._storing.pop(0)
+        self._has_failed = error is not None
+        on_done(error)
+        if self._storing:
+            self._store_next()

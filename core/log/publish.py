@@ -1,0 +1,105 @@
+"""Messages on their way into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.format import Reason, Released
+from curbstone.core.message import Delivery, Message
+
+Published = Callable[[CurbstoneError | None, int, int], None]
+"""(error, first seq, count); see `Queue.publish`."""
+
+
+class Settle(NamedTuple):
+    """Deliveries that a transaction settles, or gives back to `undo`."""
+
+    group: str
+    deliveries: list[Delivery]
+    reason: Reason
+    undo: Callable[[list[Delivery]], None]
+
+
+class Release(NamedTuple):
+    """Deliveries that a transaction gives back to their place from `due_ms` on, or to `undo`."""
+
+    group: str
+    deliveries: list[Delivery]
+    due_ms: int
+    """Engine time; 0 for at once."""
+    undo: Callable[[list[Delivery]], None]
+
+    @property
+    def records(self) -> list[Released]:
+        """What is written of it."""
+        return [Released(self.group, d.message.seq, 1, d.tries + 1, self.due_ms) for d in self.deliveries]
+
+
+class StagedMark(NamedTuple):
+    """So many messages of a staged transaction are in a queue's log."""
+
+    number: int
+    """Of the transaction."""
+    messages: int
+
+
+class Publish:
+    """Messages that wait to be written; those before `next` are done."""
+
+    __slots__ = (
+        "atomic_bytes",
+        "has_room",
+        "is_sealed",
+        "key",
+        "mark",
+        "messages",
+        "next",
+        "on_done",
+        "on_room",
+        "records",
+        "refusal",
+        "released",
+        "releases",
+        "reserved",
+        "settles",
+        "tx",
+    )
+
+    def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int = 0) -> None:
+        self.messages = messages
+        self.on_done = on_done
+        self.next = 0
+        self.atomic_bytes = atomic_bytes
+        """Bytes if all must go into one batch, else 0."""
+        self.settles: list[Settle] = []
+        self.records: list[tuple[str, Reason, list[int]]] = []
+        """Settles that have taken effect in memory, by group: they must get into the same batch."""
+        self.releases: list[Release] = []
+        self.released: list[Released] = []
+        """Releases that have taken effect in memory; they too must get into the same batch."""
+        self.tx = 0
+        """Number in the broker's journal: it has been promised, and is never refused."""
+        self.reserved = 0
+        self.on_room: Callable[[], None] | None = None
+        """It keeps its place, and what comes behind it waits; called once when room is kept for it."""
+        self.has_room = False
+        self.is_sealed = False
+        """It is being written to the broker's journal: it may have been promised."""
+        self.mark: StagedMark | None = None
+        """What is noted in the same batch where these are messages of a staged transaction: promised likewise."""
+        self.key: tuple[bytes, bytes] | None = None
+        """The idempotency key and digest, to be noted in the same batch."""
+        self.refusal: CurbstoneError | None = None
+        """Said in its turn, instead of writing anything."""
+
+    @property
+    def ends(self) -> list[Settle | Release]:
+        """The deliveries that it ends."""
+        return [*self.settles, *self.releases]
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether it has happened already, elsewhere on disk: it is written sooner or later, and never refused."""
+        return bool(self.tx) or self.is_sealed or self.mark is not None

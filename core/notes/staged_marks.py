@@ -1,0 +1,60 @@
+"""How far staged transactions have got into a queue's log, said in the log itself.
+
+The batch that holds messages of a transaction also holds a note: so many of its messages are in this log.
+The two are on disk together or not at all; after a crash the transaction goes on behind that number. When
+the segment with the last note is dropped while the transaction is unfinished, the note is written again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Set
+from typing import NamedTuple
+
+from curbstone.core.log.format import Note, encode_note
+from curbstone.core.log.publish import Publish
+
+MARK_NOTE_BYTES = 32
+
+_MARK = struct.Struct("<QQ")  # number of the transaction, messages
+
+
+class _Known(NamedTuple):
+    messages: int
+    segment: int
+
+
+class StagedMarks:
+    """The marks of one queue."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def count(self, number: int) -> int:
+        """Return how many messages of a transaction are in the log."""
+        known = self._known.get(number)
+        return known.messages if known else 0
+
+    def notes(self, publishes: Iterable[Publish], below: int) -> bytes:
+        """Return the notes of what is in a batch, and of marks whose segment, under `below`, goes with it."""
+        marks = {number: known.messages for number, known in self._known.items() if known.segment < below}
+        for publish in publishes:
+            if publish.mark is not None:
+                marks[publish.mark.number] = publish.mark.messages
+        return b"".join([encode_note(Note.STAGED, _MARK.pack(*mark)) for mark in marks.items()])
+
+    def recover(self, payload: bytes, segment: int) -> None:
+        """Take a note in, from recovery or from a batch that is on disk now."""
+        number, count = _MARK.unpack(payload)
+        self._known[number] = _Known(max(count, self.count(number)), segment)
+
+    def forget(self, number: int) -> None:
+        """The transaction is finished, and that is on disk."""
+        self._known.pop(number, None)
+
+    def keep_only(self, numbers: Set[int]) -> None:
+        """Forget all but these: recovery finds the notes of finished ones, too."""
+        self._known = {number: known for number, known in self._known.items() if number in numbers}

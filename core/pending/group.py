@@ -1,0 +1,344 @@
+"""One reader of a queue: what is ready, in which order, and how often it was tried.
+
+Ready are, in the order of seq: what was released (`_returned`, a heap), then all that is pending from
+the cursor on. Nothing is kept per message that was never handed out, so a backlog costs no memory.
+A message handed out stays pending until it is settled; it is behind the cursor, so nobody gets it twice.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from curbstone.core.log.format import Released
+from curbstone.core.message import Delivery, Message
+from curbstone.core.pending.runs import Run, seqs_of
+
+if TYPE_CHECKING:
+    from curbstone.core.log.log import Segment
+    from curbstone.core.queue import Queue
+
+TAKE_BYTES_MAX = 1024 * 1024
+HELD_MESSAGES_MAX = 1024
+HELD_BYTES_MAX = 64 * 1024
+
+
+class Retry:
+    """What is known of a message that was released, or that is not yet due."""
+
+    __slots__ = ("due_ms", "leads", "mature_ms", "message", "segment", "tries")
+
+    def __init__(self, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
+        self.tries = tries
+        self.due_ms = due_ms
+        """Engine time from which it may be delivered; 0 once that has come."""
+        self.mature_ms = mature_ms
+        """Wall-clock time when it became, or becomes, eligible."""
+        self.message = message
+        self.segment: Segment | None = None
+        """Where the latest record of this lies in the log, if there is one yet."""
+        self.leads = False
+        """Whether it is the first seq of that record."""
+
+
+class Group:
+    """The unnamed group of a queue, or a named one."""
+
+    def __init__(self, queue: Queue, name: str) -> None:
+        self._queue = queue
+        self.name = name
+        self.pending = 0
+        """Messages that are entitled and not settled."""
+        self.wip: set[int] = set()
+        """Seqs that are handed out."""
+        self.delayed = 0
+        self.delivered = 0
+        """The highest seq that was ever handed out."""
+        self.delivered_logged = 0
+        self.marked_at = 0
+        """The segment with the last note of that."""
+        self.recovered = 0
+        """Up to this seq a message may have been handed out before the restart."""
+        self.retries: dict[int, Retry] = {}
+        self.records = 0
+        """Records in the log that say what is in `retries`; one may speak of many seqs."""
+        self._cursor = 0
+        self._low = 0
+        """Nothing is pending below this seq."""
+        self._rewound = 0
+        """Below this seq something before the cursor may be handed out already."""
+        self._run: Run | None = None
+        self._returned: list[int] = []
+        self._due: list[tuple[int, int]] = []
+        self._held = 0
+
+    @property
+    def rdy(self) -> int:
+        """Messages that may be handed out now."""
+        return self.pending - len(self.wip) - self.delayed
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next delayed message is due."""
+        return self._due[0][0] if self._due else None
+
+    # --- what changes
+
+    def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
+        """Make a pending message that nobody holds wait until `due_ms`."""
+        self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
+        self.delayed += 1
+        heappush(self._due, (due_ms, seq))
+
+    def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
+        """Take back a message that was handed out, to its place."""
+        self.wip.discard(message.seq)
+        if due_ms:
+            self.delay(message.seq, tries, due_ms, mature_ms, message)
+            return
+        self._remember(message.seq, Retry(tries, 0, mature_ms, self._hold(message)))
+        if message.seq < self._cursor:
+            heappush(self._returned, message.seq)
+
+    def _remember(self, seq: int, retry: Retry) -> None:
+        """Replace what is known of a message; until that is on disk the record of before counts."""
+        old = self.retries.get(seq)
+        if old is not None:
+            retry.segment, retry.leads = old.segment, old.leads
+        self.retries[seq] = retry
+
+    def stored(self, released: Released, segment: Segment) -> None:
+        """A record of these messages is on disk."""
+        for seq in range(released.first, released.first + released.span):
+            retry = self.retries.get(seq)
+            if retry is None:
+                continue
+            if retry.segment is not None:
+                retry.segment.states -= 1
+            segment.states += 1
+            retry.segment = segment
+            leads = seq == released.first
+            self.records += leads - retry.leads
+            retry.leads = leads
+
+    def states_in(self, segment: Segment) -> list[Released]:
+        """Return what the records of a segment that still count say, as it stands now."""
+        states: list[Released] = []
+        for seq in sorted([seq for seq, retry in self.retries.items() if retry.segment is segment]):
+            retry = self.retries[seq]
+            tries = retry.tries + (seq in self.wip)
+            last = states[-1] if states else None
+            if last and last.first + last.span == seq and (last.tries, last.due_ms) == (tries, retry.due_ms):
+                states[-1] = last._replace(span=last.span + 1)
+            else:
+                states.append(Released(self.name, seq, 1, tries, retry.due_ms))
+        return states
+
+    def marked(self, seq: int, segment: int) -> None:
+        """The log says, in that segment, that everything up to `seq` may have been handed out."""
+        self.delivered_logged = seq
+        self.marked_at = segment
+
+    def recover(self, seq: int, tries: int, due_ms: int) -> None:
+        """Set what recovery read of a pending message's releases; the cursor is still before it."""
+        old = self.retries.get(seq)
+        if old is not None and old.due_ms:
+            self.delayed -= 1
+            old.due_ms = 0
+        if due_ms:
+            self.delay(seq, tries, due_ms, due_ms)
+        else:
+            self._remember(seq, Retry(tries, 0, 0))
+
+    def seize(self, seq: int) -> None:
+        """Take a message out of turn, also one that waits for its time: it counts as handed out."""
+        retry = self.retries.get(seq)
+        if retry is not None and retry.due_ms:
+            retry.due_ms = 0
+            self.delayed -= 1
+        self.wip.add(seq)
+
+    def forget(self, seq: int) -> None:
+        """Drop what is known of a message that was settled."""
+        retry = self.retries.pop(seq, None)
+        if retry is not None:
+            if retry.due_ms:
+                self.delayed -= 1
+            if retry.message is not None:
+                self._held -= 1
+            self._lose_record(retry)
+
+    def _lose_record(self, retry: Retry) -> None:
+        if retry.segment is not None:
+            retry.segment.states -= 1
+            retry.segment = None
+        self.records -= retry.leads
+        retry.leads = False
+
+    def lose_records(self, segment: Segment) -> None:
+        """The records in a segment are gone: what they said is known in memory only."""
+        for retry in self.retries.values():
+            if retry.segment is segment:
+                self._lose_record(retry)
+
+    def mature(self, now_ms: int) -> bool:
+        """Make ready what is due; return whether anything was."""
+        any_due = False
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, seq = heappop(self._due)
+            retry = self.retries.get(seq)
+            if retry is None or retry.due_ms != due_ms:
+                continue  # it was settled, or delayed anew
+            retry.due_ms = 0
+            self.delayed -= 1
+            any_due = True
+            if seq < self._cursor:
+                heappush(self._returned, seq)
+        return any_due
+
+    def rewind(self) -> None:
+        """Look at everything anew: messages became pending before the cursor."""
+        self._leave()
+        self._run = None
+        self._rewound = max(self._rewound, self._cursor)
+        self._cursor = self._low = 0
+        self._returned.clear()
+
+    def first_pending(self, otherwise: int) -> int:
+        """Return the first pending seq; where there is none, `otherwise`."""
+        if not self.pending:
+            return otherwise
+        runs = self._queue.pending.runs
+        run = runs.at_or_after(self._low)
+        while run is not None:
+            bits = run.pending(self.name)
+            if bits:
+                self._low = run.first + (bits & -bits).bit_length() - 1
+                return self._low
+            self._low = run.last + 1
+            run = runs.at_or_after(self._low)
+        return otherwise
+
+    def is_delayed(self, seq: int) -> bool:
+        """Return whether a message waits for its time."""
+        retry = self.retries.get(seq)
+        return retry is not None and retry.due_ms > 0
+
+    def tries_of(self, seq: int) -> int:
+        """Return how often a message that nobody holds was delivered before."""
+        retry = self.retries.get(seq)
+        return retry.tries if retry else int(seq <= self.recovered)
+
+    def _hold(self, message: Message | None) -> Message | None:
+        """Return the message if it may stay in memory while it waits, else None."""
+        if message is None or self._held >= HELD_MESSAGES_MAX or len(message.body) > HELD_BYTES_MAX:
+            return None
+        self._held += 1
+        return message
+
+    # --- what is handed out
+
+    def take(self, limit: int) -> list[Delivery]:
+        """Return the next deliveries, up to `limit`; fewer where the disk must be read first.
+
+        They are counted as wip; the disk is read in the background and the queue dispatches again.
+        """
+        taken: list[Delivery] = []
+        room = TAKE_BYTES_MAX
+        while len(taken) < limit and room > 0:
+            before = len(taken)
+            if self._returned:
+                if not self._take_returned(taken):
+                    break
+            elif not self._take_fresh(taken, limit):
+                break
+            if len(taken) > before + 1:
+                room -= self._run.end - self._run.offset if self._run else 0
+            elif len(taken) > before:
+                room -= len(taken[-1].message.body)
+        if taken:
+            self.wip.update([delivery.message.seq for delivery in taken])
+            self.delivered = max(self.delivered, taken[-1].message.seq)
+        return taken
+
+    def _take_returned(self, taken: list[Delivery]) -> bool:
+        """Take the first returned message; False where it must be loaded first."""
+        seq = self._returned[0]
+        retry = self.retries.get(seq)
+        run = self._queue.pending.runs.find(seq)
+        bit = 1 << (seq - run.first) if run else 0
+        if retry is None or retry.due_ms or run is None or not run.pending(self.name) & bit:
+            heappop(self._returned)  # it was settled meanwhile
+            return True
+        message = retry.message
+        if message is None:
+            if run.messages is None:
+                self._queue.load(run)
+                return False
+            message = run.messages[seq - run.first]
+            if message is None:
+                heappop(self._returned)
+                return True
+        heappop(self._returned)
+        self._hand_out(message, taken)
+        return True
+
+    def _take_fresh(self, taken: list[Delivery], limit: int) -> bool:
+        """Take from the cursor on, within one run; False at the end, or where it must be loaded first."""
+        run = self._run
+        if run is None or self._cursor > run.last or self._cursor < run.first:
+            run = self._queue.pending.runs.at_or_after(self._cursor)
+            if run is None:
+                return False
+            if run is not self._run:
+                self._leave()
+                self._run = run
+        skip = max(self._cursor - run.first, 0)
+        bits = run.pending(self.name) >> skip
+        if not bits:
+            self._cursor = run.last + 1
+            return self._queue.pending.runs.at_or_after(self._cursor) is not None
+        if run.messages is None:
+            self._queue.load(run)
+            return False
+        room = limit - len(taken)
+        contiguous = not bits & (bits + 1)
+        old = max(self.recovered, self._rewound - 1)
+        special = self.retries or self._queue.expiry.has_any or run.first + skip <= old
+        if contiguous and not special:
+            messages = run.messages[skip : skip + min(room, bits.bit_length())]
+            taken.extend([Delivery(message, 0, message.timestamp_ms) for message in messages if message])
+            self._cursor = run.first + skip + len(messages)
+            return True
+        for seq in seqs_of(run.first + skip, bits):
+            if len(taken) >= limit:
+                return True
+            self._cursor = seq + 1
+            candidate = run.messages[seq - run.first]
+            if candidate is not None and not self.is_delayed(seq) and not (seq < self._rewound and seq in self.wip):
+                self._hand_out(candidate, taken)
+        self._cursor = run.last + 1
+        return True
+
+    def _hand_out(self, message: Message, taken: list[Delivery]) -> None:
+        """Deliver a message, unless it is expired or was tried too often."""
+        if message.seq in self.wip:  # it is on its way to the dead-letter queue
+            return
+        retry = self.retries.get(message.seq)
+        if retry is not None and retry.message is not None:
+            retry.message = None
+            self._held -= 1
+        tries = self.tries_of(message.seq)
+        if self._queue.deaths.divert(self, message, tries):
+            return
+        mature_ms = retry.mature_ms if retry and retry.mature_ms else message.timestamp_ms
+        if tries or (retry is not None and retry.segment is not None):  # the mark does not count these
+            if retry is None:
+                self._remember(message.seq, Retry(tries, 0, mature_ms))
+            self._queue.writer.handed(Released(self.name, message.seq, 1, tries + 1, 0))
+        taken.append(Delivery(message, tries, mature_ms))
+
+    def _leave(self) -> None:
+        """The cursor leaves a run: what is still live of it is read again if it comes back."""
+        if self._run is not None and self._run.live():
+            self._queue.pending.reader.forget(self._run)

@@ -1,0 +1,238 @@
+"""What is pending, in which group, and where it lies: the memory of a queue beside its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from curbstone.core.log.format import ENTRY_BYTES, Reason, Released, Settled
+from curbstone.core.log.log import Commit, Segment
+from curbstone.core.message import Message
+from curbstone.core.notes.keys import KEY_NOTE_BYTES
+from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
+from curbstone.core.pending.group import Group
+from curbstone.core.pending.reader import Reader
+from curbstone.core.pending.runs import UNNAMED, Run, Runs, ranges_of
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+    from curbstone.core.writing.batch import Batch
+
+RELEASE_BYTES = 24
+
+
+def release_bytes(records: int) -> int:
+    """Return what so many records of releases take, one by one."""
+    size = RELEASE_BYTES * records
+    return size + size // 12
+
+
+class Pending:
+    """The runs, the groups and the reader of one queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.runs = Runs()
+        self.unnamed = Group(queue, UNNAMED)
+        self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
+        for name in queue.meta.groups:
+            self.group(name)
+        self.reader = Reader(queue.host, queue.log.disk, self.runs, queue.broker.cache, self._damaged)
+
+    def group(self, name: str) -> Group:
+        """Return a group; it begins to exist when it is first named."""
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group(self._queue, name)
+        return group
+
+    def entitled(self, message: Message) -> Iterable[str]:
+        """Return the names of the groups that see a message."""
+        if message.groups:
+            return message.groups
+        return [UNNAMED, *(name for name, start in self._queue.meta.groups.items() if message.seq >= start)]
+
+    def entitled_count(self, message: Message) -> int:
+        """Return how many groups will see a message that is being published."""
+        return len(message.groups) or 1 + len(self._queue.meta.groups)
+
+    def clear(self, name: str, messages: list[Message]) -> None:
+        """Forget that messages are pending in a group."""
+        group = self.groups[name]
+        group.wip.difference_update([message.seq for message in messages])
+        if group.retries:
+            for message in messages:
+                group.forget(message.seq)
+        run: Run | None = None
+        mask = size = 0
+        for message in messages:
+            seq = message.seq
+            if run is None or seq > run.last or seq < run.first:
+                if run is not None:
+                    self.clear_run(group, run, mask, size)
+                run = self.runs.find(seq)
+                mask = size = 0
+                if run is None:
+                    continue
+            mask |= 1 << (seq - run.first)
+            size += ENTRY_BYTES + len(message.headers) + len(message.body)
+        if run is not None:
+            self.clear_run(group, run, mask, size)
+        self._queue.changed()
+
+    def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
+        """Forget the seqs of `mask`, of `size` bytes, in one run."""
+        before = run.pending(group.name)
+        cleared = (before & mask).bit_count()
+        group.pending -= cleared
+        run.set_pending(group.name, before & ~mask)
+        if cleared and (group.name or run.named):  # what another group still waits for is as live as before
+            size = size * (before & mask & ~run.live()).bit_count() // cleared
+        self.runs.shrink(run, size)
+        self.drop_if_dead(run)
+
+    def clear_below(self, group: Group, seq: int) -> int:
+        """Forget whatever is pending in a group below `seq`, also what is handed out; return how many messages."""
+        before = group.pending
+        self.end_deliveries(group, seq)
+        run = self.runs.at_or_after(group.first_pending(seq))
+        while run is not None and run.first < seq:
+            mask = run.pending(group.name)
+            if seq <= run.last:
+                mask &= (1 << (seq - run.first)) - 1
+            if mask:
+                live = run.live().bit_count()
+                self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // live)
+            run = self.runs.at_or_after(run.last + 1)
+        return before - group.pending
+
+    def end_deliveries(self, group: Group, seq: int) -> None:
+        """Make what a group has handed out below `seq` stale, and forget what was tried and what is delayed."""
+        for held in [held for held in group.wip if held < seq]:
+            self._queue.end_delivery(group.name, held)
+            group.wip.discard(held)
+        for retried in [retried for retried in group.retries if retried < seq]:
+            group.forget(retried)
+
+    def drop_if_dead(self, run: Run) -> None:
+        """Forget a run that nothing is pending in."""
+        if not run.live() and run.is_indexed:
+            self.reader.forget(run)
+            self.runs.drop(run)
+
+    def add(self, batch: Batch, commit: Commit) -> None:
+        """Take the messages of a batch that is on disk now."""
+        messages = batch.messages
+        self._queue.stats.published += len(messages)
+        first = messages[0].seq
+        bits = (1 << len(messages)) - 1
+        size = batch.messages_bytes
+        run, is_new = self.runs.append(first, bits, commit.segment, batch.start, batch.end, size)
+        if is_new:
+            run.time_ms = messages[0].timestamp_ms
+        shift = first - run.first
+        if any([message.groups for message in messages]):
+            for message in messages:
+                bit = 1 << (message.seq - run.first)
+                run.naming |= bit if message.groups else 0
+                self._entitle(run, self.entitled(message), bit)
+        else:
+            self._entitle(run, self.entitled(messages[0]), bits << shift)
+        self.reader.keep(run, is_new, messages, size)
+        expiries = [message.expires_ms for message in messages if message.expires_ms]
+        if expiries:
+            self._queue.expiry.note(run, min(expiries))
+        now_ms, wall_ms = self._queue.host.now_ms(), self._queue.host.wall_ms()
+        for message in messages:
+            if message.delay_ms:
+                for name in self.entitled(message):
+                    due_ms = now_ms + message.delay_ms
+                    self.groups[name].delay(message.seq, 0, due_ms, wall_ms + message.delay_ms)
+
+    def _entitle(self, run: Run, names: Iterable[str], bits: int) -> None:
+        for name in names:
+            group = self.group(name)
+            run.set_pending(name, run.pending(name) | bits)
+            group.pending += bits.bit_count()
+
+    def settled_of(self, copies: list[Message]) -> dict[str, list[int]]:
+        """Return, by group, which of some messages that are copied forward it has settled."""
+        settled: dict[str, list[int]] = {}
+        if len(self.groups) == 1:  # what is settled in the only group is not copied
+            return settled
+        for name in self.groups:
+            for message in copies:
+                seq = message.seq
+                if name not in self.entitled(message):
+                    continue
+                run = self.runs.find(seq)
+                if run is None or not run.pending(name) >> (seq - run.first) & 1:
+                    settled.setdefault(name, []).append(seq)
+        return settled
+
+    def stored(self, released: list[Released], segment: Segment) -> None:
+        """Records of messages' tries are on disk."""
+        for item in released:
+            self.groups[item.group].stored(item, segment)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that the log needs, at most, to say of every pending message how often it was tried."""
+        return self._kept_for(sum([group.pending for group in self.groups.values()]))
+
+    @property
+    def settle_reserve(self) -> int:
+        """Bytes of those that are not in the log yet: they are kept free, so that a release always fits."""
+        return self._kept_for(sum([group.pending - group.records for group in self.groups.values()]))
+
+    def _kept_for(self, records: int) -> int:
+        """Return the bytes for so many records, and for what else is said once in a while."""
+        size = release_bytes(records)  # batches and segments have headers, too
+        return size + KEY_NOTE_BYTES * len(self._queue.keys) + MARK_NOTE_BYTES * len(self._queue.staged)
+
+    def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
+        """Settle in memory what the broker's journal says and the log does not; return what to write of it."""
+        seqs = []
+        group = self.group(settled.group)
+        for seq in range(settled.first, settled.first + settled.span):
+            run = self.runs.find(seq)
+            if run is not None and run.pending(settled.group) >> (seq - run.first) & 1:
+                group.forget(seq)
+                self.clear_run(group, run, 1 << (seq - run.first), 0)
+                seqs.append(seq)
+        return settled.group, Reason(settled.reason), seqs
+
+    def release_replayed(self, released: Released) -> list[Released]:
+        """Give back in memory what the broker's journal says and the log does not; return what to write of it."""
+        written = []
+        group = self.group(released.group)
+        for seq in range(released.first, released.first + released.span):
+            run = self.runs.find(seq)
+            if run is not None and run.pending(released.group) >> (seq - run.first) & 1:
+                group.recover(seq, released.tries, released.due_ms)
+                written.append(released._replace(first=seq, span=1))
+        return written
+
+    def drop_group(self, name: str) -> None:
+        """A group is no longer declared: nothing is kept for it."""
+        group = self.groups[name]
+        for run in list(self.runs):
+            bits = run.pending(name)
+            if bits:
+                self._queue.writer.settled_ranges(name, Reason.PURGE, ranges_of(run.first, bits))
+                self.clear_run(group, run, bits, run.bytes_live * bits.bit_count() // run.live().bit_count())
+        self.end_deliveries(group, self._queue.next_seq)
+        self._queue.reading.losses.forget(name)
+        self._queue.dirty()
+
+    def _damaged(self, run: Run, text: str) -> None:
+        run.segment.damaged = True
+        self._queue.damaged.append(text)
+        self._queue.report(text)
+        for group in self.groups.values():
+            group.pending = sum(other.pending(group.name).bit_count() for other in self.runs)
+
+    @property
+    def has_unlogged_marks(self) -> bool:
+        """Whether something was handed out that the log does not know of yet."""
+        return any([group.delivered > group.delivered_logged for group in self.groups.values()])

@@ -1,0 +1,181 @@
+"""Reads runs of messages back from the log, off the event loop, and keeps a bounded tail in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from curbstone.core.disk import Disk
+from curbstone.core.host import Host
+from curbstone.core.log.format import (
+    BATCH_BYTES,
+    BATCH_MAGIC_BYTES,
+    ENTRY_BYTES,
+    batch_is_whole,
+    decode_batch_header,
+    decode_entries,
+)
+from curbstone.core.log.window import read_around
+from curbstone.core.message import Message
+from curbstone.core.pending.runs import Run, Runs, seqs_of
+
+logger = logging.getLogger("curbstone.core")
+
+AGAIN_MS = 250
+TAIL_BYTES_MAX = 4 * 1024 * 1024
+CACHE_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Cache:
+    """The memory that the tails of all queues of a server may take together."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `size` more bytes fit."""
+        return self.bytes + size <= self._bytes_max
+
+
+class Read(NamedTuple):
+    """What a job found: the messages by seq, and what could not be read."""
+
+    messages: dict[int, Message]
+    damage: str
+
+
+class Reader:
+    """Loads runs of one queue."""
+
+    def __init__(self, host: Host, disk: Disk, runs: Runs, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
+        self._host = host
+        self._disk = disk
+        self._runs = runs
+        self._cache = cache
+        self._damaged = damaged
+        self._cached: dict[Run, int] = {}
+        self._tail: set[Run] = set()
+        self._tail_bytes = 0
+        self._loading: dict[Run, list[Callable[[], None]]] = {}
+        self._is_closed = False
+
+    def keep(self, run: Run, is_new: bool, messages: list[Message], size: int) -> None:
+        """Keep messages that were just appended to `run`, if memory allows."""
+        if is_new:
+            run.messages = []
+            self._tail.add(run)
+        elif run.messages is None:
+            return
+        if self._tail_bytes + size > TAIL_BYTES_MAX or not self._cache.has_room(size):
+            self.forget(run)
+            return
+        kept = run.messages
+        gap = messages[0].seq - run.first - len(kept)
+        if gap:
+            kept.extend([None] * gap)
+        kept.extend(messages)
+        self._account(run, size)
+
+    def is_tail(self, run: Run) -> bool:
+        """Return whether a run's messages were kept when they were written, not read back."""
+        return run in self._tail
+
+    def forget(self, run: Run) -> None:
+        """Let go of a run's messages."""
+        run.messages = None
+        self._tail.discard(run)
+        size = self._cached.pop(run, 0)
+        self._tail_bytes -= size
+        self._cache.bytes -= size
+
+    def close(self) -> None:
+        """Let go of all."""
+        self._is_closed = True
+        for run in list(self._cached):
+            self.forget(run)
+
+    def _account(self, run: Run, size: int) -> None:
+        self._cached[run] = self._cached.get(run, 0) + size
+        self._tail_bytes += size
+        self._cache.bytes += size
+
+    def load(self, run: Run, then: Callable[[], None]) -> None:
+        """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
+
+        Where the system has no file descriptor or memory left, or can't say what is in the file for another reason
+        than damage, that is tried again until it can: nothing is given up for it.
+        """
+        waiting = self._loading.get(run)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._loading[run] = [then]
+        place = (run.segment.path, run.segment.salt, run.offset, run.end)
+        first, last = run.first, run.last
+
+        def job() -> Read:
+            return read_place(self._disk, *place, first, last)
+
+        def done(result: Read | None, error: BaseException | None) -> None:
+            if isinstance(error, OSError | MemoryError) and not self._is_closed:
+                logger.warning("%s can't be read now: %s; it is tried again", place[0], error)
+                self._host.call_later(AGAIN_MS, lambda: self._host.submit(job, done))
+                return
+            callbacks = self._loading.pop(run)
+            moved = (run.segment.path, run.segment.salt, run.offset, run.end) != place or run.last != last
+            if not self._is_closed and not moved and run.live() and run.messages is None:
+                self._loaded(run, result or Read({}, f"{place[0]}: {error}"))
+            for callback in callbacks:
+                callback()
+
+        self._host.submit(job, done)
+
+    def _loaded(self, run: Run, read: Read) -> None:
+        missing = [seq for seq in seqs_of(run.first, run.live()) if seq not in read.messages]
+        if missing:
+            for seq in missing:
+                self._give_up(run, seq)
+            what = read.damage or f"{run.segment.path}: not found where they should be"
+            self._damaged(run, f"{what}; messages {missing[0]} to {missing[-1]} ({len(missing)}) can't be read")
+        run.messages = [read.messages.get(seq) for seq in range(run.first, run.last + 1)]
+        self._account(run, run.end - run.offset)
+
+    def _give_up(self, run: Run, seq: int) -> None:
+        mask = ~(1 << (seq - run.first))
+        for group in [*run.named] if run.named else []:
+            run.set_pending(group, run.pending(group) & mask)
+        run.bits &= mask
+
+
+def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: int, last: int) -> Read:
+    """Return the messages `first` to `last` found in the batches from `start` to `end` of a file; blocking."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return Read({}, f"{path}: no such file")
+    try:
+        data, unreadable = read_around(file, start, end - start)
+    finally:
+        file.close()
+    found: dict[int, Message] = {}
+    damage = "".join(
+        [f"{path}: bytes {low} to {high} can't be read: the disk reports an error" for low, high in unreadable[:1]]
+    )
+    index = 0
+    while index < len(data):
+        header = decode_batch_header(data, index)
+        if header is None or not batch_is_whole(data, index, header.length, salt):
+            damage = damage or f"{path}: bytes from {start + index} on do not check"
+            magic = data.find(BATCH_MAGIC_BYTES, index + 5)  # what follows is still good: look for the next batch
+            if magic < 0:
+                break
+            index = magic - 4
+            continue
+        if header.messages and header.first_seq <= last and header.messages_bytes >= ENTRY_BYTES:
+            for message in decode_entries(data, index + BATCH_BYTES, header.messages, header.first_seq):
+                if first <= message.seq <= last:
+                    found[message.seq] = message
+        index += header.length
+    return Read(found, damage)

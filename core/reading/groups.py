@@ -1,0 +1,289 @@
+"""Declared groups as readers that keep a position: they look at messages and say up to where they are done.
+
+The position of a group is its first pending seq, so it needs no record of its own: a cumulative ack is a
+settle of everything below. A group may give up messages when the cap is reached instead of holding
+them (see `core.reading.skipping`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
+from curbstone.core.log.format import Reason
+from curbstone.core.notes.losses import Loss, Losses
+from curbstone.core.pending.pending import release_bytes
+from curbstone.core.pending.runs import Run, ranges_of
+from curbstone.core.reading.arrivals import find_time
+from curbstone.core.reading.skipping import Skipping
+
+if TYPE_CHECKING:
+    from curbstone.core.pending.group import Group
+    from curbstone.core.queue import Queue
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+class Since(NamedTuple):
+    """A start: the first message published then or later."""
+
+    timestamp_ms: int
+
+
+Start = str | int | Since
+
+
+class GroupInfo(NamedTuple):
+    """A declared group; the positions are seqs."""
+
+    group: str
+    epoch: str
+    position: int
+    """It is done with everything below: its first pending message, else `next`."""
+    next: int
+    lost: int
+    on_full: str
+    floor: int
+    pending: int
+
+
+Informed = Callable[[CurbstoneError | None, GroupInfo | None], None]
+
+
+class ReadingGroups:
+    """The declared groups of one queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.next = 1
+        """Everything below this seq is there or never will be: one past the last committed."""
+        self.losses = Losses(queue)
+        self._skipping = Skipping(queue)
+
+    # --- looking
+
+    def check_epoch(self, epoch: str | None) -> None:
+        """Raise Conflict where a reader knew another queue of this name."""
+        if epoch is not None and epoch != self._queue.uid:
+            raise Conflict(f"the queue was made anew: its epoch is {self._queue.uid}, not {epoch[:80]}")
+
+    def declared(self, name: str) -> Group:
+        """Return a declared group; raise NoSuchGroup."""
+        if name not in self._queue.meta.groups:
+            raise NoSuchGroup(f"no group {name} is declared on queue {self._queue.name}")
+        return self._queue.pending.groups[name]
+
+    def names(self) -> list[str]:
+        """Return the declared groups."""
+        return sorted(self._queue.meta.groups)
+
+    def position(self, name: str) -> int:
+        """Return up to where a group is done; raise NoSuchGroup."""
+        return self.declared(name).first_pending(self.next)
+
+    def loss(self, name: str) -> Loss:
+        """Return what a group has lost.
+
+        A crash may have kept the note of a loss and not the settles that came with it: what is there is not lost.
+        """
+        loss = self.losses.of(name)
+        return loss._replace(floor=min(loss.floor, self.position(name)))
+
+    def first(self) -> int:
+        """Return the first seq that is pending anywhere, else `next`."""
+        run = self._queue.pending.runs.at_or_after(0)
+        while run is not None:
+            live = run.live()
+            if live:
+                return run.first + (live & -live).bit_length() - 1
+            run = self._queue.pending.runs.at_or_after(run.last + 1)
+        return self.next
+
+    def info(self, name: str) -> GroupInfo:
+        """Return what is told about a group; raise NoSuchGroup."""
+        group = self.declared(name)
+        loss = self.loss(name)
+        on_full = "skip" if name in self._queue.meta.skips else "hold"
+        position = group.first_pending(self.next)
+        return GroupInfo(name, self._queue.uid, position, self.next, loss.lost, on_full, loss.floor, group.pending)
+
+    # --- declaring
+
+    def declare(self, name: str, start: Start, skips: bool | None, on_done: Informed) -> None:
+        """Declare a group that begins at `start`, or change what one that is there does at the cap.
+
+        `on_done` comes when it is on disk. BadRequest for a start behind the end, and for more groups than
+        there may be.
+        """
+        queue = self._queue
+
+        def stored(error: CurbstoneError | None) -> None:
+            on_done(error, self.info(name) if error is None and name in queue.meta.groups else None)
+
+        def go_on(error: CurbstoneError | None) -> None:
+            """All that was said of an earlier group of that name is on disk."""
+            if error is not None or name in queue.meta.groups:
+                self._change(name, skips, stored, error)
+            elif isinstance(start, Since):
+                find_time(queue, start.timestamp_ms, lambda failed, seq: self._found(name, seq, skips, stored, failed))
+            else:
+                self._found(name, self._seq_of(start), skips, stored, None)
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                stored(error)
+            else:
+                queue.writer.when_committed(go_on)
+
+        refusal = queue.refusal()
+        if refusal is not None:
+            queue.host.call_soon(lambda: stored(refusal))
+        else:
+            queue.opening.when_open(opened)
+
+    def _seq_of(self, start: Start) -> int:
+        if start == LATEST:
+            return self.next
+        return start if isinstance(start, int) else 0
+
+    def _change(self, name: str, skips: bool | None, stored: Callable[..., None], error: CurbstoneError | None) -> None:
+        meta = self._queue.meta
+        wanted = name in meta.skips if skips is None else skips
+        if error is None and wanted != (name in meta.skips):
+            changed = meta.with_group(name, 0, 0, skips=wanted)
+            self._queue.broker.store(self._queue, changed, stored)
+        elif error is None:
+            self._queue.broker.store(self._queue, meta, stored)  # what was declared a moment ago is on disk by then
+        else:
+            stored(error)
+
+    def _found(
+        self,
+        name: str,
+        first: int,
+        skips: bool | None,
+        stored: Callable[..., None],
+        error: CurbstoneError | None,
+        last_segment: int = 0,
+    ) -> None:
+        """Declare a group that sees what is live from `first` on.
+
+        Where the cleaner has to make room it is tried again, until the segments up to `last_segment` are gone.
+        """
+        queue = self._queue
+        if error is None and first > self.next:
+            error = BadRequest(f"bad start {first}: the queue's next message is {self.next}")
+        if error is None and name in queue.meta.groups:  # declared by another call meanwhile
+            self._change(name, skips, stored, None)
+            return
+        try:
+            if error is not None:
+                raise error
+            last_segment = last_segment or queue.log.active.number
+            if not self._has_room(name, first, last_segment):
+                queue.dirty()  # the cleaner is at work
+                again = partial(self._found, name, first, skips, stored)
+                queue.host.call_later(1, lambda: again(queue.refusal(), last_segment))
+                return
+            # What it does not see is settled for it; so it is entitled to everything but what names others.
+            start = self.next if first == self.next else 1
+            meta = queue.meta.with_group(name, start, queue.log.next_batch, skips=bool(skips))
+            queue.broker.store(queue, meta, stored)
+        except CurbstoneError as refusal:
+            stored(refusal)
+            return
+        self._admit(queue.pending.group(name), first)
+        queue.opening.settle_first()
+        queue.wake(name)
+        queue.changed()
+
+    def _has_room(self, name: str, first: int, last_segment: int) -> bool:
+        """Return whether there is room to say of each message how often the group tried it; raise QueueFull.
+
+        Where there is not, and the cleaner may make some, it has begun.
+        """
+        queue = self._queue
+        group = queue.pending.groups.get(name)
+        count = sum(_seen(run, first).bit_count() for run in queue.pending.runs) - (group.pending if group else 0)
+        size = release_bytes(count)
+        if count <= 0 or queue.writer.has_room(size):
+            return True
+        if queue.log.segments[0].number <= last_segment and queue.cleaner.can_make_room(size, 0):
+            return False
+        raise QueueFull(f"queue {queue.name} has no room for one more group to hold {count} messages")
+
+    def _admit(self, group: Group, first: int) -> None:
+        """Let a group see what is live from `first` on, and settle everything else for it."""
+        absent: list[tuple[int, int]] = []
+        end = 1
+        for run in self._queue.pending.runs:
+            seen = _seen(run, first)
+            pending = run.pending(group.name)
+            run.set_pending(group.name, pending | seen)
+            group.pending += (seen & ~pending).bit_count()
+            for start, count in ranges_of(run.first, pending | seen):
+                if start > end:
+                    absent.append((end, start - end))
+                end = start + count
+        if self.next > end:
+            absent.append((end, self.next - end))
+        if absent:
+            self._queue.writer.settled_ranges(group.name, Reason.ABSENT, absent)
+        group.rewind()
+
+    # --- being done
+
+    def ack_to(self, name: str, seq: int, on_done: Informed) -> None:
+        """Settle everything of a group up to and with `seq`; `on_done` when it is on disk.
+
+        Raise NoSuchGroup, and BadRequest for a seq that is not there yet.
+        """
+        queue = self._queue
+        group = self.declared(name)
+        if seq >= self.next:
+            raise BadRequest(f"bad upTo {seq}: the queue's next message is {self.next}")
+        refusal = queue.refusal()
+        if refusal is not None:
+            queue.host.call_soon(lambda: on_done(refusal, None))
+            return
+        position = group.first_pending(self.next)
+        if seq >= position:
+            queue.stats.acked += queue.pending.clear_below(group, seq + 1)
+            queue.writer.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
+            queue.wake(name)
+            queue.changed()
+
+        def done(error: CurbstoneError | None) -> None:
+            on_done(error, self.info(name) if error is None and name in queue.meta.groups else None)
+
+        def settled(error: CurbstoneError | None) -> None:
+            if error is None and queue.opening.is_behind:  # the group itself must be on disk
+                queue.opening.store(queue.meta.encode(), done)
+            else:
+                done(error)
+
+        queue.writer.when_committed(settled)
+
+    # --- room
+
+    def can_make_room(self, size: int, largest: int | None = None) -> bool:
+        """Return whether room may be made for a publish of `size` bytes; groups that skip give up what is needed.
+
+        It is one batch, or has pieces of up to `largest` bytes.
+        """
+        clean, skipping = partial(self._queue.cleaner.can_make_room, size, largest), self._skipping
+        if not self._queue.meta.skips:
+            return clean()
+        piece = size if largest is None else largest
+        if skipping.is_due(size, piece) and skipping.give_up(size, piece):
+            return clean()
+        return clean() or (skipping.give_up(size, piece) and clean())
+
+
+def _seen(run: Run, first: int) -> int:
+    """Return the mask of what a group that begins at `first` sees of a run."""
+    seen = run.live() & ~run.naming
+    return seen >> (first - run.first) << (first - run.first) if first > run.first else seen

@@ -1,0 +1,225 @@
+"""What happened to a queue's messages, read out of the log: it says all of that anyway, so nothing is written for it.
+
+A position is a segment's number and an offset in it, as one integer that grows along the log. Within a batch
+the offset counts on by one for each event, so that a page may end anywhere. The journal reaches as
+far back as there are segments. What the cleaner repeats of messages it copies is no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.disk import Disk
+from curbstone.core.errors import CurbstoneError, Gone, Unavailable
+from curbstone.core.log.format import (
+    BATCH_BYTES,
+    ENTRY,
+    ENTRY_BYTES,
+    SEGMENT_BYTES,
+    Flag,
+    Reason,
+    batch_is_whole,
+    decode_batch_header,
+    decode_groups,
+    decode_released,
+    decode_settled,
+)
+from curbstone.core.log.log import Segment
+from curbstone.core.log.window import Window
+from curbstone.core.recovery.recovery import Batch, Scan
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+
+OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment is a sixteenth of it
+EVENTS_AT_ONCE = 1024
+
+PUBLISHED = 1
+RELEASED = 2
+SETTLED: dict[int, int] = {
+    Reason.ACK: 3,
+    Reason.REJECT: 4,
+    Reason.MAX_TRIES: 5,
+    Reason.EXPIRE: 6,
+    Reason.PURGE: 7,
+    Reason.SKIPPED: 8,
+}
+KINDS = ("", "published", "released", "settled", "rejected", "dead", "expired", "purged", "skipped")
+
+
+class Event(NamedTuple):
+    """Something that happened to the seqs `seq` to `seq + span - 1` in a group."""
+
+    position: int
+    kind: int
+    seq: int
+    span: int
+    time_ms: int
+    tries: int
+    group: str
+    """Of a published message the groups it names, with commas between them."""
+    value: int
+    """Of a published message the bytes of its body; of a released one when it is due, 0 for at once."""
+
+
+class Asked(NamedTuple):
+    """Events from `position` on: about as many as this."""
+
+    position: int
+    limit: int
+    bytes_max: int
+
+
+def start_of(queue: Queue) -> int:
+    """Return the position of the oldest event there may be."""
+    return _position(queue.log.segments[0].number, SEGMENT_BYTES)
+
+
+def end_of(queue: Queue) -> int:
+    """Return the position behind the last commit."""
+    return _position(queue.log.active.number, queue.log.active.end)
+
+
+def read_history(
+    queue: Queue,
+    asked: Asked,
+    render: Callable[[list[Event]], bytes],
+    on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
+) -> None:
+    """Read a page: `on_done(error, what render made of the events, where to go on)`.
+
+    `render` is called on a worker thread, for a few events at a time. Raise Gone, with the `first` position there
+    is, where the log does not reach back so far or was made anew.
+    """
+    _Reading(queue, asked, render, on_done).attempt()
+
+
+class _Reading:
+    """One page on its way."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        asked: Asked,
+        render: Callable[[list[Event]], bytes],
+        on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
+    ) -> None:
+        self._queue = queue
+        self._asked = asked
+        self._render = render
+        self._on_done = on_done
+
+    def attempt(self) -> None:
+        """Read what the log holds now; again where a segment that was read was dropped meanwhile."""
+        queue = self._queue
+        position = self._asked.position or start_of(queue)
+        number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
+        segments = [_copy_of(segment) for segment in queue.log.segments if segment.number >= number]
+        if number < queue.log.segments[0].number or not segments or position > end_of(queue):
+            raise Gone(f"the journal has nothing at {position}", first=start_of(queue), epoch=queue.uid)
+        if segments[0].number > number:  # there never was one of that number: its creation had failed
+            offset = SEGMENT_BYTES
+        disk = queue.log.disk
+
+        def done(result: tuple[list[bytes], int] | None, error: BaseException | None) -> None:
+            if segments[0].number < queue.log.segments[0].number:
+                try:
+                    self.attempt()
+                except Gone as gone:
+                    self._on_done(gone, [], 0)
+            elif result is None:
+                self._on_done(Unavailable(f"queue {queue.name} can't be read: {error}"), [], 0)
+            else:
+                self._on_done(None, *result)
+
+        queue.host.submit(lambda: _read(disk, segments, offset, self._asked, self._render), done)
+
+
+def _copy_of(segment: Segment) -> Segment:
+    """Return what a worker thread needs of a segment, as it is now."""
+    return Segment(segment.number, segment.path, segment.salt, segment.end, segment.size)
+
+
+def _position(number: int, offset: int) -> int:
+    return number << OFFSET_BITS | offset
+
+
+# --- on a worker thread
+
+
+def _read(
+    disk: Disk, segments: list[Segment], offset: int, asked: Asked, render: Callable[[list[Event]], bytes]
+) -> tuple[list[bytes], int]:
+    pieces: list[bytes] = []
+    count, room = asked.limit, asked.bytes_max
+    for segment in segments:
+        start = _batch_start(disk, segment, offset)
+        for batch in Scan(disk, segment, 0, is_active=True, start=start).batches():
+            base = _position(segment.number, batch.offset)
+            events = islice(_events_of(batch, base), max(offset - batch.offset, 0), None)
+            offset = 0
+            while some := list(islice(events, min(EVENTS_AT_ONCE, count) or 1)):
+                if not count or room <= 0:
+                    return pieces, some[0].position
+                pieces.append(render(some))
+                count -= len(some)
+                room -= len(pieces[-1])
+        offset = SEGMENT_BYTES
+    return pieces, _position(segments[-1].number, segments[-1].end)
+
+
+def _batch_start(disk: Disk, segment: Segment, offset: int) -> int:
+    """Return where the batch begins that the offset lies in."""
+    file = disk.open(segment.path)
+    try:
+        window = Window(file, segment.end)
+        start = SEGMENT_BYTES
+        if _is_batch(window, offset, segment.salt):
+            return offset
+        while start < offset and window.have(start, BATCH_BYTES):
+            header = decode_batch_header(window.data, start - window.start)
+            if header is None or start + header.length > offset:
+                break
+            start += header.length
+        return start
+    finally:
+        file.close()
+
+
+def _is_batch(window: Window, offset: int, salt: int) -> bool:
+    header = decode_batch_header(window.data, offset - window.start) if window.have(offset, BATCH_BYTES) else None
+    if header is None or not window.have(offset, header.length):
+        return False
+    return batch_is_whole(window.data, offset - window.start, header.length, salt)
+
+
+def _events_of(batch: Batch, position: int) -> Iterator[Event]:
+    """Yield the events of a batch, in the order in which a reader wants them."""
+    header = batch.header
+    number = 0
+    if not header.flags & Flag.COPY:
+        for number, (seq, timestamp_ms, body_bytes, groups) in enumerate(_published(batch), 1):
+            yield Event(position + number - 1, PUBLISHED, seq, 1, timestamp_ms, 0, groups, body_bytes)
+    for group, first, span, tries, due_ms in decode_released(
+        batch.data, batch.releases_at, batch.settles_at, with_state=False
+    ):
+        yield Event(position + number, RELEASED, first, span, header.time_ms, tries, group, due_ms)
+        number += 1
+    for group, reason, first, span in decode_settled(batch.data, batch.settles_at, batch.notes_at):
+        kind = SETTLED.get(reason)
+        if kind is not None:
+            yield Event(position + number, kind, first, span, header.time_ms, 0, group, 0)
+            number += 1
+
+
+def _published(batch: Batch) -> Iterator[tuple[int, int, int, str]]:
+    """Yield (seq, publish time, bytes of the body, groups named) of the messages of a batch."""
+    offset = batch.messages_at
+    first_seq = batch.header.first_seq
+    for _ in range(batch.header.messages):
+        size, delta, timestamp_ms, headers_bytes, _flags, extras_bytes = ENTRY.unpack_from(batch.data, offset)
+        groups = ",".join(decode_groups(batch.data, offset + ENTRY_BYTES, extras_bytes)) if extras_bytes else ""
+        yield first_seq + delta, timestamp_ms, size - ENTRY_BYTES - headers_bytes - extras_bytes, groups
+        offset += size

@@ -1,0 +1,64 @@
+"""A page of messages as bytes for programs: frames of log entries, each with its mask and tries.
+
+Little-endian, back to back::
+
+    u32 bytes after this number, u8 kind, u8 0, u16 0, u64 first seq, u32 entries, u32 bytes of mask, u32 tries
+    mask (bit i, lowest first, is entry i; none: all), tries times (u32 entry, u32 tries), entries
+
+Entries are those of the log (see `core.log.format`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries
+from curbstone.core.message import Message
+from curbstone.core.pending.runs import seqs_of
+from curbstone.core.reading.scan import Frame
+
+KIND_MESSAGES = 1
+
+_HEAD = struct.Struct("<IBBHQIII")
+_TRIES = struct.Struct("<II")
+_LENGTH_BYTES = 4
+
+
+def encode_frames(frames: list[Frame]) -> bytes:
+    """Return the frames of a page."""
+    parts: list[bytes | memoryview] = []
+    for first_seq, count, mask, tries, entries in frames:
+        mask_bytes = b"" if mask is None else mask.to_bytes((count + 7) // 8, "little")
+        tried = b"".join([_TRIES.pack(*pair) for pair in tries])
+        size = _HEAD.size - _LENGTH_BYTES + len(mask_bytes) + len(tried) + len(entries)
+        head = _HEAD.pack(size, KIND_MESSAGES, 0, 0, first_seq, count, len(mask_bytes), len(tries))
+        parts += (head, mask_bytes, tried, entries)
+    return b"".join(parts)
+
+
+def decode_frame(frame: Frame) -> Iterator[tuple[Message, int]]:
+    """Yield the messages that are meant, with their tries."""
+    tries = dict(frame.tries)
+    messages = decode_entries(bytes(frame.entries), 0, frame.span, frame.first_seq)
+    meant = range(frame.span) if frame.mask is None else seqs_of(0, frame.mask)
+    for index in meant:
+        yield messages[index], tries.get(index, 0)
+
+
+def strip(frame: Frame, *, headers: bool, body: bool) -> Frame:
+    """Return a frame whose entries have no headers or no body."""
+    if headers and body:
+        return frame
+    view = memoryview(frame.entries)
+    parts: list[bytes | memoryview] = []
+    offset = 0
+    for _ in range(frame.span):
+        size, delta, timestamp_ms, headers_bytes, flags, extras_bytes = ENTRY.unpack_from(view, offset)
+        block = offset + ENTRY_BYTES + extras_bytes
+        kept = view[block : block + headers_bytes] if headers else view[block + headers_bytes : offset + size]
+        if not headers and not body:
+            kept = view[:0]
+        parts += (ENTRY.pack(ENTRY_BYTES + len(kept), delta, timestamp_ms, headers * headers_bytes, flags, 0), kept)
+        offset += size
+    return frame._replace(entries=b"".join(parts))

@@ -1,0 +1,274 @@
+"""Puts the messages of a staged transaction that has been committed into their queues, a chunk at a time.
+
+The parts are read in order. What a window of the file holds for a queue goes into its log as one batch, or
+a few where the queue's segments are small, each with a mark of how many messages of the transaction are in
+that log then. After a crash reading starts over, and what the marks count is skipped. Room was reserved
+before: nothing is refused. Order: the transaction's messages stay in theirs in every queue. Other
+publishes may come between, before and after a crash; whoever waits for the commit's answer comes behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.disk import File
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
+from curbstone.core.log.publish import Publish, StagedMark
+from curbstone.core.message import Message
+from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
+from curbstone.core.pending.pending import release_bytes
+from curbstone.core.staging.frames import FrameReader, Read, Share
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+    from curbstone.core.queue import Queue
+
+WINDOW_BYTES = 512 * 1024
+AHEAD_BYTES = 2 * WINDOW_BYTES
+RETRY_MS = 1000
+
+_EXTRAS_BYTES = 8
+_LIST_BYTES = 80
+
+logger = logging.getLogger("curbstone.core")
+
+
+class PartFile(NamedTuple):
+    """A file of frames, and how many bytes of it they are."""
+
+    path: str
+    size: int
+
+
+class Target:
+    """A queue that gets messages of a transaction."""
+
+    def __init__(self, queue: Queue | None, name: str, share: Share) -> None:
+        self.queue = queue
+        """None where it has been deleted: its messages are dropped."""
+        self.name = name
+        self.share = share
+        self.skip = 0
+        """How many messages are in the log already."""
+        self.handed = 0
+        """How many were read, those skipped included."""
+        self.reserved = 0
+
+    def wanted_bytes(self, windows: int) -> int:
+        """Return the most bytes that what is missing takes in the queue's log and in what it keeps free."""
+        assert self.queue is not None
+        count = self.share.count - self.skip
+        if not count:
+            return 0
+        size = min(self.share.size, count * self.share.largest)
+        chunks = min(count, windows + 2 * size // chunk_bytes(self.queue) + 2)
+        return size + self._around(count, chunks) + release_bytes(self.share.delayed * self._groups)
+
+    @property
+    def _groups(self) -> int:
+        assert self.queue is not None
+        return 1 + len(self.queue.meta.groups)
+
+    def _around(self, count: int, chunks: int) -> int:
+        """Return what entries take beside their bytes: each may get an expiry, and must be releasable once."""
+        of_chunk = BATCH_BYTES + SEGMENT_BYTES + MARK_NOTE_BYTES + _LIST_BYTES * self._groups
+        return count * _EXTRAS_BYTES + release_bytes(count * self._groups) + chunks * of_chunk
+
+    def reserved_for(self, messages: list[Message], size: int) -> int:
+        """Take from the reservation what a chunk may take; all that is left with the last one."""
+        if self.handed == self.share.count:
+            taken = self.reserved
+        else:
+            delayed = sum([message.delay_ms > 0 for message in messages])
+            taken = size + self._around(len(messages), 1) + release_bytes(delayed * self._groups)
+            taken = min(taken, self.reserved)
+        self.reserved -= taken
+        return taken
+
+
+def chunk_bytes(queue: Queue) -> int:
+    """Return how many bytes of entries go into one batch of a queue, unless one message has more."""
+    return min(WINDOW_BYTES, queue.log.segment_bytes // 2)
+
+
+def windows_of(files: list[PartFile]) -> int:
+    """Return the most windows that reading files takes; an entry that is cut by one is read with the next."""
+    return sum(file.size // (WINDOW_BYTES // 4) + 2 for file in files)
+
+
+class Application:
+    """Applies one transaction; `on_done` when all of it is on disk. It goes on until it is stopped."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        number: int,
+        files: list[PartFile],
+        targets: dict[str, Target],
+        time_ms: int,
+        on_done: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._number = number
+        self._files = files
+        self._targets = targets
+        self._time_ms = time_ms
+        """Wall clock of the commit: delays count from there."""
+        self._on_done = on_done
+        self._index = 0
+        self._offset = 0
+        self._file: File | None = None
+        self._reader = FrameReader()
+        self._outstanding = 0
+        self._is_reading = False
+        self._is_over = False
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """The server stops: hand over nothing more."""
+        self._is_stopping = True
+        if not self._is_reading:
+            self._close()
+
+    def go_on(self) -> None:
+        """Read on while not too much is under way."""
+        if self._is_reading or self._is_stopping or self._is_over:
+            return
+        if self._index == len(self._files):
+            if not self._outstanding:
+                self._is_over = True
+                self._on_done()
+            return
+        if self._outstanding >= AHEAD_BYTES:
+            return
+        self._is_reading = True
+        self._broker.host.submit(self._read, self._have_read)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a job is under way."""
+        return self._is_reading
+
+    # --- reading, in a job
+
+    def _read(self) -> tuple[list[Read], int]:
+        """Return what a window holds, and where the next begins."""
+        part = self._files[self._index]
+        if self._file is None:
+            self._file = self._broker.disk.open(part.path)
+        size = WINDOW_BYTES
+        while True:
+            data = self._file.read(self._offset, min(size, part.size - self._offset))
+            found, used = self._reader.read(data)
+            end = self._offset + used
+            if end == part.size:
+                self._file.close()
+                self._file = None
+                return found, end
+            if used:
+                return found, end
+            if self._offset + len(data) >= part.size or len(data) < size:
+                raise OSError(f"{part.path} is damaged at byte {self._offset}")
+            size *= 2  # a large message
+
+    def _have_read(self, result: tuple[list[Read], int], error: BaseException | None) -> None:
+        self._is_reading = False
+        if self._is_stopping:
+            self._close()
+            return
+        if error is not None:
+            logger.error("a committed transaction can't be read back, trying again: %s", error)
+            self._start_over()
+            self._broker.host.call_later(RETRY_MS, self.go_on)
+            return
+        found, self._offset = result
+        if self._offset == self._files[self._index].size:
+            self._index += 1
+            self._offset = 0
+        for name, messages, size in _together(found):
+            self._hand_over(self._targets[name], messages, size)
+        self.go_on()
+
+    def _start_over(self) -> None:
+        """Read everything again, and skip what was handed over: where the reader stands is not known."""
+        self._close()
+        self._reader = FrameReader()
+        self._index = self._offset = 0
+        for target in self._targets.values():
+            target.skip, target.handed = max(target.skip, target.handed), 0
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    # --- writing
+
+    def _hand_over(self, target: Target, messages: list[Message], size: int) -> None:
+        before = target.handed
+        if before < target.skip:
+            gone = min(target.skip - before, len(messages))
+            target.handed += gone
+            messages = messages[gone:]
+            size = sum(map(entry_bytes, messages))
+        if not messages:
+            return
+        queue = target.queue
+        if queue is None or queue.is_closed:
+            target.handed += len(messages)
+            return
+        elapsed_ms = max(self._broker.host.wall_ms() - self._time_ms, 0)
+        for message in messages:
+            if message.timestamp_ms:
+                message.delay_ms = max(message.timestamp_ms - elapsed_ms, 0)
+            if message.expires_ms:
+                message.ttl_ms, message.expires_ms = message.expires_ms, 0
+        for chunk, chunk_size in _chunks(messages, size, chunk_bytes(queue)):
+            self._publish(target, queue, chunk, chunk_size)
+
+    def _publish(self, target: Target, queue: Queue, messages: list[Message], size: int) -> None:
+        target.handed += len(messages)
+        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + MARK_NOTE_BYTES
+        publish = Publish(messages, partial(self._written, target, size), whole)
+        publish.mark = StagedMark(self._number, target.handed)
+        publish.reserved = target.reserved_for(messages, size)
+        self._outstanding += size
+        queue.writer.publish(publish)
+
+    def _written(self, target: Target, size: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
+        self._outstanding -= size
+        if error is not None and target.queue is not None:
+            logger.warning("queue %s was deleted: what a committed transaction had for it is dropped", target.name)
+            target.queue = None
+        self.go_on()
+
+
+def _together(found: list[Read]) -> list[Read]:
+    """Return what was read with the frames of each queue as one."""
+    if len(found) == 1:
+        return found
+    by_name: dict[str, list[Message]] = {}
+    sizes: dict[str, int] = {}
+    for name, messages, size in found:
+        by_name.setdefault(name, []).extend(messages)
+        sizes[name] = sizes.get(name, 0) + size
+    return [Read(name, messages, sizes[name]) for name, messages in by_name.items()]
+
+
+def _chunks(messages: list[Message], size: int, most: int) -> Iterator[tuple[list[Message], int]]:
+    """Cut messages into lists of up to `most` bytes, or of one message."""
+    if size <= most:
+        yield messages, size
+        return
+    start = total = 0
+    for place, message in enumerate(messages):
+        more = entry_bytes(message)
+        if total and total + more > most:
+            yield messages[start:place], total
+            start, total = place, 0
+        total += more
+    yield messages[start:], total

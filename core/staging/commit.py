@@ -1,0 +1,292 @@
+"""The commit of a staged transaction: room is reserved, a marker makes it happen, then it is applied.
+
+The marker is a file. Once it is durable the transaction has happened, and what a crash leaves is finished
+at the next start. Where it is in doubt whether it is durable, it is removed before anybody hears of an
+error. When everything is in the queues the id is remembered, durably, and then the files go.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import suppress
+from dataclasses import astuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from curbstone.core.disk import Disk
+from curbstone.core.errors import CurbstoneError, DataDirectoryError, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.names import queue_name
+from curbstone.core.staging.apply import Application, PartFile, Target, windows_of
+from curbstone.core.staging.frames import Share
+from curbstone.core.staging.parts import Part, check_part, disk_error
+from curbstone.core.staging.transaction import State
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+    from curbstone.core.staging.transaction import StagedTransaction
+
+MARKER = "commit"
+MARKER_BYTES_MAX = 64 * 1024 * 1024
+ROOM_MS = 2
+ROOM_MS_MAX = 10_000
+RETRY_MS = 1000
+
+logger = logging.getLogger("curbstone.core")
+
+
+class Marker(NamedTuple):
+    """What is to be applied."""
+
+    number: int
+    project: str
+    identifier: str
+    time_ms: int
+    files: list[tuple[str, int]]
+    """Names in the directory, and bytes of the frames in them."""
+    queues: dict[str, tuple[str, Share]]
+    """By name: uid, and what is for it."""
+
+    @property
+    def messages(self) -> int:
+        """How many there are in all."""
+        return sum(share.count for _, share in self.queues.values())
+
+    def encode(self) -> bytes:
+        """Return the file's contents."""
+        queues = {name: [uid, *astuple(share)] for name, (uid, share) in self.queues.items()}
+        line = json.dumps([*self[:5], queues], separators=(",", ":")).encode()
+        return line + b"\n%08x\n" % crc32(line)
+
+
+def load_marker(disk: Disk, directory: str) -> Marker | None:
+    """Return the marker in a directory, if there is one; blocking. Raise DataDirectoryError."""
+    path = f"{directory}/{MARKER}"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read(0, MARKER_BYTES_MAX)
+    finally:
+        file.close()
+    line, _, crc = data.partition(b"\n")
+    if crc.strip() != b"%08x" % crc32(line):
+        raise DataDirectoryError(f"{path} is damaged: its checksum does not match")
+    number, project, identifier, time_ms, files, queues = json.loads(line)
+    shares = {name: (uid, Share(*numbers)) for name, (uid, *numbers) in queues.items()}
+    return Marker(number, project, identifier, time_ms, [(name, size) for name, size in files], shares)
+
+
+class Commit:
+    """One commit, from the request or from the marker that a crash left."""
+
+    def __init__(self, transaction: StagedTransaction, number: int, project: str, identifier: str) -> None:
+        self._transaction = transaction
+        self._staging = transaction.staging
+        self._host = transaction.staging.host
+        self._number = number
+        self._project = project
+        self._identifier = identifier
+        self._targets: dict[str, Target] = {}
+        self._files: list[PartFile] = []
+        self._parts: list[Part] = []
+        self._deadline_ms = 0
+        self._last_segments: dict[Queue, int] = {}
+        self._marker: Marker | None = None
+        self._application: Application | None = None
+        self._is_busy = False
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a job is under way."""
+        return self._is_busy or (self._application is not None and self._application.is_reading)
+
+    def stop(self) -> None:
+        """The server stops: what is not applied yet is at the next start."""
+        if self._application is not None:
+            self._application.stop()
+
+    # --- from a request
+
+    def begin(self, parts: list[Part]) -> None:
+        """Commit these parts."""
+        self._parts = parts
+        shares: dict[str, Share] = {}
+        for part in parts:
+            for name, share in part.shares.items():
+                shares.setdefault(name, Share()).add(share)
+        self._files = [PartFile(f"{self._transaction.directory}/{part.file}", part.size) for part in parts]
+        self._deadline_ms = self._host.now_ms() + ROOM_MS_MAX
+        try:
+            for name, share in shares.items():
+                queue = self._staging.broker.get(queue_name(name, self._project))
+                if share.longest > queue.options.max_message_size:
+                    raise _too_large(queue, share)
+                self._targets[name] = Target(queue, name, share)
+        except CurbstoneError as error:
+            self._fail(error)
+            return
+        self._reserve(None)
+
+    def _reserve(self, error: CurbstoneError | None) -> None:
+        """Reserve room in every queue, or in none."""
+        if error is None and self._staging.is_stopping:
+            error = Unavailable("the server is shutting down")
+        windows = windows_of(self._files)
+        for target in self._targets.values():
+            queue = target.queue
+            assert queue is not None
+            error = error or queue.refusal()
+            if error is not None:
+                break
+            if not queue.opening.is_open:
+                self._give_back()
+                queue.opening.when_open(self._reserve)
+                return
+            wanted = target.wanted_bytes(windows)
+            if not queue.writer.reserve(wanted, target.share.largest):
+                self._give_back()
+                self._no_room(queue, wanted, target.share.largest)
+                return
+            target.reserved = wanted
+        if error is not None:
+            self._give_back()
+            self._fail(error)
+            return
+        self._mark()
+
+    def _no_room(self, queue: Queue, wanted: int, largest: int) -> None:
+        """Let the queue's cleaner work, for one turn over the log at most, then try again."""
+        last = self._last_segments.setdefault(queue, queue.log.active.number)
+        is_over = queue.log.segments[0].number > last or self._host.now_ms() > self._deadline_ms
+        if is_over or not queue.reading.can_make_room(wanted + queue.writer.reserved, largest):
+            cap = queue.options.cap
+            self._fail(QueueFull(f"queue {queue.name} has no room for {wanted} bytes under its cap of {cap} bytes"))
+            return
+        queue.dirty()
+        self._host.call_later(ROOM_MS, partial(self._reserve, None))
+
+    def _give_back(self) -> None:
+        for target in self._targets.values():
+            if target.queue is not None:
+                target.queue.writer.unreserve(target.reserved)
+            target.reserved = 0
+
+    def _fail(self, error: CurbstoneError) -> None:
+        """Nothing happened: what is staged stays."""
+        self._transaction.state = State.STAGED
+        self._transaction.touch()
+        self._transaction.answer(error, 0)
+        self._staging.commit_ended(self)
+
+    # --- the marker
+
+    def _mark(self) -> None:
+        """Make it happen."""
+        transaction = self._transaction
+        files = [(part.file, part.size) for part in self._parts]
+        queues = {t.name: (t.queue.uid, t.share) for t in self._targets.values() if t.queue is not None}
+        marker = Marker(self._number, self._project, self._identifier, self._host.wall_ms(), files, queues)
+        data = marker.encode()
+        disk, path = self._staging.disk, f"{transaction.directory}/{MARKER}"
+
+        def job() -> None:
+            for part in self._parts:
+                check_part(disk, transaction.directory, part)
+            with suppress(FileNotFoundError):
+                disk.remove(f"{path}.new")
+            file = disk.open(f"{path}.new", create=True)
+            try:
+                file.write(0, [data])
+                file.sync()
+            finally:
+                file.close()
+            disk.rename(f"{path}.new", path)
+            disk.sync_dir(transaction.directory)
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._is_busy = False
+            if error is not None:
+                logger.error("transaction %s can't be committed: %s", transaction.label, error)
+                self._unmark(disk_error(error))
+            else:
+                self._apply(marker)
+
+        self._is_busy = True
+        transaction.submit(job, done)
+
+    def _unmark(self, answer: CurbstoneError) -> None:
+        """Remove a marker of which nobody knows whether it is durable; only then it has not happened."""
+        if self._staging.is_stopping:
+            self._staging.commit_ended(self)
+            return
+        transaction, disk = self._transaction, self._staging.disk
+
+        def job() -> None:
+            with suppress(FileNotFoundError):
+                disk.remove(f"{transaction.directory}/{MARKER}")
+            disk.sync_dir(transaction.directory)
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._is_busy = False
+            if error is not None:
+                self._host.call_later(RETRY_MS, partial(self._unmark, answer))
+                return
+            self._give_back()
+            self._fail(answer)
+
+        self._is_busy = True
+        transaction.submit(job, done)
+
+    # --- from a marker
+
+    def resume(self, marker: Marker, queues: dict[str, Queue]) -> None:
+        """Go on with what a crash or a stop left; `queues` are all by their uids. Nothing else has run yet."""
+        self._files = [PartFile(f"{self._transaction.directory}/{name}", size) for name, size in marker.files]
+        windows = windows_of(self._files)
+        for name, (uid, share) in marker.queues.items():
+            queue = queues.get(uid)
+            target = self._targets[name] = Target(queue, name, share)
+            if queue is None:
+                logger.warning("queue %s is gone: what a committed transaction had for it is dropped", name)
+                continue
+            target.skip = queue.staged.count(self._number)
+            target.reserved = target.wanted_bytes(windows)
+            queue.writer.reserve_again(target.reserved)
+        self._host.call_soon(partial(self._apply, marker))
+
+    # --- afterwards
+
+    def _apply(self, marker: Marker) -> None:
+        self._marker = marker
+        application = Application(
+            self._staging.broker, self._number, self._files, self._targets, marker.time_ms, self._applied
+        )
+        self._application = application
+        if not self._staging.is_stopping:
+            application.go_on()
+
+    def _applied(self) -> None:
+        self._give_back()
+        assert self._marker is not None
+        self._staging.committed.add(self._transaction.hashed, self._marker.messages, self._remembered)
+
+    def _remembered(self, error: CurbstoneError | None) -> None:
+        """The id is on disk: the answer can leave, and the files go."""
+        self._staging.commit_ended(self)
+        if error is not None:  # the server stops; the next start finds everything applied
+            return
+        assert self._marker is not None
+        for target in self._targets.values():
+            if target.queue is not None:
+                target.queue.staged.forget(self._number)
+        self._transaction.state = State.COMMITTED
+        self._transaction.answer(None, self._marker.messages)
+        self._staging.remove(self._transaction)
+
+
+def _too_large(queue: Queue, share: Share) -> CurbstoneError:
+    most = queue.options.max_message_size
+    return MessageTooLarge(f"a message has {share.longest} bytes, the max_message_size of queue {queue.name} is {most}")

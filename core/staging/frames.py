@@ -1,0 +1,248 @@
+"""Messages on their way into a staged transaction, as bytes: frames of the log's own message entries.
+
+A frame is for one queue; numbers are little-endian. ::
+
+    frame   bytes of it after this number (4), kind 2 (1), 0 (1), bytes of the queue's name (2), 0 (8),
+            number of entries (4), 0 (4), 0 (4); then the name, and the entries
+    entry   as in `core.log.format`, with its place in the frame for the seq and the delay in ms for the
+            timestamp; without extras from outside. Within, extras hold the ttl in ms and the groups
+
+Frames are checked as they pass, a piece at a time; what is kept is what came.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from curbstone.core.errors import BadRequest, MessageTooLarge
+from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries, encode_entries
+from curbstone.core.message import Message
+
+FRAME = struct.Struct("<IBBHQIII")
+KIND_STAGED = 2
+HEADERS_BYTES_MAX = 32 * 1024
+NAME_BYTES_MAX = 200
+EXTRAS_BYTES_MAX = 64 * 1024
+DELAY_MS_MAX = 10 * 365 * 86_400_000
+_GOOD_BLOCKS_MAX = 1000
+_TEXT = rb"[^\\\n\r:\0]*(?:\\[nrc\\][^\\\n\r:\0]*)*"
+_BLOCK = re.compile(rb"(?:(?!:)%b:%b\n)*" % (_TEXT, _TEXT))
+
+
+@dataclass(slots=True)
+class Share:
+    """What of a part, or of a whole transaction, is for one queue."""
+
+    count: int = 0
+    size: int = 0
+    """Bytes of the entries."""
+    largest: int = 0
+    """Bytes of the largest entry."""
+    longest: int = 0
+    """Bytes of the longest body."""
+    delayed: int = 0
+    """How many messages have a delay."""
+
+    def add(self, other: Share) -> None:
+        """Count what another holds, too."""
+        self.count += other.count
+        self.size += other.size
+        self.largest = max(self.largest, other.largest)
+        self.longest = max(self.longest, other.longest)
+        self.delayed += other.delayed
+
+
+def encode_frame(name: str, messages: list[Message]) -> bytes:
+    """Return one frame; ttl and groups of a message go into its extras."""
+    for place, message in enumerate(messages):
+        message.seq = place
+        message.timestamp_ms = message.delay_ms
+        message.expires_ms = message.ttl_ms
+    parts: list[bytes] = []
+    encode_entries(messages, 0, parts)
+    label = name.encode()
+    size = FRAME.size - 4 + len(label) + sum(map(len, parts))
+    return FRAME.pack(size, KIND_STAGED, 0, len(label), 0, len(messages), 0, 0) + label + b"".join(parts)
+
+
+class FrameCheck:
+    """Checks frames that come in pieces, and counts what is in them."""
+
+    def __init__(self, body_bytes_max: Callable[[str], int], *, extras: bool = False) -> None:
+        self._body_bytes_max = body_bytes_max
+        """Of a queue by its name; raises where there is no such queue."""
+        self._extras = extras
+        self.shares: dict[str, Share] = {}
+        self._limits: dict[str, int] = {}
+        self._rest = b""
+        """What came of an entry or head that is not all there yet, before `_pieces`."""
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        self._needed = 0
+        self._name = ""
+        self._place = self._count = 0
+        self._frame_left = 0
+        self._good_blocks: set[bytes] = {b""}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what came so far ends with a frame."""
+        return not self._rest and self._place == self._count
+
+    @property
+    def messages(self) -> int:
+        """How many there were."""
+        return sum(share.count for share in self.shares.values())
+
+    def feed(self, data: bytes) -> None:
+        """Look at a piece; raise BadRequest, MessageTooLarge, or what the queue's limit raises."""
+        if self._rest:
+            self._pieces.append(data)
+            self._waiting += len(data)
+            if len(self._rest) + self._waiting < self._needed:
+                return  # of a large message: it is put together once
+            data = b"".join([self._rest, *self._pieces])
+            self._pieces.clear()
+            self._waiting = 0
+        self._needed = 0
+        at = 0
+        while True:
+            after = self._begin(data, at) if self._place == self._count else self._entries(data, at)
+            if after == at:
+                break
+            at = after
+        self._rest = data[at:]
+
+    def _begin(self, data: bytes, at: int) -> int:
+        """Read a frame's head and return where its entries begin; `at` if it is not all there yet."""
+        if len(data) - at < FRAME.size:
+            return at
+        name_bytes: int
+        size, kind, zero, name_bytes, first, count, mask, tries = FRAME.unpack_from(data, at)
+        if kind != KIND_STAGED or zero or first or mask or tries:
+            raise BadRequest("bad frame: its kind must be 2, and what is reserved 0")
+        if not 0 < name_bytes <= NAME_BYTES_MAX:
+            raise BadRequest(f"bad frame: a queue's name has 1 to {NAME_BYTES_MAX} bytes")
+        start = at + FRAME.size
+        if len(data) - start < name_bytes:
+            return at
+        left = size - (FRAME.size - 4) - name_bytes
+        if not count or left < count * ENTRY_BYTES:
+            raise BadRequest("bad frame: its bytes don't hold the entries it is said to have")
+        self._name = data[start : start + name_bytes].decode("utf-8", "replace")
+        if self._name not in self._limits:
+            self._limits[self._name] = self._body_bytes_max(self._name)
+            self.shares[self._name] = Share()
+        self._frame_left = left
+        self._place, self._count = 0, count
+        return start + name_bytes
+
+    def _entries(self, data: bytes, at: int) -> int:
+        """Read the entries that are all there; return where they end."""
+        share = self.shares[self._name]
+        limit = self._limits[self._name]
+        place, count, left, largest, longest = self._place, self._count, self._frame_left, share.largest, share.longest
+        good = self._good_blocks
+        start, end = at, len(data)
+        unpack = ENTRY.unpack_from
+        while place < count and end - at >= ENTRY_BYTES:
+            size, delta, delay_ms, headers_bytes, flags, extras_bytes = unpack(data, at)
+            body_bytes = size - ENTRY_BYTES - headers_bytes - extras_bytes
+            if body_bytes < 0 or delta != place or flags or size > left or (extras_bytes and not self._extras):
+                raise BadRequest(f"bad entry {place} of a frame for queue {self._name}: see the format")
+            if body_bytes > limit:
+                raise MessageTooLarge(f"a message for queue {self._name} is larger than {limit} bytes")
+            if headers_bytes > HEADERS_BYTES_MAX or delay_ms > DELAY_MS_MAX:
+                raise BadRequest(f"bad entry {place} of a frame: its headers or its delay are too large")
+            if end - at < size:
+                self._needed = size
+                break
+            if headers_bytes:
+                block = data[at + ENTRY_BYTES + extras_bytes : at + ENTRY_BYTES + extras_bytes + headers_bytes]
+                if block not in good:
+                    self._check_block(block)
+            if delay_ms:
+                share.delayed += 1
+            if size > largest:
+                largest = size
+            if body_bytes > longest:
+                longest = body_bytes
+            at += size
+            left -= size
+            place += 1
+        if place == count and left:
+            raise BadRequest("bad frame: there is something behind its last entry")
+        share.count += place - self._place
+        share.size += at - start
+        share.largest, share.longest = largest, longest
+        self._place, self._frame_left = place, left
+        return at
+
+    def _check_block(self, block: bytes) -> None:
+        """Raise BadRequest for a header block that no adapter would store."""
+        if not _BLOCK.fullmatch(block):
+            raise BadRequest("bad headers: they must be lines name:value with the escapes of STOMP 1.2")
+        if block.startswith(b"x-dead-") or b"\nx-dead-" in block:
+            raise BadRequest("bad headers: names with x-dead- are the server's")
+        try:
+            block.decode()
+        except UnicodeDecodeError:
+            raise BadRequest("bad headers: they must be UTF-8") from None
+        if len(self._good_blocks) < _GOOD_BLOCKS_MAX:
+            self._good_blocks.add(block)
+
+
+class Read(NamedTuple):
+    """Messages of one frame that were read back: delays are in `timestamp_ms`, ttls in `expires_ms`."""
+
+    name: str
+    messages: list[Message]
+    size: int
+    """Bytes of their entries."""
+
+
+class FrameReader:
+    """Reads checked frames back, from pieces that are cut anywhere."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._left = 0
+
+    def read(self, data: bytes) -> tuple[list[Read], int]:
+        """Return the whole messages at the start of `data`, in order, and how many bytes they take."""
+        found: list[Read] = []
+        at = 0
+        while True:
+            if not self._left:
+                if len(data) - at < FRAME.size:
+                    return found, at
+                _size, _kind, _zero, name_bytes, _first, count, _mask, _tries = FRAME.unpack_from(data, at)
+                start = at + FRAME.size
+                if len(data) - start < name_bytes:
+                    return found, at
+                self._name = data[start : start + name_bytes].decode()
+                self._left = count
+                at = start + name_bytes
+            count, end = _whole_entries(data, at, self._left)
+            if not count:
+                return found, at
+            found.append(Read(self._name, decode_entries(data, at, count, 0), end - at))
+            self._left -= count
+            at = end
+
+
+def _whole_entries(data: bytes, at: int, most: int) -> tuple[int, int]:
+    """Return how many entries at `at`, up to `most`, are whole, and where they end."""
+    count = 0
+    unpack = ENTRY.unpack_from
+    while count < most and len(data) - at >= ENTRY_BYTES:
+        size = unpack(data, at)[0]
+        if len(data) - at < size:
+            break
+        at += size
+        count += 1
+    return count, at

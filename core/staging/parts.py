@@ -1,0 +1,257 @@
+"""A part of a staged transaction: a file of frames, with what is in them said at its end.
+
+It is written under another name while it comes in, a piece at a time, and gets its own once it is all on
+disk; a part that replaces another is a file with a higher number. ::
+
+    file   frames, then JSON, then bytes of the JSON (4), its CRC (4), magic (8)
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from curbstone.core.consumer import Done
+from curbstone.core.disk import Disk, File
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.staging.frames import FrameCheck, Share
+from curbstone.core.writing.writer import NO_SPACE
+
+if TYPE_CHECKING:
+    from curbstone.core.staging.transaction import StagedTransaction
+
+WRITE_BYTES = 512 * 1024
+READ_BYTES = 1024 * 1024
+PART_BYTES_MAX = 64 * 1024 * 1024
+
+_END = struct.Struct("<II8s")
+_MAGIC = b"CURBPART"
+PART_PREFIX = "p."
+FRESH_PREFIX = "t."
+
+
+class Part(NamedTuple):
+    """A part that is on disk."""
+
+    name: str
+    file: str
+    """The file's name in the transaction's directory."""
+    messages: int
+    size: int
+    """Bytes of its frames."""
+    crc: int
+    """CRC of its frames."""
+    time_ms: int
+    """Wall clock when it was staged."""
+    shares: dict[str, Share]
+
+    def encode(self) -> bytes:
+        """Return the end of the file."""
+        shares = {name: astuple(share) for name, share in self.shares.items()}
+        facts = {"messages": self.messages, "bytes": self.size, "crc": self.crc, "time": self.time_ms, "queues": shares}
+        text = json.dumps(facts, separators=(",", ":")).encode()
+        return text + _END.pack(len(text), crc32(text), _MAGIC)
+
+    @property
+    def version(self) -> int:
+        """The number of the file: the highest of a name counts."""
+        return int(self.file.split(".", 2)[1])
+
+
+def part_file(version: int, name: str) -> str:
+    """Return the file's name of a part."""
+    return f"{PART_PREFIX}{version}.{name}"
+
+
+def load_part(disk: Disk, directory: str, file_name: str) -> Part | None:
+    """Return what the end of a part's file says, or None where that is damaged; blocking."""
+    _, _, name = file_name.split(".", 2)
+    file = disk.open(f"{directory}/{file_name}")
+    try:
+        end = file.size() - _END.size
+        if end < 0:
+            return None
+        size, crc, magic = _END.unpack(file.read(end, _END.size))
+        text = file.read(end - size, size) if magic == _MAGIC and size <= end else b""
+    finally:
+        file.close()
+    if not text or crc32(text) != crc:
+        return None
+    facts = json.loads(text)
+    shares = {queue: Share(*numbers) for queue, numbers in facts["queues"].items()}
+    return Part(name, file_name, facts["messages"], facts["bytes"], facts["crc"], facts["time"], shares)
+
+
+def check_part(disk: Disk, directory: str, part: Part) -> None:
+    """Read a part back; raise OSError where it is not what was staged. Blocking."""
+    file = disk.open(f"{directory}/{part.file}")
+    try:
+        crc = at = 0
+        while at < part.size:
+            data = file.read(at, min(READ_BYTES, part.size - at))
+            if not data:
+                break
+            crc = crc32(data, crc)
+            at += len(data)
+    finally:
+        file.close()
+    if at < part.size or crc != part.crc:
+        raise OSError(f"{directory}/{part.file} is damaged: its checksum does not match")
+
+
+class Upload:
+    """A part that is coming in. Whoever feeds it waits while `is_behind`; it ends with `finish` or `cancel`."""
+
+    def __init__(self, transaction: StagedTransaction, name: str, version: int, check: FrameCheck) -> None:
+        self._transaction = transaction
+        self._name = name
+        self._version = version
+        self._check = check
+        self._path = f"{transaction.directory}/{FRESH_PREFIX}{version}"
+        self._file: File | None = None
+        self._buffer = bytearray()
+        self._crc = 0
+        self._written = 0
+        self._is_writing = False
+        self._error: CurbstoneError | None = None
+        self._waiting: list[Done] = []
+        self.size = 0
+        """Bytes that came so far."""
+        self.is_over = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the disk has to catch up before more is fed."""
+        return self._is_writing and len(self._buffer) >= WRITE_BYTES
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the frames; raise what is wrong with them, or with the disk. Then it must be cancelled."""
+        self._transaction.check_open()
+        if self._error is not None:
+            raise self._error
+        if self.size + len(data) > PART_BYTES_MAX:
+            raise part_too_large()
+        self._transaction.staging.take(len(data))
+        self.size += len(data)
+        self._check.feed(data)
+        self._buffer += data
+        if len(self._buffer) >= WRITE_BYTES and not self._is_writing:
+            self._write()
+
+    def when_written(self, on_done: Done) -> None:
+        """Call back when the disk has caught up, or failed."""
+        if self._is_writing:
+            self._waiting.append(on_done)
+        else:
+            error = self._error
+            self._transaction.staging.host.call_soon(lambda: on_done(error))
+
+    def _write(self) -> None:
+        data, self._buffer = self._buffer, bytearray()
+        self._is_writing = True
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._is_writing = False
+            if error is not None:
+                self._error = disk_error(error)
+            waiting, self._waiting = self._waiting, []
+            for on_done in waiting:
+                on_done(self._error)
+
+        self._transaction.submit(lambda: self._append(data), done)
+
+    def _append(self, data: bytes | bytearray) -> None:
+        """Write behind what is there; blocking."""
+        if self._file is None:
+            self._transaction.make_directory()
+            self._file = self._transaction.staging.disk.open(self._path, create=True)
+        self._crc = crc32(data, self._crc)
+        self._file.write(self._written, [data])
+        self._written += len(data)
+
+    def finish(self, on_done: Callable[[CurbstoneError | None, Part | None], None]) -> None:
+        """All has come: make it durable under its name. Raise BadRequest where the last frame is not whole."""
+        if not self._check.is_whole:
+            raise BadRequest("the body ends in the middle of a frame")
+        if self._is_writing:
+            self._waiting.append(lambda error: self._finish(error, on_done))
+        else:
+            self._finish(self._error, on_done)
+
+    def _finish(
+        self, error: CurbstoneError | None, on_done: Callable[[CurbstoneError | None, Part | None], None]
+    ) -> None:
+        transaction = self._transaction
+        if error is None and self.is_over:
+            error = Unavailable("the client went away")
+        error = error or transaction.refusal()
+        if error is not None:
+            transaction.staging.host.call_soon(lambda: on_done(error, None))
+            return
+        data, self._buffer = self._buffer, bytearray()
+        file_name = part_file(self._version, self._name)
+        time_ms = transaction.staging.host.wall_ms()
+
+        def job() -> Part:
+            self._append(data)
+            part = Part(self._name, file_name, self._check.messages, self.size, self._crc, time_ms, self._check.shares)
+            assert self._file is not None
+            self._file.write(self._written, [part.encode()])
+            self._file.sync()
+            self._file.close()
+            disk = transaction.staging.disk
+            disk.rename(self._path, f"{transaction.directory}/{file_name}")
+            transaction.sync_directories()
+            return part
+
+        def done(part: Part, failed: BaseException | None) -> None:
+            if failed is not None:
+                transaction.upload_ended(self.size)
+                self._remove()
+                on_done(disk_error(failed), None)
+                return
+            refusal = transaction.staged(part)
+            on_done(refusal, None if refusal else part)
+
+        self.is_over = True  # from here on it is not the client's to stop
+        transaction.submit(job, done)
+
+    def cancel(self) -> None:
+        """Forget what came; harmless when it is all there."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._transaction.upload_ended(self.size)
+        if self._is_writing:
+            self._waiting.append(lambda _error: self._remove())
+        else:
+            self._remove()
+
+    def _remove(self) -> None:
+        if self._file is None:
+            return
+
+        def job() -> None:
+            assert self._file is not None
+            self._file.close()
+            with suppress(FileNotFoundError):
+                self._transaction.staging.disk.remove(self._path)
+
+        self._transaction.submit(job, self._transaction.staging.ignore)
+
+
+def part_too_large() -> CurbstoneError:
+    """Return what to say of a part above the limit."""
+    return MessageTooLarge(f"a part has at most {PART_BYTES_MAX} bytes")
+
+
+def disk_error(error: BaseException) -> CurbstoneError:
+    """Return what is told of a write that failed."""
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return QueueFull("no space left on the disk")
+    return Unavailable(f"what is staged can't be written: {error}")

@@ -1,0 +1,369 @@
+"""Staged transactions: messages that are put on disk in parts, and published all at once by a commit.
+
+A client stages parts under an id of its own and commits them, all or nothing, over any queues of a project.
+The id is remembered for a week, so a commit that is repeated changes nothing. What is staged and not
+committed goes after a while without a call. ::
+
+    staging/committed           the ids committed (see `core.staging.committed`)
+    staging/<hash of the id>/   p.<version>.<part>  parts; t.<version>  on their way in; commit  the marker
+    staging/gone-<n>/           on its way out
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.consumer import Done
+from curbstone.core.errors import (
+    AlreadyCommitted,
+    BadRequest,
+    CurbstoneError,
+    NoSuchTransaction,
+    QueueFull,
+    Unavailable,
+)
+from curbstone.core.names import queue_name
+from curbstone.core.staging.commit import MARKER, Commit, Marker, load_marker
+from curbstone.core.staging.committed import Committed, hash_of
+from curbstone.core.staging.frames import FrameCheck
+from curbstone.core.staging.parts import PART_PREFIX, Upload, disk_error, load_part
+from curbstone.core.staging.transaction import ROOT, StagedTransaction, State
+from curbstone.core.staging.transaction import Committed as CommitDone
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+
+BYTES_MAX = 1024 * 1024 * 1024
+TTL_MS = 3_600_000
+RETRY_MS = 1000
+PARTS_MAX = 10_000
+
+DOTS = (".", "..")
+"""They are no names: in a path they mean something else."""
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_PART = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+
+logger = logging.getLogger("curbstone.core")
+
+
+def _nobody_asks(_error: CurbstoneError | None) -> None:
+    """Nobody waits for the answer."""
+
+
+class Look(NamedTuple):
+    """What there is of a transaction: its state, (name, messages, bytes) of its parts, messages in all."""
+
+    state: State
+    parts: list[tuple[str, int, int]]
+    messages: int
+
+
+class Staging:
+    """All staged transactions of a broker."""
+
+    def __init__(self, broker: Broker, salt: Callable[[], int], bytes_max: int, ttl_ms: int) -> None:
+        self.broker = broker
+        self.host = broker.host
+        self.disk = broker.disk
+        self.committed = Committed(broker.host, broker.disk, f"{ROOT}/committed")
+        self.is_stopping = False
+        self.bytes = 0
+        """What all parts count for, those on their way in included."""
+        self.bytes_max = bytes_max
+        self._ttl_ms = ttl_ms
+        self._salt = salt
+        self._transactions: dict[bytes, StagedTransaction] = {}
+        self._commits: set[Commit] = set()
+        self._gone = 0
+        self._timer_is_set = False
+
+    def __len__(self) -> int:
+        return len(self._transactions)
+
+    # --- what is asked for
+
+    def upload(
+        self, project: str, identifier: str, part: str, message_bytes_max: int, *, extras: bool = False
+    ) -> Upload:
+        """Begin to stage a part, to be fed with frames; `extras`: they were made here, and may have extras.
+
+        No body may have more than `message_bytes_max`, nor than its queue takes. Raise AlreadyCommitted,
+        Conflict, BadRequest or Unavailable.
+        """
+        hashed, label = self._hash(project, identifier)
+        if not _PART.fullmatch(part) or part in DOTS:
+            raise BadRequest(f"bad part {part[:80]!r}: 1 to 100 of A-Z a-z 0-9 . _ : -")
+        self._check_running()
+        transaction = self._transactions.get(hashed)
+        if transaction is None:
+            if self.committed.messages_of(hashed) is not None:
+                raise AlreadyCommitted(f"transaction {label} has been committed")
+            transaction = self._transactions[hashed] = StagedTransaction(self, hashed, label)
+            self._arm()
+        transaction.check_open()
+        if len(transaction.parts) >= PARTS_MAX and part not in transaction.parts:
+            raise QueueFull(f"transaction {label} has {PARTS_MAX} parts, the most there can be")
+        transaction.uploads += 1
+        transaction.version += 1
+        transaction.touch()
+
+        def body_bytes_max(name: str) -> int:
+            return min(self.broker.get(queue_name(name, project)).options.max_message_size, message_bytes_max)
+
+        return Upload(transaction, part, transaction.version, FrameCheck(body_bytes_max, extras=extras))
+
+    def commit(self, project: str, identifier: str, parts: Sequence[str] | None, on_done: CommitDone) -> None:
+        """Publish parts in this order, all by default; `on_done` when all is on disk, or nothing has happened.
+
+        Raise NoSuchTransaction, BadRequest or Unavailable.
+        """
+        hashed, label = self._hash(project, identifier)
+        self._check_running()
+        transaction = self._transactions.get(hashed)
+        if transaction is not None and transaction.state is State.COMMITTING:
+            transaction.waiting.append(on_done)
+            return
+        messages = self.committed.messages_of(hashed)
+        if messages is not None:
+            self.host.call_soon(lambda: on_done(None, True, messages))
+            return
+        if transaction is None or transaction.state is not State.STAGED or not transaction.parts:
+            raise NoSuchTransaction(f"nothing is staged under {label}")
+        chosen = transaction.chosen(parts)
+        transaction.state = State.COMMITTING
+        transaction.messages = sum(part.messages for part in chosen)
+        transaction.waiting.append(on_done)
+        commit = Commit(transaction, self._salt() << 32 | self._salt(), project, identifier)
+        self._commits.add(commit)
+        commit.begin(chosen)
+
+    def drop(self, project: str, identifier: str, on_done: Done) -> None:
+        """Drop what is staged, if anything is. Raise AlreadyCommitted or Conflict where it is too late for that."""
+        hashed, label = self._hash(project, identifier)
+        self._check_running()
+        transaction = self._transactions.get(hashed)
+        if self.committed.messages_of(hashed) is not None:
+            raise AlreadyCommitted(f"transaction {label} has been committed")
+        if transaction is None:
+            self.host.call_soon(lambda: on_done(None))
+        elif transaction.state is not State.STAGED:
+            transaction.check_open()
+        else:
+            self._drop(transaction, on_done)
+
+    def look(self, project: str, identifier: str) -> Look:
+        """Return what there is of a transaction; raise NoSuchTransaction."""
+        hashed, label = self._hash(project, identifier)
+        transaction = self._transactions.get(hashed)
+        if transaction is not None and transaction.state in (State.STAGED, State.COMMITTING):
+            transaction.touch()
+            parts = [(part.name, part.messages, part.size) for _, part in sorted(transaction.parts.items())]
+            staged = sum(part.messages for part in transaction.parts.values())
+            is_staged = transaction.state is State.STAGED
+            return Look(transaction.state, parts, staged if is_staged else transaction.messages)
+        messages = self.committed.messages_of(hashed)
+        if messages is None:
+            raise NoSuchTransaction(f"nothing is staged under {label}")
+        return Look(State.COMMITTED, [], messages)
+
+    @staticmethod
+    def _hash(project: str, identifier: str) -> tuple[bytes, str]:
+        project = queue_name("any", project).project
+        if not _ID.fullmatch(identifier) or identifier in DOTS:
+            raise BadRequest(f"bad transaction id {identifier[:80]!r}: 1 to 200 of A-Z a-z 0-9 . _ : -")
+        return hash_of(project, identifier), f"{project}/{identifier}"
+
+    def _check_running(self) -> None:
+        if self.is_stopping:
+            raise Unavailable("the server is shutting down")
+
+    # --- the limit
+
+    def take(self, size: int) -> None:
+        """Count bytes that come in; raise QueueFull where they are too many."""
+        if self.bytes + size > self.bytes_max:
+            raise QueueFull(f"more than {self.bytes_max} bytes are staged; see --max-staged")
+        self.bytes += size
+
+    def count(self, size: int) -> None:
+        """Count bytes that are there."""
+        self.bytes += size
+
+    def give_back(self, size: int) -> None:
+        """Bytes are gone."""
+        self.bytes -= size
+
+    # --- the end of a transaction
+
+    def commit_ended(self, commit: Commit) -> None:
+        """Nothing more comes of a commit."""
+        self._commits.discard(commit)
+
+    def forget_empty(self, transaction: StagedTransaction) -> None:
+        """Forget a transaction of which nothing was staged."""
+        if transaction.state is not State.STAGED or transaction.parts or transaction.uploads:
+            return
+        if transaction.is_made:
+            self._drop(transaction, _nobody_asks)
+        else:
+            del self._transactions[transaction.hashed]
+
+    def _drop(self, transaction: StagedTransaction, on_done: Done) -> None:
+        transaction.state = State.DROPPING
+        self.remove(transaction, on_done)
+
+    def remove(self, transaction: StagedTransaction, on_done: Done = _nobody_asks) -> None:
+        """Remove a transaction with its directory; `on_done` after the first attempt, others follow a failed one."""
+        self._gone += 1
+        gone = f"{ROOT}/gone-{self._gone}"
+        transaction.when_idle(lambda: self._remove(transaction, gone, on_done))
+
+    def _remove(self, transaction: StagedTransaction, gone: str, on_done: Done) -> None:
+        """Remove the directory; renamed first, so that a crash leaves all or nothing of it."""
+
+        def job() -> None:
+            with suppress(FileNotFoundError):  # nothing was ever written, or it was renamed by an earlier attempt
+                self.disk.rename(transaction.directory, gone)
+            self.disk.sync_dir(ROOT)
+            with suppress(OSError):  # the next start removes what is left
+                self.disk.remove_tree(gone)
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is None or isinstance(error, FileNotFoundError):
+                self.give_back(transaction.size)
+                del self._transactions[transaction.hashed]
+                on_done(None)
+                return
+            logger.error("%s can't be removed, trying again: %s", transaction.directory, error)
+            on_done(disk_error(error))
+            self.host.call_later(RETRY_MS, again)
+
+        def again() -> None:
+            if not self.is_stopping:
+                self._remove(transaction, gone, _nobody_asks)
+
+        transaction.submit(job, done)
+
+    def ignore(self, _result: object, error: BaseException | None) -> None:
+        """A file that is not needed was removed, or is at the next start."""
+        if error is not None:
+            logger.warning("a staged file that is not needed can't be removed: %s", error)
+
+    # --- time
+
+    def _arm(self) -> None:
+        """Look again when the first transaction may have been idle for too long."""
+        if self._timer_is_set or not self._transactions:
+            return
+        self._timer_is_set = True
+        first_ms = min(transaction.touched_ms for transaction in self._transactions.values())
+        self.host.call_later(max(first_ms + self._ttl_ms - self.host.now_ms(), RETRY_MS), self._drop_idle)
+
+    def _drop_idle(self) -> None:
+        self._timer_is_set = False
+        if self.is_stopping:
+            return
+        oldest_ms = self.host.now_ms() - self._ttl_ms
+        for transaction in list(self._transactions.values()):
+            if transaction.uploads or transaction.state is not State.STAGED:
+                transaction.touch()
+            elif transaction.touched_ms <= oldest_ms:
+                logger.info("transaction %s was idle for too long: dropped", transaction.label)
+                self._drop(transaction, _nobody_asks)
+        self._arm()
+
+    # --- start and stop
+
+    def recover(self) -> None:
+        """Find what was staged, and go on with what was committed; blocking. Raise DataDirectoryError."""
+        try:
+            names = sorted(self.disk.list_dir(ROOT))
+        except FileNotFoundError:
+            return
+        self.disk.sync_dir("")
+        self.disk.sync_dir(ROOT)
+        self.committed.recover()
+        unfinished = set()
+        queues = {queue.uid: queue for queue in self.broker.queues()}
+        for name in names:
+            directory = f"{ROOT}/{name}"
+            if name.startswith("gone-"):
+                self.disk.remove_tree(directory)
+            elif re.fullmatch("[0-9a-f]{32}", name):
+                commit = self._recover(directory, bytes.fromhex(name))
+                if commit is not None:
+                    marker = commit[1]
+                    unfinished.add(marker.number)
+                    commit[0].resume(marker, queues)
+        self.disk.sync_dir(ROOT)  # what was removed is gone before a directory of the same name is made
+        for queue in queues.values():
+            queue.staged.keep_only(unfinished)
+        self._arm()
+
+    def _recover(self, directory: str, hashed: bytes) -> tuple[Commit, Marker] | None:
+        """Take in what is in a transaction's directory; return the commit that has to go on, if there is one."""
+        self.disk.sync_dir(directory)  # what a process that was killed left is durable before it counts
+        marker = load_marker(self.disk, directory)
+        if self.committed.messages_of(hashed) is not None:  # all but the end of its files had happened
+            self.disk.remove_tree(directory)
+            return None
+        transaction = StagedTransaction(self, hashed, f"{marker.project}/{marker.identifier}" if marker else directory)
+        transaction.is_made = True
+        self._recover_parts(transaction, {name for name, _ in marker.files} if marker else None)
+        if marker is None and not transaction.parts:
+            self.disk.remove_tree(directory)
+            return None
+        self._transactions[hashed] = transaction
+        self.bytes += transaction.size
+        if marker is None:
+            last_ms = max(part.time_ms for part in transaction.parts.values())
+            transaction.touched_ms -= min(max(self.host.wall_ms() - last_ms, 0), self._ttl_ms)
+            return None
+        transaction.state = State.COMMITTING
+        transaction.messages = marker.messages
+        commit = Commit(transaction, marker.number, marker.project, marker.identifier)
+        self._commits.add(commit)
+        return commit, marker
+
+    def _recover_parts(self, transaction: StagedTransaction, committed: set[str] | None) -> None:
+        """Find the parts, the newest of each name; those of a commit whatever they are."""
+        for name in sorted(self.disk.list_dir(transaction.directory)):
+            path = f"{transaction.directory}/{name}"
+            if name == MARKER:
+                continue
+            part = load_part(self.disk, transaction.directory, name) if name.startswith(PART_PREFIX) else None
+            if part is None:
+                if committed is None or name not in committed:
+                    self.disk.remove(path)
+                continue
+            transaction.version = max(transaction.version, part.version)
+            earlier = transaction.parts.get(part.name)
+            if earlier is None or earlier.version < part.version:
+                transaction.parts[part.name], part = part, earlier
+            if part is not None and (committed is None or part.file not in committed):
+                self.disk.remove(f"{transaction.directory}/{part.file}")
+
+    def stop(self) -> None:
+        """Take nothing more; what was committed and is not applied yet is at the next start."""
+        self.is_stopping = True
+        self.committed.is_stopping = True
+        for commit in list(self._commits):
+            commit.stop()
+        for transaction in self._transactions.values():
+            if transaction.state is State.COMMITTING:
+                transaction.answer(Unavailable("the server is shutting down; ask again when it is back"), 0)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether jobs are under way."""
+        transactions = any(transaction.is_working for transaction in self._transactions.values())
+        return self.committed.is_working or transactions or any(commit.is_working for commit in self._commits)
+
+    def close(self) -> None:
+        """Close the file of ids."""
+        self.committed.close()

@@ -1,0 +1,417 @@
+"""One batch in the making: what of the waiting publishes, settles and releases goes into the next commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.consumer import Done
+from curbstone.core.errors import QueueFull
+from curbstone.core.log.format import (
+    BATCH_BYTES,
+    SEGMENT_BYTES,
+    BatchHeader,
+    Flag,
+    Reason,
+    Released,
+    encode_batch,
+    encode_delivered,
+    encode_entries,
+    encode_floor,
+    encode_loss,
+    encode_released,
+    encode_settled,
+    entry_bytes,
+    released_bytes,
+    runs_of,
+    settled_bytes,
+)
+from curbstone.core.log.log import Commit
+from curbstone.core.log.publish import Publish
+from curbstone.core.message import Message
+from curbstone.core.notes.losses import Loss
+from curbstone.core.pending.group import Group
+from curbstone.core.pending.pending import RELEASE_BYTES
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+    from curbstone.core.writing.cleaner import Copy
+    from curbstone.core.writing.writer import Writer
+
+BATCH_BYTES_MAX = 512 * 1024
+
+
+class Taken(NamedTuple):
+    """A part of a Publish that is in the commit under way."""
+
+    publish: Publish
+    first: int
+    span: int
+
+
+class Batch:
+    """Composes one batch."""
+
+    def __init__(self, writer: Writer, queue: Queue) -> None:
+        self._writer = writer
+        self._queue = queue
+        self.taken: list[Taken] = []
+        self.messages: list[Message] = []
+        self.sizes: list[int] = []
+        self.copies: list[Message] = []
+        self.settled: dict[tuple[str, Reason], list[int]] = {}
+        self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
+        self.released: list[Released] = []
+        self.handed: list[Released] = []
+        self.states: list[Released] = []
+        self.delays: list[Released] = []
+        self.given_back: list[Released] = []
+        self.callbacks: list[Done] = []
+        self.start = 0
+        self.end = 0
+        self.marks: dict[str, int] = {}
+        self.key_notes = b""
+        self.staged_notes = b""
+        self.losses: dict[str, Loss] = {}
+        self._settled_parts: list[bytes] = []
+        self._released_part = b""
+        self._records_bytes = 0
+        self._messages_bytes = 0
+        self._state_bytes = 0
+        self.tx = 0
+
+    # --- settles and releases
+
+    def take_records(self) -> None:
+        """Take settles and releases, as many as the room kept for them allows in one commit.
+
+        What the cleaner needs to copy any one segment is never touched.
+        """
+        writer = self._writer
+        if not writer.has_records:
+            self.callbacks, writer._callbacks = writer._callbacks, []
+            self._queue.cleaner.recorded(False, False)
+            return
+        log = self._queue.log
+        limit = max(0, min(log.slack_bytes // 2, log.records_room - self._queue.pending.settle_reserve))
+        # Where only what is kept for releases is left settles may have it, for they make room; and first releases.
+        settles_limit = limit or max(0, min(log.slack_bytes // 2, log.records_room))
+        waiting = writer._settled
+        for key in list(waiting):
+            group, reason = key
+            seqs = waiting[key]
+            runs = runs_of(seqs)
+            most = (settles_limit - self._records_bytes - settled_bytes(group, 0)) // 12
+            if most <= 0:
+                break
+            if len(runs) > most:
+                cut = sum(count for _, count in runs[:most])
+                waiting[key] = seqs[cut:]
+                seqs, runs = seqs[:cut], runs[:most]
+            else:
+                del waiting[key]
+            self.settled[key] = seqs
+            self._settled_parts.append(encode_settled(group, reason, runs))
+            self._records_bytes += len(self._settled_parts[-1])
+        for key in list(writer._ranges):
+            ranges = writer._ranges[key]
+            most = (settles_limit - self._records_bytes - settled_bytes(key[0], 0)) // 12
+            if most <= 0:
+                break
+            taken, writer._ranges[key] = ranges[:most], ranges[most:]
+            if not writer._ranges[key]:
+                del writer._ranges[key]
+            self.ranges[key] = taken
+            self._settled_parts.append(encode_settled(*key, taken))
+            self._records_bytes += len(self._settled_parts[-1])
+        self.released, writer._released = self._affordable(writer._released, limit, settles_limit)
+        self._released_part = encode_released(self.released)
+        self._records_bytes += len(self._released_part)
+        if writer._handed and not writer._released:  # they come behind the releases of before
+            self.handed, rest = self._affordable(list(writer._handed.values()), limit, 0)
+            writer._handed = {(item.group, item.first): item for item in rest}
+            handed_part = encode_released(self.handed, state=True)
+            self._released_part += handed_part
+            self._records_bytes += len(handed_part)
+        if not waiting and not writer._ranges and not writer._released:
+            self.callbacks, writer._callbacks = writer._callbacks, []
+        left = bool(waiting or writer._ranges or writer._released or writer._handed)
+        self._queue.cleaner.recorded(self._records_bytes > 0, left)
+
+    def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
+        """Split releases into those that go into this batch and those that wait.
+
+        The first record of a message uses the room that was kept for it, of which `kept` bytes may be used; a
+        further one has to fit `limit`.
+        """
+        groups = self._queue.pending.groups
+        spent = size = self._records_bytes
+        most = min(len(waiting), max(self._queue.log.records_span - spent, 0) // RELEASE_BYTES)
+        for index in range(most):
+            item = waiting[index]
+            retry = groups[item.group].retries.get(item.first)
+            is_first = bool(kept) and retry is not None and not retry.leads
+            if index == 0 or item.group != waiting[index - 1].group:
+                size += released_bytes(item.group, 0)
+            size += RELEASE_BYTES
+            spent += 0 if is_first else RELEASE_BYTES
+            if spent > limit and not (is_first and spent == self._records_bytes):
+                most = index
+                break
+            if size > max(limit, kept):
+                most = index
+                break
+        return waiting[:most], waiting[most:]
+
+    # --- messages
+
+    def take_copy(self, copy: Copy) -> None:
+        """Take what the cleaner copies forward: messages with what groups have settled, and what is known of tries."""
+        self.copies = copy.messages
+        self._messages_bytes = sum(map(entry_bytes, copy.messages))
+        for group, seqs in self._queue.pending.settled_of(copy.messages).items():
+            self._settled_parts.append(encode_settled(group, Reason.STATE, runs_of(seqs)))
+        self.states = copy.states
+        # What happened in this very batch comes behind it, and counts.
+        self._released_part = encode_released(copy.states, state=True) + self._released_part
+        self._records_bytes = len(self._released_part) + sum(map(len, self._settled_parts))
+
+    def take_publishes(self) -> None:
+        """Take what fits: into the active segment, or into a new one; and under the cap."""
+        writer, queue = self._writer, self._queue
+        log = queue.log
+        inbox = writer._inbox
+        overhead = BATCH_BYTES + self._records_bytes + 64
+        room = log.room_in_active - overhead
+        if inbox and room < self._first_bytes(inbox[0]):
+            room = log.segment_bytes - SEGMENT_BYTES - overhead
+        room = min(room, BATCH_BYTES_MAX)
+        budget = log.publish_room - overhead - writer._reserved - queue.pending.settle_reserve
+        while inbox:
+            publish = inbox[0]
+            if publish.refusal is not None:
+                self.taken.append(Taken(inbox.popleft(), 0, 0))
+            elif publish.on_room is not None:
+                if not self._keep_room(publish, publish.on_room, budget):
+                    break
+            elif publish.atomic_bytes or publish.settles or publish.is_promised:
+                if not self._take_whole(publish, room, budget):
+                    break
+            elif not self._take_some(publish, room, budget):
+                break
+        if not inbox:
+            queue.cleaner.unblocked()
+
+    def _first_bytes(self, publish: Publish) -> int:
+        return publish.atomic_bytes or entry_bytes(publish.messages[publish.next]) if publish.messages else 0
+
+    def _take_whole(self, publish: Publish, room: int, budget: int) -> bool:
+        """Take an atomic publish; False where it has to wait. Only one goes into a batch."""
+        writer = self._writer
+        size = publish.atomic_bytes
+        if self.messages or self.tx:
+            return False
+        if publish.mark is not None:
+            if not self._has_room_at_last(size):
+                return False
+        elif not publish.tx:
+            if not self._has_room(size, budget):
+                return self._blocked(publish, size)
+            most = settled_bytes("x" * 64, 1) * sum(len(end.deliveries) for end in publish.ends)
+            if most > self._queue.log.slack_bytes:
+                writer._inbox.popleft()
+                writer._refuse(publish, QueueFull("the transaction settles more than the queue's cap has room to log"))
+                return True
+        writer._inbox.popleft()
+        self.tx = publish.tx
+        records = [(s.group, s.reason, [d.message.seq for d in s.deliveries]) for s in publish.settles]
+        for group, reason, seqs in records + publish.records:
+            if seqs:
+                self._settled_parts.append(encode_settled(group, reason, runs_of(seqs)))
+                self._records_bytes += len(self._settled_parts[-1])
+        self.given_back = [record for release in publish.releases for record in release.records] + publish.released
+        released_part = encode_released(self.given_back)
+        self._released_part += released_part
+        self._records_bytes += len(released_part)
+        self._take_messages(publish, 0, publish.messages)
+        return False
+
+    def _keep_room(self, publish: Publish, on_room: Callable[[], None], budget: int) -> bool:
+        """Keep room for a transaction that waits in its place; True where it was refused."""
+        size = publish.atomic_bytes
+        if self.messages or publish.has_room:
+            return False
+        if publish.messages and not self._has_room(size, budget):
+            return self._blocked(publish, size)
+        if publish.messages:
+            publish.reserved = size
+            self._writer.reserve_again(size)
+        publish.has_room = True
+        self._queue.cleaner.unblocked()
+        self._queue.host.call_soon(on_room)
+        return False
+
+    def _take_some(self, publish: Publish, room: int, budget: int) -> bool:
+        """Take as many messages of a publish as fit; True when it is done with."""
+        first = publish.next
+        total, state = self._messages_bytes, self._state_bytes
+        messages = publish.messages
+        index = first
+        for index in range(first, len(messages)):
+            size = entry_bytes(messages[index]) + 8  # an expiry may come in
+            state += RELEASE_BYTES * self._queue.pending.entitled_count(messages[index])
+            if not self._has_room(total + size + state, budget):
+                self._take_messages(publish, first, messages[first:index])
+                return self._blocked(publish, size + state) if not self.messages else False
+            if total + size > room and total:
+                self._take_messages(publish, first, messages[first:index])
+                return False
+            total += size
+            self._state_bytes = state
+        self._take_messages(publish, first, messages[first:])
+        self._writer._inbox.popleft()
+        return True
+
+    def _has_room(self, size: int, budget: int) -> bool:
+        """Return whether `size` bytes, of messages and later of their tries, leave the reserve free.
+
+        Their own copy forward included.
+        """
+        log = self._queue.log
+        if size <= log.segment_bytes:
+            return size <= budget
+        overhead = BATCH_BYTES + SEGMENT_BYTES + self._records_bytes + self._writer._reserved
+        return log.fits(size + overhead + self._queue.pending.settle_reserve)
+
+    def _has_room_at_last(self, size: int) -> bool:
+        """Return whether there is room for what was promised: settles and releases may have used what was kept.
+
+        Then it waits for the cleaner, to whom nothing but what is live counts, and that leaves the room.
+        """
+        log = self._queue.log
+        if log.fits(size) or self._writer._disk_full:
+            return True
+        return not self._queue.cleaner.can_make_room(size) and log.free_bytes - size > log.segment_bytes
+
+    def _blocked(self, publish: Publish, size: int) -> bool:
+        """Let the cleaner make room, or refuse; True where the publish is done with."""
+        if not self._writer._disk_full and self._queue.reading.can_make_room(size + self._writer._reserved):
+            return False
+        cap = self._queue.options.cap
+        error = QueueFull(f"queue {self._queue.name} is at its cap of {cap} bytes")
+        self._writer._inbox.popleft()
+        self._writer._refuse(publish, error)
+        return True
+
+    def _take_messages(self, publish: Publish, first: int, messages: list[Message]) -> None:
+        """Put messages into the batch: from here on they have a seq and a timestamp."""
+        queue = self._queue
+        seq = queue.next_seq + len(self.messages)
+        timestamp_ms = queue.host.wall_ms()
+        total = 0
+        default_ttl_ms = int(queue.options.ttl * 1000)
+        for message in messages:
+            message.seq = seq
+            message.timestamp_ms = timestamp_ms
+            ttl_ms = message.ttl_ms or default_ttl_ms
+            if ttl_ms:
+                message.expires_ms = queue.host.now_ms() + ttl_ms
+            seq += 1
+            total += entry_bytes(message)
+        self._messages_bytes += total
+        self.messages += messages
+        publish.next = first + len(messages)
+        if messages or publish.ends or publish.tx:
+            self.taken.append(Taken(publish, first, len(messages)))
+
+    # --- the batch
+
+    def commit(self) -> Commit | None:
+        """Return the commit to run, or None where there is nothing to write."""
+        queue, log = self._queue, self._queue.log
+        drops = queue.cleaner.droppable()
+        has_records = bool(self._settled_parts or self._released_part)
+        roll = queue.cleaner.wants_roll()
+        asked = self.messages or self.copies or has_records or self.tx
+        if not (asked or drops or roll or queue.probe or self._marks_due()):
+            for callback in self.callbacks:  # there was nothing to write before them
+                queue.host.call_soon(partial(callback, None))
+            for part in self.taken:
+                queue.host.call_soon(partial(self._writer._answer, part))
+            return None
+        queue.probe = False
+        self._add_delays()
+        notes = self._notes(drops)
+        releases, settles = self._released_part, b"".join(self._settled_parts)
+        first_seq = self.copies[0].seq if self.copies else queue.next_seq
+        entries: list[bytes] = []
+        extras = encode_entries(self.copies or self.messages, first_seq, entries)
+        length = BATCH_BYTES + self._messages_bytes + len(releases) + len(settles) + len(notes)
+        if length > log.room_in_active and log.active.end > SEGMENT_BYTES and not self._writer._disk_full:
+            roll = True
+        commit = log.begin(sync=queue.syncs_always, roll=roll, next_seq=queue.next_seq, recycle=queue.cleaner.recycles)
+        flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
+        count = len(self.copies) or len(self.messages)
+        time_ms, delivered = queue.host.wall_ms(), self.marks.get("", queue.pending.unnamed.delivered_logged)
+        sections = (len(releases), len(settles), len(notes))
+        header = BatchHeader(
+            length, flags, log.next_batch, time_ms, first_seq, delivered, self.tx or log.tx, count, *sections
+        )
+        log.next_batch += 1
+        buffers = encode_batch(commit.segment.salt, header, [*entries, releases, settles, notes])
+        self.start, self.end = commit.add(buffers)
+        queue.next_seq += len(self.messages)
+        log.finish(commit, drops)
+        return commit
+
+    def _marks_due(self) -> bool:
+        """Whether to say, though nothing else is to be written, how far messages were handed out."""
+        can_mark = self._queue.log.records_room > 0 and not self._writer._disk_full
+        return can_mark and self._queue.pending.has_unlogged_marks
+
+    def _add_delays(self) -> None:
+        """A message that is published with a delay is released at once, with a due time."""
+        delayed = [message for message in self.messages if message.delay_ms]
+        if not delayed:
+            return
+        now_ms = self._queue.host.now_ms()
+        released = [
+            Released(group, message.seq, 1, 0, now_ms + message.delay_ms)
+            for message in delayed
+            for group in self._queue.pending.entitled(message)
+        ]
+        self.delays = sorted(released, key=lambda item: item.group)
+        self._released_part += encode_released(self.delays, state=True)
+
+    def _notes(self, drops: int) -> bytes:
+        queue = self._queue
+        floor = queue.log.segments[drops].number if drops else 0
+        notes = encode_floor(floor) if floor else b""
+        for group in queue.pending.groups.values():
+            mark = max(group.delivered, self._delivered_soon(group))
+            if mark > group.delivered_logged or (group.name and mark and group.marked_at < floor):
+                self.marks[group.name] = mark
+                if group.name:  # the unnamed one's is in the head of every batch
+                    notes += encode_delivered(group.name, mark)
+        self.losses = queue.reading.losses.to_log(floor)
+        notes += b"".join([encode_loss(name, *loss) for name, loss in self.losses.items()])
+        publishes = [part.publish for part in self.taken]
+        self.key_notes = queue.keys.notes(publishes, queue.next_seq, floor)
+        self.staged_notes = queue.staged.notes(publishes, floor)
+        return notes + self.key_notes + self.staged_notes
+
+    def _delivered_soon(self, group: Group) -> int:
+        """Return up to which seq messages of this very batch will be handed out as soon as it is on disk.
+
+        Said beforehand, a crash right after that finds them marked as delivered.
+        """
+        room = self._queue.room(group.name)
+        if not self.messages or not room or group.rdy:
+            return 0
+        return self._queue.next_seq + min(room, len(self.messages)) - 1
+
+    @property
+    def messages_bytes(self) -> int:
+        """Bytes of the entries."""
+        return self._messages_bytes

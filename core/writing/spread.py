@@ -1,0 +1,104 @@
+"""A transaction over several queues, on its way to the disk.
+
+It takes its place among what each queue has to write, so that what is published later comes later. When there is
+room for it in every queue, the journal is written; from then on it has happened, and each queue writes its part.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.consumer import Done
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.log.publish import Publish
+from curbstone.core.writing.journal import Part
+
+if TYPE_CHECKING:
+    from curbstone.core.broker import Broker
+    from curbstone.core.queue import Queue
+    from curbstone.core.transaction import Share
+
+
+class Spread:
+    """See the module's docstring."""
+
+    def __init__(self, broker: Broker, shares: dict[Queue, Share], on_done: Done) -> None:
+        self._broker = broker
+        self._shares = shares
+        self._on_done = on_done
+        self._places: dict[Queue, Publish] = {}
+        self._left = len(shares)
+        self._has_ended = False
+        self._tx = 0
+
+    def begin(self) -> None:
+        """Wait for room in every queue."""
+        for queue, share in self._shares.items():
+            place = Publish(share.messages, partial(self._refused, queue), share.size)
+            place.on_room = self._room
+            self._places[queue] = place
+            queue.writer.publish(place)
+
+    def _room(self) -> None:
+        """One more queue has room: when all have, write the journal."""
+        self._left -= 1
+        if self._left or self._has_ended:
+            return
+        for place in self._places.values():
+            place.is_sealed = True
+        parts = [
+            Part(
+                int(queue.uid, 16),
+                share.messages,
+                [(s.group, s.reason, [d.message.seq for d in s.deliveries]) for s in share.settles],
+                [record for release in share.releases for record in release.records],
+            )
+            for queue, share in self._shares.items()
+        ]
+        self._broker.journal.write(parts, self._journaled)
+
+    def _refused(self, queue: Queue, error: CurbstoneError | None, _first: int, _count: int) -> None:
+        """A queue has no room, can't write, or has ended; the last can come while the journal is written."""
+        sealed = self._places[queue].is_sealed
+        if sealed:
+            del self._places[queue]
+        elif error is not None and not self._has_ended:
+            self._end(error)
+
+    def _end(self, error: CurbstoneError) -> None:
+        """Nothing of it happens."""
+        self._has_ended = True
+        for queue, place in self._places.items():
+            queue.writer.unreserve(place.reserved)
+            place.reserved = 0
+            place.is_sealed = False
+            place.refusal = error
+            queue.dirty()
+        for share in self._shares.values():
+            for end in share.ends:
+                end.undo(end.deliveries)
+        self._broker.host.call_soon(lambda: self._on_done(error))
+
+    def _journaled(self, tx: int, error: BaseException | None) -> None:
+        if error is not None:
+            self._end(Unavailable(f"the journal can't be written: {error}"))
+            return
+        self._tx = tx
+        self._left = len(self._shares)
+        for queue, share in self._shares.items():
+            place = self._places.get(queue)
+            if place is None:  # the queue was deleted, and its part with it
+                self._part_done(None, 0, 0)
+                continue
+            place.settles, place.releases = share.settles, share.releases
+            place.tx = tx
+            place.on_room = None
+            place.on_done = self._part_done
+            queue.dirty()
+
+    def _part_done(self, _error: CurbstoneError | None, _first: int, _count: int) -> None:
+        self._broker.journal.part_done(self._tx)
+        self._left -= 1
+        if not self._left:
+            self._on_done(None)

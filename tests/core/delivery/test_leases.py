@@ -1,0 +1,232 @@
+"""Leases, and pop: takers of a single answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from curbstone.core.delivery.waiters import Lease
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Delivery
+from curbstone.core.queue import Outcome, Queue
+from tests.core.lab import Lab, Peer, numbered
+
+
+def settle(lab: Lab, queue: Queue, tokens: list[str], outcome: Outcome = Outcome.ACK, **how: object) -> object:
+    return lab.answer(lambda done: queue.settle_leases(tokens, outcome, done, **how))  # type: ignore[arg-type]
+
+
+def test_a_lease_takes_up_to_count_in_order() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(5))
+    assert [lease.delivery.message.seq for lease in lab.lease(queue, 3)] == [1, 2, 3]
+    assert [lease.delivery.message.seq for lease in lab.lease(queue, 3)] == [4, 5]
+    assert lab.lease(queue, 3) == []
+    assert queue.counts()[:3] == (0, 5, 0) and queue.counts().consumers == 0
+
+
+def test_a_lease_returns_by_itself_when_its_time_runs_out() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    (lease,) = lab.lease(queue, 1, 1000)
+    assert lease.expires_ms == lab.host.now_ms() + 1000
+    lab.pass_time(999)
+    assert queue.counts()[:3] == (1, 1, 0)
+    lab.pass_time(1)
+    assert queue.counts()[:3] == (2, 0, 0)
+    assert Peer(lab, queue).tries == [1, 0]
+    assert settle(lab, queue, [lease.token]) == (None, 0, [lease.token])
+
+
+def test_an_extended_lease_returns_later() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    (lease,) = lab.lease(queue, 1, 1000)
+    lab.pass_time(900)
+    assert queue.extend([lease.token, "unknown"], 1000) == ["unknown"]
+    lab.pass_time(999)
+    assert queue.counts().wip == 1
+    lab.pass_time(1)
+    assert queue.counts().rdy == 1
+    assert queue.extend([lease.token], 1000) == [lease.token]
+
+
+def test_a_lease_can_be_made_shorter() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    (lease,) = lab.lease(queue, 1, 60_000)
+    queue.extend([lease.token], 10)
+    lab.pass_time(10)
+    assert queue.counts().rdy == 1
+
+
+def test_settled_leases_are_counted_and_stale_ones_told() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(3))
+    first, second, third = (lease.token for lease in lab.lease(queue, 3))
+    assert settle(lab, queue, [first, "junk", second, first]) == (None, 2, ["junk", first])
+    lab.restart("power")
+    queue = lab.again(queue)
+    assert lab.bodies(queue) == numbered(3)[2:]
+    assert settle(lab, queue, [third]) == (None, 0, [third])
+
+
+def test_a_nacked_lease_goes_back_after_its_delay() -> None:
+    lab = Lab()
+    queue = lab.queue(nack_delay=5)
+    lab.publish(queue, "a", "b")
+    first, second = lab.lease(queue, 2)
+    settle(lab, queue, [first.token], Outcome.NACK, delay_ms=0)
+    settle(lab, queue, [second.token], Outcome.NACK)
+    assert queue.counts()[:3] == (1, 0, 1)
+    lab.pass_time(5000)
+    assert [found.tries for found in lab.peek(queue, state="rdy")] == [1, 1]
+
+
+def test_a_rejected_lease_is_dead_before_the_answer() -> None:
+    lab = Lab()
+    queue = lab.queue(dead_letter="dead")
+    lab.publish(queue, "a", "b")
+    tokens = [lease.token for lease in lab.lease(queue, 2)]
+    answers: list[object] = []
+    queue.settle_leases(tokens, Outcome.REJECT, lambda *given: answers.append(given), error="why")
+    while not answers:
+        assert lab.host.turn() or lab.host.work()
+    lab.restart("power")
+    dead = next(queue for queue in lab.broker.queues() if queue.name.queue == "dead")
+    assert answers == [(None, 2, [])] and sorted(lab.bodies(dead)) == [b"a", b"b"]
+
+
+def test_settling_no_lease_is_answered() -> None:
+    lab = Lab()
+    assert settle(lab, lab.queue(), []) == (None, 0, [])
+
+
+def test_tokens_are_long_never_repeat_and_do_not_follow_from_the_message() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(200))
+    tokens = {lease.token for lease in lab.lease(queue, 200)}
+    lab.pass_time(30_000)
+    tokens |= {lease.token for lease in lab.lease(queue, 200)}
+    assert len(tokens) == 400
+    secrets = {token.rpartition(".")[2] for token in tokens}
+    assert len(secrets) == 400 and all(len(secret) >= 20 for secret in secrets)
+
+
+def test_a_lease_of_one_message_does_not_open_another() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    first, second = lab.lease(queue, 2)
+    forged = second.token.partition(".")[0] + "." + first.token.partition(".")[2]
+    assert settle(lab, queue, [forged]) == (None, 0, [forged])
+
+
+def test_an_expired_and_retaken_lease_has_a_new_token_and_the_old_is_stale() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    (old,) = lab.lease(queue, 1, 10)
+    lab.pass_time(10)
+    (new,) = lab.lease(queue, 1, 10_000)
+    assert new.token != old.token and new.delivery.tries == 1
+    assert queue.extend([old.token], 99_999) == [old.token]
+    assert settle(lab, queue, [old.token]) == (None, 0, [old.token])
+    assert settle(lab, queue, [new.token]) == (None, 1, [])
+
+
+def test_a_lease_that_waits_takes_the_first_message_that_comes() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    answers: list[list[Lease] | CurbstoneError] = []
+    queue.lease(5, 1000, answers.append, wait_ms=500)
+    lab.pass_time(499)
+    assert not answers
+    lab.publish(queue, "a")
+    (given,) = answers
+    assert isinstance(given, list) and [lease.delivery.message.body for lease in given] == [b"a"]
+    lab.publish(queue, "b")
+    assert len(answers) == 1 and queue.counts().rdy == 1
+
+
+def test_a_lease_or_pop_that_waited_in_vain_is_answered_with_nothing() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    answers: list[object] = []
+    queue.lease(1, 1000, answers.append, wait_ms=500)
+    queue.pop(answers.append, wait_ms=500)
+    lab.pass_time(499)
+    assert answers == []
+    lab.pass_time(1)
+    assert answers == [[], None]
+    lab.publish(queue, "a")
+    assert queue.counts().rdy == 1
+
+
+def test_a_waiting_taker_that_went_away_takes_nothing() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    answers: list[object] = []
+    waiters = [queue.lease(1, 1000, answers.append, wait_ms=500), queue.pop(answers.append, wait_ms=500)]
+    lab.settle()
+    for waiter in waiters:
+        waiter.cancel()
+        waiter.cancel()
+    lab.publish(queue, "a")
+    lab.pass_time(1000)
+    assert answers == [] and queue.counts()[:3] == (1, 0, 0)
+
+
+def test_a_pop_is_settled_and_on_disk_before_the_answer() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    answers: list[object] = []
+    queue.pop(answers.append)
+    while not answers:
+        assert lab.host.turn() or lab.host.work()
+    lab.restart("power")
+    assert isinstance(answers[0], Delivery) and answers[0].message.body == b"a"
+    assert lab.bodies(lab.again(queue)) == [b"b"]
+
+
+def test_pops_that_wait_are_served_in_turn_and_a_delayed_message_ends_the_wait() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    answers: list[tuple[str, Delivery | None | CurbstoneError]] = []
+    queue.pop(lambda given: answers.append(("first", given)), wait_ms=5000)
+    queue.pop(lambda given: answers.append(("second", given)), wait_ms=5000)
+    lab.publish(queue, "a", "b", delay_ms=1000)
+    assert not answers
+    lab.pass_time(1000)
+    given = {who: delivery.message.body for who, delivery in answers if isinstance(delivery, Delivery)}
+    assert given == {"first": b"a", "second": b"b"}
+
+
+@pytest.mark.parametrize("waits", [0, 1000])
+def test_takers_of_a_deleted_queue_are_answered(waits: int) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    answers: list[object] = []
+    queue.pop(answers.append, wait_ms=waits)
+    queue.lease(1, 1000, answers.append, wait_ms=waits)
+    lab.broker.delete(queue.name, lambda _: None)
+    lab.settle()
+    lab.pass_time(2000)
+    assert len(answers) == 2
+
+
+def test_leases_and_consumers_share_the_messages() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    peer = Peer(lab, queue, window=2)
+    lab.publish(queue, *numbered(4))
+    assert [lease.delivery.message.seq for lease in lab.lease(queue, 10, 1000)] == [3, 4]
+    peer.ack(1, 2)
+    lab.pass_time(1000)
+    assert peer.seqs == [1, 2, 3, 4] and peer.tries == [0, 0, 1, 1]

@@ -1,0 +1,249 @@
+"""Every file of a data directory, damaged in every way at every place: what is good is served, what is bad is told.
+
+The log has many segments, copies made by the cleaner, settles, releases, a transaction over two queues. Each body
+carries its own checksum, so a wrong one is known for what it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from curbstone.core.broker import Broker
+from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES
+from curbstone.core.log.window import PAGE_BYTES
+from curbstone.core.recovery.recovery import most_in_order
+from tests.core.lab import Lab, Peer, message
+from tests.core.recovery.ward import KINDS, Ward, body, damaged
+from tests.sim.world import SimFile
+
+STEP = int(os.environ.get("CURBSTONE_DAMAGE_STEP", "13"))
+"""Bytes from one damage to the next; 1 for every byte."""
+
+
+@pytest.fixture(scope="module")
+def ward() -> Ward:
+    return Ward()
+
+
+class Told(logging.Handler):
+    """What the engine says in the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    handler = Told()
+    logger = logging.getLogger("curbstone.core")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def places(ward: Ward, kind: str) -> Iterator[tuple[str, int, int]]:
+    """Yield path, place and end of contents: each byte is reached by one kind or another."""
+    for segment in list(ward.queue.log.segments):
+        for place in range(KINDS.index(kind) % STEP, segment.end, STEP):
+            yield segment.path, place, segment.end
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_segment_costs_only_the_commits_it_lies_in_and_is_told(ward: Ward, kind: str, told: Told) -> None:
+    """Only the end of the newest segment can't be told from a torn commit; where it shows, the log says so."""
+    dice = Random(kind)
+    newest = ward.queue.log.active.path
+    for path, place, end in places(ward, kind):
+        data, stop = damaged(ward.files[path], kind, place, end, dice)
+        told.texts.clear()
+        queue = ward.found({**ward.files, path: data})
+        lost = ward.live - ward.seqs(queue)
+        assert lost <= ward.touched(path, place, stop), f"byte {place} of {path}"
+        if lost and not queue.damaged:
+            assert path == newest and lost == {seq for seq in ward.live if seq >= min(lost)}, f"byte {place} of {path}"
+            whole_header = {place, place + BATCH_BYTES - 1} <= set(range(len(data)))
+            assert kind != "flip" or not whole_header or any("does not check" in text for text in told.texts)
+        kept = {path, path.removesuffix(".seg") + ".bad"}
+        assert kept & set(ward.lab.disk.names) or (kind == "cut" and place < SEGMENT_BYTES)
+        assert queue.next_seq > max(ward.live - lost)
+
+
+def test_a_log_whose_every_header_is_gone_is_read_all_the_same(ward: Ward) -> None:
+    """Two commits end to end give the salt away; what was settled stays settled."""
+    files = dict(ward.files)
+    for segment in list(ward.queue.log.segments):
+        files[segment.path] = bytes(SEGMENT_BYTES) + files[segment.path][SEGMENT_BYTES:]
+    queue = ward.found(files)
+    assert ward.seqs(queue) == ward.live
+    assert len(queue.damaged) == len(ward.queue.log.segments)
+
+
+def test_a_log_of_one_commit_without_its_header_is_set_aside_and_told() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "one")
+    path = queue.log.active.path
+    lab.disk.names[path].cache[:SEGMENT_BYTES] = b"?" * SEGMENT_BYTES
+    lab.restart("kill")
+    queue = lab.again(queue)
+    assert lab.bodies(queue) == [] and "set aside" in queue.damaged[0]
+    assert path.removesuffix(".seg") + ".bad" in lab.disk.names
+    assert lab.publish(queue, "two") == [2], "an id is given twice"
+    lab.restart("kill")
+    assert lab.bodies(lab.again(queue)) == [b"two"]
+
+
+@pytest.mark.parametrize("harm", ["missing", "flipped", "empty", "zeros"])
+def test_a_queue_without_a_good_meta_is_left_alone_and_all_others_are_served(ward: Ward, harm: str) -> None:
+    directory = ward.queue.log.directory
+    path = f"{directory}/meta"
+    good = ward.files[path]
+    bad = {"flipped": good[:30] + b"~" + good[31:], "empty": b"", "zeros": bytes(len(good))}.get(harm)
+    files = {name: data for name, data in ward.files.items() if name != path}
+    disk = ward.lab.disk
+    with pytest.raises(Exception, match="no such queue"):
+        ward.found(files | ({path: bad} if bad is not None else {}))
+    assert {name for name in ward.files if name.startswith(directory) and name != path} <= set(disk.names)
+    assert [str(queue.name) for queue in ward.lab.broker.queues()] == ["default/other"]
+    (reason,) = ward.lab.broker.health().reasons
+    assert path in reason and "not served" in reason
+    assert ward.seqs(ward.found(ward.files)) == ward.live
+
+
+def test_a_transaction_waits_in_the_journal_for_a_queue_whose_meta_is_damaged() -> None:
+    lab = Lab()
+    queues = [lab.queue(name) for name in ("a", "b")]
+    lab.disk.eio_chance = 0
+    before = {path: bytes(inode.cache) for path, inode in lab.disk.names.items() if ".seg" in path}
+    parts = lab.broker.transaction()
+    for queue in queues:
+        parts.publish(queue, message("part"))
+    lab.answer(parts.commit)
+    for path, data in before.items():  # as if the crash had come before the parts were in their logs
+        lab.disk.names[path].cache[:] = data
+    meta = lab.disk.names[f"{queues[0].log.directory}/meta"]
+    good = bytes(meta.cache)
+    meta.cache[0] ^= 1
+    lab.restart("kill")
+    assert lab.bodies(lab.again(queues[1])) == [b"part"]
+    meta.cache[:] = good
+    lab.restart("kill")
+    assert [lab.bodies(lab.again(queue)) for queue in queues] == [[b"part"], [b"part"]]
+
+
+def test_a_directory_that_is_no_queue_is_not_removed(tmp_path: Path) -> None:
+    from curbstone.core.disk import OsDisk
+
+    (tmp_path / "queues" / "lost+found").mkdir(parents=True)
+    lab = Lab()
+    broker = Broker.open(lab.host, OsDisk(tmp_path), defaults=lab.defaults, sync=lab.sync)
+    broker.disk.close()
+    assert (tmp_path / "queues" / "lost+found").is_dir()
+
+
+class BadSector:
+    """A file of which one page can't be read."""
+
+    def __init__(self, file: SimFile, page: int) -> None:
+        self._file = file
+        self._start = page * PAGE_BYTES
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def read(self, offset: int, size: int) -> bytes:
+        if offset < self._start + PAGE_BYTES and self._start < offset + size:
+            raise OSError(errno.EIO, "Input/output error")
+        return self._file.read(offset, size)
+
+
+@pytest.mark.parametrize("page", range(2))
+@pytest.mark.parametrize("what", [".seg", "meta"])
+def test_a_bad_sector_costs_only_what_lies_on_it(
+    ward: Ward, page: int, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = ward.queue.log.active.path if what == ".seg" else f"{ward.queue.log.directory}/meta"
+    open_now = ward.lab.disk.open
+
+    def open_bad(path: str, *, create: bool = False) -> object:
+        file = open_now(path, create=create)
+        return BadSector(file, page) if path == bad else file
+
+    monkeypatch.setattr(ward.lab.disk, "open", open_bad)
+    if what == "meta" and page == 0:
+        with pytest.raises(Exception, match="no such queue"):
+            ward.found(ward.files)
+        assert "the disk reports an error" in ward.lab.broker.health().reasons[0]
+        return
+    queue = ward.found(ward.files)
+    found = ward.seqs(queue)
+    if what == "meta":
+        assert found == ward.live and not queue.damaged
+        return
+    assert any("can't be read: the disk reports an error" in text for text in queue.damaged)
+    assert ward.live - found <= ward.touched(bad, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+    assert found & ward.live
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_can_not_be_opened_for_a_while_is_read_later_and_is_no_damage(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(cap=8 << 20)
+    queue = lab.queue()
+    sent = [body(number, 10_000) for number in range(100)]
+    lab.publish(queue, *sent)
+    lab.restart()
+    queue = lab.again(queue)
+    with monkeypatch.context() as broken:
+        open_now = lab.disk.open
+
+        def refuse(path: str, *, create: bool = False) -> SimFile:
+            if path.endswith(".seg"):
+                raise OSError(code, os.strerror(code))
+            return open_now(path, create=create)
+
+        broken.setattr(lab.disk, "open", refuse)
+        peer = Peer(lab, queue, auto=True)
+        lab.pass_time(5000)
+        assert not peer.given and not queue.damaged and queue.counts().rdy == 100
+    lab.pass_time(1000)
+    assert peer.bodies == sent
+
+
+def test_blocks_written_to_the_wrong_place_of_their_own_file_bring_nothing_out_of_order() -> None:
+    """A good commit that comes before its turn must not hide those with lower numbers behind it."""
+    lab = Lab()
+    queue = lab.queue()
+    for number in range(8):
+        lab.publish(queue, body(number, 100))
+    path, data = queue.log.active.path, bytes(lab.disk.names[queue.log.active.path].cache)
+    size = (queue.log.active.end - SEGMENT_BYTES) // 8
+    seventh = SEGMENT_BYTES + 6 * size
+    first = SEGMENT_BYTES
+    lab.disk.names[path].cache[first : first + size] = data[seventh : seventh + size]
+    lab.restart("kill")
+    queue = lab.again(queue)
+    assert lab.bodies(queue) == [body(number, 100) for number in range(1, 8)]
+    assert queue.damaged
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [([], []), ([1, 2, 3], [1, 2, 3]), ([7, 2, 3], [2, 3]), ([1, 9, 2, 3, 4], [1, 2, 3, 4]), ([3, 3, 4], [3, 4])],
+)
+def test_the_most_batches_in_order_are_taken(numbers: list[int], expected: list[int]) -> None:
+    assert [
+        number for number, _ in most_in_order([(number, place) for place, number in enumerate(numbers)])
+    ] == expected

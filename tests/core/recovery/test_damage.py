@@ -1,0 +1,282 @@
+"""Damaged logs: never a wrong body, later good messages are served, it is told, and no good file is removed."""
+
+from __future__ import annotations
+
+from random import Random
+from zlib import crc32
+
+import pytest
+
+from curbstone.core.errors import DataDirectoryError
+from curbstone.core.log.format import SEGMENT_BYTES
+from curbstone.core.queue import Queue
+from tests.core.lab import Lab, Peer, numbered
+from tests.sim.world import Inode
+
+SENT = [b"%d:" % number + bytes([65 + number]) * 40 for number in range(8)]
+
+
+class Patient:
+    """A queue of a few commits, and the bytes of its newest segment to play with."""
+
+    def __init__(self, *, settle: bool = True) -> None:
+        self.lab = Lab()
+        queue = self.lab.queue()
+        for first in range(0, 8, 2):
+            self.lab.publish(queue, *SENT[first : first + 2])
+        if settle:
+            peer = Peer(self.lab, queue)
+            peer.ack(3)
+            peer.consumer.hold()
+            peer.nack(5)
+        self.path = queue.log.active.path
+        self.end = queue.log.active.end
+        self.good = bytes(self.lab.disk.names[self.path].cache)
+        self.queue = queue
+        self._files = {path: bytes(inode.cache) for path, inode in self.lab.disk.names.items()}
+
+    def recovered(self, data: bytes) -> Queue:
+        """Return the queue as it is found with these bytes in its file, and all else as it was."""
+        disk = self.lab.disk
+        disk.names = {}
+        for path, contents in {**self._files, self.path: data}.items():
+            inode = disk.names[path] = Inode()
+            inode.cache[:] = inode.durable[:] = contents
+        disk.durable_names = dict(disk.names)
+        disk.changes.clear()
+        self.lab.restart("kill")
+        queue = self.lab.again(self.queue)
+        for found in self.lab.peek(queue):
+            body = found.message.body
+            assert body in SENT and found.message.seq == SENT.index(body) + 1, f"a corrupt message: {found.message!r}"
+        return queue
+
+    def seqs(self, queue: Queue) -> list[int]:
+        """Return what is there."""
+        return [found.message.seq for found in self.lab.peek(queue)]
+
+
+def flipped(data: bytes, index: int, bits: int) -> bytes:
+    return data[:index] + bytes([data[index] ^ bits]) + data[index + 1 :]
+
+
+def test_every_flipped_byte_of_a_log_is_told_and_costs_at_most_the_commit_it_lies_in() -> None:
+    patient = Patient(settle=False)
+    all_seqs = list(range(1, 9))
+    for index in range(SEGMENT_BYTES, patient.end):
+        queue = patient.recovered(flipped(patient.good, index, 1 << index % 8))
+        lost = set(all_seqs) - set(patient.seqs(queue))
+        assert lost in ({1, 2}, {3, 4}, {5, 6}, {7, 8}), f"byte {index}: lost {lost}"
+        last = lost == {7, 8}
+        assert queue.damaged or last, f"byte {index}: nothing is said of it"
+        assert patient.path in patient.lab.disk.names
+        assert patient.lab.publish(queue, SENT[0])[0] > 6
+
+
+def test_a_flipped_byte_in_settles_or_releases_brings_back_and_loses_nothing_else() -> None:
+    patient = Patient()
+    expected = {1, 2, 4, 5, 6, 7, 8}
+    for index in range(SEGMENT_BYTES, patient.end, 3):
+        queue = patient.recovered(flipped(patient.good, index, 0x10))
+        found = set(patient.seqs(queue))
+        lost = expected - found
+        assert lost <= {1, 2} or lost in ({4}, {5, 6}, {7, 8}), f"byte {index}"
+        assert found - expected <= {3}
+
+
+@pytest.mark.parametrize("bits", [0x01, 0x80, 0xFF])
+def test_a_flipped_byte_in_a_segments_header_costs_nothing(bits: int) -> None:
+    patient = Patient(settle=False)
+    for index in range(SEGMENT_BYTES):
+        queue = patient.recovered(flipped(patient.good, index, bits))
+        assert patient.seqs(queue) == list(range(1, 9)) and not queue.damaged
+
+
+def test_a_log_cut_off_anywhere_keeps_all_whole_commits_and_goes_on() -> None:
+    patient = Patient(settle=False)
+    for end in range(SEGMENT_BYTES, patient.end + 1):
+        queue = patient.recovered(patient.good[:end])
+        count = len(patient.seqs(queue))
+        assert patient.seqs(queue) == list(range(1, count + 1)) and count % 2 == 0
+        assert not queue.damaged
+        assert patient.lab.publish(queue, SENT[count % 8]) == [count + 1]
+        patient.lab.restart("power")
+        queue = patient.lab.again(patient.queue)
+        assert len(patient.lab.bodies(queue)) == count + 1
+
+
+def test_the_cut_off_tail_of_a_log_filled_with_zeros_is_no_damage() -> None:
+    patient = Patient(settle=False)
+    for end in range(SEGMENT_BYTES, patient.end + 1, 7):
+        queue = patient.recovered(patient.good[:end].ljust(len(patient.good), b"\0"))
+        count = len(patient.seqs(queue))
+        assert patient.seqs(queue) == list(range(1, count + 1)) and not queue.damaged
+
+
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_zeros_in_the_middle_cost_only_what_they_cover(size: int) -> None:
+    patient = Patient(settle=False)
+    for start in range(SEGMENT_BYTES, patient.end - size, 61):
+        hole = patient.good[:start] + bytes(size) + patient.good[start + size :]
+        queue = patient.recovered(hole)
+        found = set(patient.seqs(queue))
+        if hole == patient.good:
+            assert len(found) == 8
+        else:
+            assert len(found) >= 4
+            assert queue.damaged or not {7, 8} <= found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_garbage_anywhere_never_makes_a_message(seed: int) -> None:
+    dice = Random(seed)
+    patient = Patient()
+    data = bytearray(patient.good)
+    for _ in range(dice.randrange(1, 5)):
+        start = dice.randrange(SEGMENT_BYTES, patient.end)
+        kind = dice.randrange(3)
+        size = dice.choice([1, 16, 200])
+        if kind == 0:
+            data[start : start + size] = dice.randbytes(size)
+        elif kind == 1:  # a block of the same file in another place
+            other = dice.randrange(SEGMENT_BYTES, patient.end)
+            data[start : start + size] = data[other : other + size]
+        else:
+            del data[start : start + size]
+    queue = patient.recovered(bytes(data))
+    patient.lab.publish(queue, SENT[7])
+
+
+def test_damage_says_which_bytes_and_health_repeats_it() -> None:
+    patient = Patient(settle=False)
+    queue = patient.recovered(flipped(patient.good, SEGMENT_BYTES + 90, 1))
+    (text,) = queue.damaged
+    assert patient.path in text and f"bytes {SEGMENT_BYTES} to" in text
+    health = patient.lab.broker.health()
+    assert health.ok and health.reasons == [f"queue default/q is damaged: {text}"]
+
+
+def test_a_segment_whose_header_is_gone_is_kept_and_the_others_are_served() -> None:
+    lab = Lab()
+    queue = lab.queue(cap=64 * 1024)
+    sent = numbered(30, 1000)
+    lab.publish(queue, *sent)
+    paths = [segment.path for segment in queue.log.segments]
+    assert len(paths) > 3
+    before = [found.message.body for found in lab.peek(queue)]
+    lab.disk.names[paths[1]].cache[:SEGMENT_BYTES] = bytes(SEGMENT_BYTES)
+    lab.restart("kill")
+    queue = lab.again(queue)
+    found = lab.bodies(queue)
+    assert found and set(found) < set(before) and found[0] == before[0] and found[-1] == before[-1]
+    assert any(paths[1] in text for text in queue.damaged) and paths[1] in lab.disk.names
+
+
+def test_a_missing_segment_is_told_and_the_others_are_served() -> None:
+    lab = Lab()
+    queue = lab.queue(cap=64 * 1024)
+    lab.publish(queue, *numbered(30, 1000))
+    paths = [segment.path for segment in queue.log.segments]
+    before = lab.bodies(queue)
+    del lab.disk.names[paths[1]]
+    lab.restart("kill")
+    queue = lab.again(queue)
+    found = lab.bodies(queue)
+    assert found[0] == before[0] and found[-1] == before[-1]
+    assert any("segment 2 is missing" in text for text in queue.damaged)
+    assert {path for path in paths if path != paths[1]} <= set(lab.disk.names)
+
+
+def test_damage_that_appears_while_running_is_told_and_the_rest_is_delivered() -> None:
+    lab = Lab(cap=8 << 20)
+    queue = lab.queue()
+    for _ in range(6):
+        lab.publish(queue, *numbered(100, 10_000))
+    lab.restart()
+    queue = lab.again(queue)
+    assert not queue.damaged
+    cache = lab.disk.names[queue.log.segments[0].path].cache
+    cache[200_000] ^= 1
+    peer = Peer(lab, queue, auto=True)
+    bodies = set(numbered(100, 10_000))
+    assert queue.damaged and queue.log.segments[0].path in queue.damaged[0]
+    assert 500 <= len(peer.given) < 600 and set(peer.bodies) <= bodies
+    assert peer.seqs == sorted(peer.seqs)
+
+
+def test_what_cannot_be_read_is_not_counted_as_ready() -> None:
+    lab = Lab(cap=8 << 20)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(100, 10_000))
+    lab.restart()
+    queue = lab.again(queue)
+    lab.disk.names[queue.log.segments[0].path].cache[200_000] ^= 1
+    Peer(lab, queue, auto=True)
+    assert queue.damaged
+    assert queue.counts()[:3] == (0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stale_blocks_of_a_recycled_file_are_never_taken_for_messages(seed: int) -> None:
+    """Files go round and round; old and new batches have the same layout, so old ones would fit in."""
+    lab = Lab(seed=seed)
+    queue = lab.queue(cap=64 * 1024)
+    dice = Random(seed)
+    for turn in range(dice.randrange(100, 130)):
+        lab.publish(queue, b"%d" % turn * 300)
+        if turn % 4 != 3 or len(lab.bodies(queue)) > 10:
+            lab.pop(queue)
+    lab.publish(queue, "the last commit")
+    expected = [(found.message.seq, found.message.body) for found in lab.peek(queue)]
+    active = queue.log.active
+    cache = lab.disk.names[active.path].cache
+    if dice.random() < 0.5:  # the last commit is torn: only its beginning is new, what follows is of an earlier life
+        cache[active.end - dice.randrange(1, 50) : active.end] = b""
+    lab.restart("kill")
+    queue = lab.again(queue)
+    found = [(peeked.message.seq, peeked.message.body) for peeked in lab.peek(queue)]
+    assert found in (expected, expected[:-1])
+    assert not queue.damaged
+
+
+def test_the_newer_format_of_another_version_is_refused_and_nothing_is_touched() -> None:
+    patient = Patient()
+    half = SEGMENT_BYTES // 2
+    header = bytearray(patient.good[:half])
+    header[8:12] = (9).to_bytes(4, "little")
+    header[-4:] = crc32(header[:-4]).to_bytes(4, "little")
+    patient.lab.disk.names[patient.path].cache[:SEGMENT_BYTES] = header * 2
+    files = patient.lab.files(patient.queue)
+    with pytest.raises(DataDirectoryError, match="log format 9 is newer"):
+        patient.lab.start(0)
+    assert patient.lab.files(patient.queue) == files
+
+
+def test_a_damaged_queue_takes_and_gives_messages_as_ever() -> None:
+    lab, queue = with_a_damaged_first_commit()
+    left = lab.bodies(queue)
+    assert queue.damaged and 5 <= len(left) < 10 and left[-5:] == numbered(5, 1000)
+    for number in range(5):
+        lab.publish(queue, b"%d" % number)
+    lab.restart("kill")
+    assert lab.pop_all(lab.again(queue)) == [*left, *(b"%d" % number for number in range(5))]
+
+
+def test_a_damaged_segment_is_kept_for_repair_when_all_else_in_it_is_settled() -> None:
+    lab, queue = with_a_damaged_first_commit()
+    path = queue.log.segments[0].path
+    lab.pop_all(queue)
+    for body in numbered(20, 1000):
+        lab.publish(queue, body)
+        lab.pop(queue)
+    assert path.removesuffix(".seg") + ".bad" in lab.disk.names  # set aside, no part of the log
+
+
+def with_a_damaged_first_commit() -> tuple[Lab, Queue]:
+    lab = Lab()
+    queue = lab.queue(cap=128 * 1024)
+    lab.publish(queue, *numbered(5, 1000))
+    lab.publish(queue, *numbered(5, 1000))
+    lab.disk.names[queue.log.segments[0].path].cache[SEGMENT_BYTES + 500] ^= 1
+    lab.restart("kill")
+    return lab, lab.again(queue)

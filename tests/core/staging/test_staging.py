@@ -1,0 +1,351 @@
+"""Staged transactions: parts on disk, one commit for all of them, and an id that is remembered."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from curbstone.core.errors import (
+    AlreadyCommitted,
+    BadRequest,
+    Conflict,
+    CurbstoneError,
+    MessageTooLarge,
+    NoSuchQueue,
+    NoSuchTransaction,
+    QueueFull,
+    Unavailable,
+)
+from curbstone.core.message import Message
+from curbstone.core.names import queue_name
+from curbstone.core.options import MIB
+from curbstone.core.staging.committed import KEPT_MS
+from tests.core.lab import Lab, Peer, numbered
+from tests.core.staging.lab import commit, drop, frames_of, stage, staged_files, state, upload
+from tests.core.writing.test_faults import FailingSyncs
+
+HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+HOUR_MS = 3_600_000
+
+
+def start(cap: int = MIB) -> Lab:
+    """A lab with the queues a and b."""
+    lab = Lab(cap=cap)
+    lab.queue("a")
+    lab.queue("b")
+    return lab
+
+
+def bodies(lab: Lab, name: str) -> list[bytes]:
+    return lab.bodies(lab.broker.get(queue_name(name)))
+
+
+def test_what_is_staged_is_in_no_queue_and_what_is_committed_is_in_all_in_order() -> None:
+    lab = start()
+    stage(lab, "t", "1", {"a": [b"1", b"2"], "b": [b"3"]})
+    stage(lab, "t", "0", {"a": [b"0"]})
+    lab.pass_time(1000)
+    assert bodies(lab, "a") == bodies(lab, "b") == [] and state(lab, "t") == "staged"
+    assert commit(lab, "t") == (None, False, 4)
+    assert bodies(lab, "a") == [b"0", b"1", b"2"] and bodies(lab, "b") == [b"3"]
+    assert not staged_files(lab) and lab.broker.staging.bytes == 0 and not len(lab.broker.staging)
+
+
+def test_the_parts_come_in_the_order_they_are_named_and_the_others_go() -> None:
+    lab = start()
+    for part in "xyz":
+        stage(lab, "t", part, {"a": [part.encode()]})
+    assert commit(lab, "t", ["z", "x"]) == (None, False, 2)
+    assert bodies(lab, "a") == [b"z", b"x"]
+    assert not staged_files(lab) and lab.broker.staging.bytes == 0
+
+
+@HOWS
+def test_a_commit_that_is_repeated_changes_nothing_also_after_a_restart(how: str) -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"m"]})
+    assert commit(lab, "t") == (None, False, 1)
+    for _ in range(3):
+        assert commit(lab, "t") == (None, True, 1)
+        assert state(lab, "t") == "committed"
+        with pytest.raises(AlreadyCommitted):
+            upload(lab, "t", "0")
+        with pytest.raises(AlreadyCommitted):
+            drop(lab, "t")
+        lab.restart(how)
+    assert bodies(lab, "a") == [b"m"]
+
+
+def test_an_id_is_forgotten_after_seven_days() -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"m"]})
+    commit(lab, "t")
+    lab.restart(after_ms=KEPT_MS - 10_000)
+    assert state(lab, "t") == "committed"
+    lab.restart(after_ms=20_000)
+    assert state(lab, "t") == ""
+    stage(lab, "t", "0", {"a": [b"n"]})
+    assert commit(lab, "t") == (None, False, 1)
+    assert bodies(lab, "a") == [b"m", b"n"]
+
+
+def test_the_list_of_ids_is_rewritten_when_most_of_it_is_old() -> None:
+    lab = start()
+    committed = lab.broker.staging.committed
+    lab.broker.disk.make_dir("staging")
+    for day in range(30):
+        for number in range(100):
+            hashed = b"%08d%08d" % (day, number)
+            assert lab.answer(partial(committed.add, hashed, 1)) == (None,)
+        lab.pass_time(KEPT_MS // 7)
+    assert len(committed) <= 900
+    assert len(lab.disk.names["staging/committed"].cache) < 3000 * 36
+    lab.restart("power")
+    committed = lab.broker.staging.committed
+    assert committed.messages_of(b"%08d%08d" % (29, 99)) == 1
+    assert committed.messages_of(b"%08d%08d" % (20, 99)) is None
+
+
+@HOWS
+def test_what_is_staged_survives_a_restart_until_its_time_is_over(how: str) -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"m"]})
+    stage(lab, "t", "0", {"a": [b"n"]})
+    size = lab.broker.staging.bytes
+    lab.restart(how, after_ms=HOUR_MS // 2)
+    assert lab.broker.staging.bytes == size and state(lab, "t") == "staged"
+    lab.restart(how, after_ms=HOUR_MS // 4)
+    assert commit(lab, "t") == (None, False, 1)
+    assert bodies(lab, "a") == [b"n"]
+
+
+@HOWS
+def test_what_is_idle_for_an_hour_is_dropped_restarts_included(how: str) -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"m"]})
+    lab.pass_time(HOUR_MS - 1000)
+    assert state(lab, "t") == "staged"  # which is a call
+    lab.restart(how, after_ms=HOUR_MS)
+    lab.pass_time(2000)
+    assert state(lab, "t") == "" and not staged_files(lab) and lab.broker.staging.bytes == 0
+    with pytest.raises(NoSuchTransaction):
+        commit(lab, "t")
+
+
+def test_calls_keep_it_alive_and_silence_ends_it() -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"m"]})
+    for _ in range(5):
+        lab.pass_time(HOUR_MS - 10_000)
+        assert state(lab, "t") == "staged"
+    lab.pass_time(HOUR_MS + 10_000)
+    assert state(lab, "t") == "" and not staged_files(lab)
+
+
+def test_dropping_removes_everything_and_can_be_repeated() -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"m"]})
+    assert drop(lab, "t") is None and drop(lab, "t") is None
+    assert not staged_files(lab) and lab.broker.staging.bytes == 0
+    lab.restart("power")
+    assert state(lab, "t") == ""
+
+
+def test_the_limit_counts_all_transactions_also_after_a_restart() -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"x" * 50_000]})
+    lab.restart("power")
+    staging = lab.broker.staging
+    staging.bytes_max = 90_000
+    with pytest.raises(QueueFull, match="max-staged"):
+        stage(lab, "u", "0", {"a": [b"x" * 50_000]})
+    lab.settle()
+    assert 50_000 < staging.bytes < 60_000 and len(staging) == 1
+    commit(lab, "t")
+    stage(lab, "u", "0", {"a": [b"x" * 50_000]})
+    assert commit(lab, "u") == (None, False, 1)
+
+
+def test_a_queue_without_room_refuses_the_commit_and_what_is_staged_stays() -> None:
+    lab = start(cap=128 * 1024)
+    big = [b"x" * 1000] * 70
+    stage(lab, "t", "0", {"a": big, "b": big})
+    queue = lab.broker.get(queue_name("b"))
+    lab.publish(queue, *([b"y" * 1000] * 30))
+    error, _, _ = commit(lab, "t", passing_ms=20_000)
+    assert isinstance(error, QueueFull) and "default/b" in str(error)
+    assert state(lab, "t") == "staged" and bodies(lab, "a") == []
+    assert all(queue.writer.reserved == 0 for queue in lab.broker.queues())
+    lab.pop_all(queue)
+    assert commit(lab, "t", passing_ms=20_000) == (None, False, 140)
+    assert bodies(lab, "a") == bodies(lab, "b") == big
+
+
+def test_a_missing_part_or_transaction_is_said_and_nothing_happens() -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"m"]})
+    with pytest.raises(NoSuchTransaction, match="no part 1"):
+        commit(lab, "t", ["0", "1"])
+    with pytest.raises(NoSuchTransaction):
+        commit(lab, "other")
+    with pytest.raises(BadRequest):
+        commit(lab, "t", ["0", "0"])
+    assert commit(lab, "t", ["0"]) == (None, False, 1)
+
+
+def test_an_empty_part_can_be_committed() -> None:
+    lab = start()
+    stage(lab, "t", "0", {})
+    assert commit(lab, "t") == (None, False, 0)
+    lab.restart("power")
+    assert commit(lab, "t") == (None, True, 0)
+
+
+def test_a_queue_that_is_not_there_is_named_when_staging_and_when_committing() -> None:
+    lab = start()
+    with pytest.raises(NoSuchQueue, match="default/none"):
+        stage(lab, "t", "0", {"none": [b"m"]})
+    stage(lab, "t", "0", {"a": [b"m"], "b": [b"m"]})
+    lab.answer(lambda done: lab.broker.delete(queue_name("b"), done), passing_ms=100)
+    error, _, _ = commit(lab, "t")
+    assert isinstance(error, NoSuchQueue) and "default/b" in str(error)
+    assert bodies(lab, "a") == [] and state(lab, "t") == "staged"
+
+
+def test_a_message_too_large_for_its_queue_is_refused() -> None:
+    lab = start()
+    lab.queue("a", max_message_size=100)
+    with pytest.raises(MessageTooLarge):
+        stage(lab, "t", "0", {"a": [b"x" * 101]})
+    stage(lab, "t", "0", {"a": [b"x" * 100]})
+    lab.queue("a", max_message_size=99)
+    error, _, _ = commit(lab, "t")
+    assert isinstance(error, MessageTooLarge)
+
+
+def test_parts_are_refused_while_the_commit_is_under_way_and_one_commit_serves_two() -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"m"]})
+    late = upload(lab, "t", "late")
+    answers: list[tuple[CurbstoneError | None, bool, int]] = []
+    for _ in range(2):
+        lab.broker.staging.commit("default", "t", None, lambda *given: answers.append(given))
+    with pytest.raises(Conflict, match="being committed"):
+        upload(lab, "t", "1")
+    with pytest.raises(Conflict):
+        late.feed(frames_of({"a": [b"late"]}))
+    late.cancel()
+    with pytest.raises(Conflict):
+        drop(lab, "t")
+    lab.settle()
+    assert answers == [(None, False, 1), (None, True, 1)]
+    assert bodies(lab, "a") == [b"m"]
+
+
+def test_a_part_that_was_not_whole_when_its_client_went_leaves_nothing() -> None:
+    lab = start()
+    coming = upload(lab, "t", "0")
+    coming.feed(frames_of({"a": [b"x" * 600_000, b"y" * 600_000]})[:-1])
+    lab.settle()
+    assert staged_files(lab)
+    with pytest.raises(BadRequest, match="middle"):
+        coming.finish(lambda _error, _part: None)
+    coming.cancel()
+    lab.settle()
+    assert not staged_files(lab) and lab.broker.staging.bytes == 0 and not len(lab.broker.staging)
+
+
+def test_delays_count_from_the_commit_and_the_ttl_of_the_queue_applies() -> None:
+    lab = start()
+    lab.queue("b", ttl=10)
+    stage(lab, "t", "0", {"a": [Message(b"late", delay_ms=5000), b"now"], "b": [b"m", Message(b"short", ttl_ms=2000)]})
+    lab.pass_time(60_000)
+    commit(lab, "t")
+    a, b = lab.broker.get(queue_name("a")), lab.broker.get(queue_name("b"))
+    assert lab.pop_all(a) == [b"now"]
+    assert lab.bodies(b) == [b"m", b"short"]
+    lab.pass_time(4000)
+    assert lab.pop_all(a) == [] and lab.bodies(b) == [b"m"]
+    lab.pass_time(1000)
+    assert lab.pop_all(a) == [b"late"]
+    lab.pass_time(6000)
+    assert lab.bodies(b) == []
+
+
+def test_a_queue_deleted_after_the_marker_loses_its_share_and_the_others_get_theirs() -> None:
+    for turns in range(1, 60):
+        lab = start()
+        stage(lab, "t", "0", {"a": numbered(300, 1000), "b": numbered(300, 1000)})
+        answers: list[tuple[CurbstoneError | None, bool, int]] = []
+        lab.broker.staging.commit("default", "t", None, lambda *given, told=answers: told.append(given))
+        for _ in range(turns):
+            lab.host.turn()
+            lab.host.work()
+        lab.broker.delete(queue_name("b"), lambda _there: None)
+        lab.pass_time(1000)
+        ((error, _, count),) = answers
+        assert error is None and count == 600
+        assert bodies(lab, "a") == numbered(300, 1000)
+        assert commit(lab, "t") == (None, True, 600)
+        lab.restart("power")
+        assert bodies(lab, "a") == numbered(300, 1000)
+
+
+@pytest.mark.parametrize("failures", range(1, 5))
+@pytest.mark.parametrize("after", range(8))
+def test_failed_syncs_are_answered_or_overcome_and_never_half(failures: int, after: int) -> None:
+    lab = start()
+    mine = numbered(50, 1000)
+    stage(lab, "t", "0", {"a": mine, "b": mine})
+    FailingSyncs(lab.disk, failures, after=after)
+    error, _, _ = commit(lab, "t", passing_ms=60_000)
+    found = bodies(lab, "a"), bodies(lab, "b")
+    if error is None:
+        assert found == (mine, mine)
+    else:
+        assert isinstance(error, Unavailable) and found == ([], []) and state(lab, "t") == "staged"
+        assert commit(lab, "t", passing_ms=60_000)[0] is None
+    lab.restart("power")
+    assert (bodies(lab, "a"), bodies(lab, "b")) == (mine, mine)
+    assert commit(lab, "t") == (None, True, 100)
+
+
+def test_a_damaged_part_is_noticed_before_anything_happens() -> None:
+    lab = start()
+    stage(lab, "t", "0", {"a": [b"hello" * 100]})
+    (path,) = staged_files(lab)
+    lab.disk.names[path].cache[100] ^= 1
+    error, _, _ = commit(lab, "t", passing_ms=5000)
+    assert isinstance(error, Unavailable) and "checksum" in str(error)
+    assert bodies(lab, "a") == [] and state(lab, "t") == "staged"
+
+
+def test_what_is_settled_while_the_rest_is_applied_does_not_come_back() -> None:
+    lab = start(cap=2 * MIB)
+    stage(lab, "t", "0", {"a": numbered(1000, 700)})
+    peer = Peer(lab, lab.broker.get(queue_name("a")), window=10_000)
+    lab.broker.staging.commit("default", "t", None, lambda *_given: None)
+    for _ in range(40):
+        lab.host.turn()
+        lab.host.work()
+        if peer.consumer.unsettled:
+            peer.consumer.ack(list(peer.consumer.unsettled))
+    lab.restart("kill")
+    lab.settle()
+    queue = lab.broker.get(queue_name("a"))
+    left = lab.pop_all(queue)
+    given = peer.bodies
+    assert not set(given[:-300]) & set(left) and {*given, *left} == set(numbered(1000, 700))
+
+
+def test_a_cap_can_not_be_lowered_below_what_a_commit_was_promised() -> None:
+    lab = start(cap=4 * MIB)
+    stage(lab, "t", "0", {"a": numbered(2000, 1000)})
+    lab.broker.staging.commit("default", "t", None, lambda *_given: None)
+    assert lab.broker.get(queue_name("a")).writer.reserved > 2_000_000
+    with pytest.raises(Conflict):
+        lab.broker.declare(queue_name("a"), {"cap": MIB}, lambda _error: None)
+    lab.settle()
+    assert bodies(lab, "a") == numbered(2000, 1000)
+    assert lab.broker.get(queue_name("a")).writer.reserved == 0
