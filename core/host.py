@@ -50,7 +50,7 @@ class Host(Protocol):
 class AsyncioHost:
     """The host of a real server: an asyncio loop and a few threads for the disk."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 4) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 16) -> None:
         self._loop = loop
         self._started_wall_ms = time.time_ns() // 1_000_000
         self._started_ns = time.monotonic_ns()
