@@ -7,6 +7,7 @@ deliveries. `ackId` counts from "1" on each connection and names one delivery, n
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from curbstone.core.consumer import Consumer
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 NORMAL = 1000
 
 _UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
+
+_PLAIN_ACK = re.compile(rb'\{"ackId": ?"([1-9][0-9]{0,17})"\}')
+"""What nearly all commands are; it is worth a way of its own, without a JSON parser."""
 
 
 class ConsumeSession:
@@ -115,12 +119,15 @@ class ConsumeSession:
         if not data:
             consumer.pause()
             return
+        if is_text and self._settles and (plain := _PLAIN_ACK.fullmatch(data)):
+            self._acked.append(self._claim(int(plain[1])))
+            return
         command = self._command(is_text, data)
         if not self._settles:
             raise BadRequest("Acks can only be sent on connections without immediate acks.")
         match command:
             case {"ackId": str(ack_id)}:
-                self._acked.append(self._claim(ack_id))
+                self._acked.append(self._claim(_number(ack_id)))
             case {"ackToId": str(ack_id)}:
                 self._acked.extend(self._claim_up_to(ack_id))
             case {"nackId": str(ack_id), **options}:
@@ -142,7 +149,7 @@ class ConsumeSession:
 
     def _give_back(self, consumer: Consumer, ack_id: str, error: str, delay_ms: int | None, *, rejected: bool) -> None:
         self._flush()
-        seqs = [self._claim(ack_id)]
+        seqs = [self._claim(_number(ack_id))]
         if rejected:
             consumer.reject(seqs, error, self._on_settled)
             self._traffic.rejected += 1
@@ -150,9 +157,9 @@ class ConsumeSession:
             consumer.nack(seqs, delay_ms, error, self._on_settled)
             self._traffic.returned += 1
 
-    def _claim(self, ack_id: str) -> int:
-        """Return the seq of an unsettled delivery and forget it; raise for an id that names none."""
-        seq = self._seqs.pop(_number(ack_id), None)
+    def _claim(self, number: int) -> int:
+        """Return the seq of an unsettled delivery and forget it; raise for a number that names none."""
+        seq = self._seqs.pop(number, None)
         if seq is None:
             raise _UNKNOWN_ID
         return seq
