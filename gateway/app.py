@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 from curbstone.core.traffic import Traffic
-from curbstone.gateway import documents
+from curbstone.gateway import console_files, documents
 from curbstone.gateway.batch import Batch
 from curbstone.gateway.browse import Browse
 from curbstone.gateway.event_stream import EventStreams
@@ -89,7 +89,7 @@ def routes(
 
 
 def server_routes(broker: Broker, protocols: Mapping[str, Traffic]) -> list[BaseRoute]:
-    """Return the routes beside those of queues: health, figures, documents."""
+    """Return the routes beside those of queues: health, figures, documents, the console."""
     health = Health(broker)
     return [
         Route("/healthz", Resource(GET=health.alive)),
@@ -99,6 +99,8 @@ def server_routes(broker: Broker, protocols: Mapping[str, Traffic]) -> list[Base
         Route("/openapi.json", Resource(GET=documents.openapi_json)),
         Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
         Route("/docs", Resource(GET=documents.docs)),
+        Route("/console", Resource(GET=console_files.page)),
+        Route("/console/{file}", Resource(GET=console_files.part)),
     ]
 
 

@@ -115,8 +115,8 @@ def node(script: str, *args: str) -> subprocess.Popen[str]:
     return _start(found, str(HERE / script), *args)
 
 
-def chromium(url: str, profile: Path) -> subprocess.Popen[str]:
-    """Open a page in a headless Chromium with a new profile."""
+def chromium(url: str, profile: Path, *more: str) -> subprocess.Popen[str]:
+    """Open a page in a headless Chromium with a new profile; `more` are flags."""
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next((path for path in map(shutil.which, names) if path), None)
     assert found, f"there is no Chromium on the PATH; {MISSING}"
@@ -124,7 +124,7 @@ def chromium(url: str, profile: Path) -> subprocess.Popen[str]:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
     flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     flags += ["--disable-dev-shm-usage", "--no-proxy-server", "--enable-logging=stderr"]
-    return _start(found, *flags, f"--user-data-dir={profile}", url)
+    return _start(found, *flags, *more, f"--user-data-dir={profile}", url)
 
 
 def _start(*command: str) -> subprocess.Popen[str]:

@@ -1,0 +1,56 @@
+// The server's public HTTP interface, which is all the console uses (see openapi.yaml).
+
+/** What the server refused, in its own words. */
+export class Refused extends Error {}
+
+async function call(method, path, body, headers = {}) {
+  let reply
+  try {
+    reply = await fetch(path, { method, body, headers, cache: 'no-store' })
+  } catch {
+    throw new Error('the server can’t be reached')
+  }
+  if (reply.ok) return reply
+  const text = await reply.text()
+  let reason = text
+  try {
+    reason = JSON.parse(text).detail
+  } catch { /* it was not JSON: shown as it is */ }
+  throw new Refused(`${reason} (${reply.status})`)
+}
+
+const json = (method, path, value) =>
+  call(method, path, value === undefined ? undefined : JSON.stringify(value)).then(reply => reply.json())
+
+const pathOf = ({ project, queue }) => `v2/${encodeURIComponent(project)}/queues/${encodeURIComponent(queue)}`
+
+export const metrics = () => call('GET', 'metrics', undefined, { accept: 'text/plain' }).then(reply => reply.text())
+export const info = name => json('GET', pathOf(name))
+export const groups = name => json('GET', `${pathOf(name)}/groups`)
+export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringify(options))
+export const remove = name => call('DELETE', pathOf(name))
+export const purge = name => json('POST', `${pathOf(name)}/purge`)
+export const redrive = (name, request) => json('POST', `${pathOf(name)}/redrive`, request)
+
+/** Send a message; resolve to its id. */
+export async function send(name, body, contentType) {
+  const reply = await call('POST', `${pathOf(name)}/messages`, body, { 'content-type': contentType })
+  return reply.headers.get('x-msg-id')
+}
+
+/** Look at messages behind the one with the id `after`, without taking any. */
+export async function peek(name, { limit, after, state }) {
+  const query = new URLSearchParams({ limit, state })
+  if (after) query.set('after', after)
+  return (await json('GET', `${pathOf(name)}/messages?${query}`)).messages
+}
+
+/** Return what /readyz says: ready, or the reasons why not. */
+export async function readiness() {
+  try {
+    const reply = await fetch('readyz', { cache: 'no-store' })
+    return await reply.json()
+  } catch {
+    return { status: 'unreachable', detail: 'the server can’t be reached' }
+  }
+}

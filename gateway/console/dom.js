@@ -1,0 +1,68 @@
+// Elements without a framework. Text only ever becomes text: nothing a message holds is read as markup.
+
+/** Return an element; `attributes` with a function are event listeners, false and null are left out. */
+export function h(name, attributes = {}, ...children) {
+  const element = document.createElement(name)
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === 'function') element.addEventListener(key, value)
+    else if (value === true) element.setAttribute(key, '')
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, value)
+  }
+  element.append(...children.flat().filter(child => child !== null && child !== undefined && child !== false))
+  return element
+}
+
+let hiding = 0
+
+/** Tell in a line at the bottom what was done, or what went wrong. */
+export function notice(text, isBad = false) {
+  const line = document.getElementById('notice')
+  line.textContent = text
+  line.classList.toggle('bad', isBad)
+  line.hidden = false
+  clearTimeout(hiding)
+  hiding = setTimeout(() => { line.hidden = true }, isBad ? 9000 : 4000)
+}
+
+/**
+ * Ask in a dialog; resolve to the form's data, or to null where it was given up.
+ * `content` are elements; a `match` has to be typed before `action` can be chosen.
+ */
+export function ask(title, content, action, { danger = false, match = '' } = {}) {
+  return new Promise(resolve => {
+    const go = h('button', { value: 'go', class: danger ? 'danger' : null, disabled: Boolean(match) }, action)
+    const typed = match && h('label', {}, `Type ${match} to confirm`, h('input', {
+      autocomplete: 'off', autofocus: true, input: event => { go.disabled = event.target.value !== match },
+    }))
+    const form = h('form', { method: 'dialog' }, h('h2', {}, title), content, typed || null,
+      h('menu', {}, h('button', { value: '', formnovalidate: true }, 'Cancel'), go))
+    const dialog = h('dialog', {
+      close: () => {
+        dialog.remove()
+        resolve(dialog.returnValue === 'go' ? new FormData(form) : null)
+      },
+    }, form)
+    document.body.append(dialog)
+    dialog.showModal()
+  })
+}
+
+const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
+
+/** Return a number of bytes to read. */
+export function bytes(count) {
+  const unit = Math.min(Math.floor(Math.log2(Math.max(count, 1)) / 10), UNITS.length - 1)
+  const value = count / 1024 ** unit
+  return `${value < 10 && unit ? value.toFixed(1) : Math.round(value)} ${UNITS[unit]}`
+}
+
+/** Return a number with separators; a rate below ten keeps a digit behind the point. */
+export function number(value) {
+  const digits = value > 0 && value < 10 && !Number.isInteger(value) ? 1 : 0
+  return value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits })
+}
+
+/** Return seconds as ms. */
+export function milliseconds(seconds) {
+  return seconds === null ? '–' : `${number(seconds * 1000)} ms`
+}

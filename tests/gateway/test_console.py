@@ -1,0 +1,49 @@
+"""The console's files as they are served. What the page does is in tests/interop_http, in a browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.running import Running
+
+FILES = Path(__file__).parents[2] / "gateway" / "console"
+
+
+@pytest.mark.anyio
+async def test_the_page_and_all_it_asks_for_are_served(gateway: Running) -> None:
+    page = await gateway.http.get("/console")
+    assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
+    asked = re.findall(r'(?:href|src)="console/([^"]+)"', page.text)
+    assert asked
+    while asked:
+        name = asked.pop()
+        reply = await gateway.http.get(f"/console/{name}")
+        assert reply.status_code == 200 and reply.text == (FILES / name).read_text(encoding="utf-8")
+        assert reply.headers["content-type"].startswith("text/css" if name.endswith(".css") else "text/javascript")
+        asked += re.findall(r"from '\./([^']+)'", reply.text)
+
+
+@pytest.mark.parametrize("path", ["/console", "/console/main.js"])
+@pytest.mark.anyio
+async def test_a_browser_may_run_nothing_but_these_files(gateway: Running, path: str) -> None:
+    headers = (await gateway.http.get(path)).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "index.html", "..%2fconsole.py", "console.py", "%2e%2e", "main.js%00"])
+@pytest.mark.anyio
+async def test_there_is_nothing_else(gateway: Running, name: str) -> None:
+    reply = await gateway.http.get(f"/console/{name}")
+    assert reply.status_code in (400, 404) and reply.headers["content-type"] == "application/problem+json"
+
+
+def test_no_script_makes_markup_of_text_and_nothing_is_fetched_from_elsewhere() -> None:
+    for file in FILES.iterdir():
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), file
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), file

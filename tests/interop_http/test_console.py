@@ -1,0 +1,150 @@
+"""The console in headless Chromium, used as a person would: look, open, send, redrive, purge, delete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.interop_http.browser import Page, opened
+from tests.server import ServerProcess
+
+NASTY = '<script>document.title = "taken over"</script><img src=x onerror="document.title = 1">'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path / "data", "--cap=1MiB") as process:
+        queues = f"{process.url}/v2/shop/queues"
+        with httpx.Client(trust_env=False) as http:
+            http.put(f"{queues}/dead", json={}).raise_for_status()
+            http.put(f"{queues}/orders", json={"dead_letter": "dead"}).raise_for_status()
+            for body in (NASTY, "second"):
+                http.post(f"{queues}/orders/messages", content=body, headers={"x-msg-x-from": "a<b"}).raise_for_status()
+        yield process
+
+
+@pytest.fixture
+def page(server: ServerProcess, tmp_path: Path) -> Iterator[Page]:
+    with opened(f"{server.url}/console", tmp_path / "profile") as page:
+        yield page
+        assert page.problems == [], "the page may cause no error, and no refusal of its security policy"
+
+
+def info(server: ServerProcess, queue: str) -> dict[str, int]:
+    found: dict[str, int] = httpx.get(f"{server.url}/v2/shop/queues/{queue}", trust_env=False).json()
+    return found
+
+
+def press(page: Page, text: str) -> None:
+    """Click the button with this text, of the dialog if one is open."""
+    page.until(
+        f"(b => b && !b.disabled && (b.click(), true))([...(document.querySelector('dialog') ?? document)"
+        f".querySelectorAll('button')].find(b => b.textContent === {json.dumps(text)}))"
+    )
+
+
+def fill(page: Page, selector: str, text: str) -> None:
+    """Type into a field of the dialog."""
+    page.until(f"document.querySelector('dialog {selector}') !== null")
+    page.evaluate(
+        f"(field => {{ field.value = {json.dumps(text)};"
+        f" field.dispatchEvent(new Event('input')) }})(document.querySelector('dialog {selector}'))"
+    )
+
+
+def open_queue(page: Page, name: str) -> None:
+    page.evaluate(f"[...document.querySelectorAll('a')].find(a => a.textContent === {json.dumps(name)}).click()")
+    page.until(f"document.querySelector('.bar h2').textContent.endsWith({json.dumps(name)})")
+
+
+def test_the_queues_are_listed_with_what_they_hold(page: Page) -> None:
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    cells = page.evaluate(
+        "[...document.querySelectorAll('tbody tr')].map(tr => [...tr.cells].slice(0, 2).map(c => c.innerText))"
+    )
+    assert cells == [["shop/dead", "0"], ["shop/orders", "2"]]
+    assert page.until("document.getElementById('health').textContent") == "ready, sync always"
+
+
+def test_a_message_is_shown_as_text_whatever_it_holds(page: Page) -> None:
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    open_queue(page, "shop/orders")
+    press(page, "Open")
+    assert page.until("document.querySelector('pre')?.textContent") == NASTY
+    assert "a<b" in page.evaluate("document.querySelector('tr.opened dl').innerText")
+    assert page.evaluate("document.title") == "Curbstone"
+    assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+
+
+def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: ServerProcess) -> None:
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    open_queue(page, "shop/orders")
+    press(page, "Send …")
+    fill(page, "textarea", "from the console")
+    press(page, "Send")
+    page.until("document.getElementById('notice').textContent.endsWith('is on disk')")
+    assert info(server, "orders")["rdy"] == 3
+    press(page, "Purge …")
+    page.until("document.querySelector('dialog button.danger').disabled")
+    fill(page, "input", "orders")
+    press(page, "Purge")
+    page.until("document.getElementById('notice').textContent === '3 messages are gone'")
+    assert info(server, "orders")["rdy"] == 0
+    press(page, "Delete …")
+    press(page, "Cancel")
+    assert info(server, "orders")
+    press(page, "Delete …")
+    fill(page, "input", "orders")
+    press(page, "Delete")
+    page.until("document.getElementById('notice').textContent === 'shop/orders is deleted'")
+    page.until("document.querySelectorAll('tbody tr').length === 1")
+
+
+def test_dead_letters_say_why_and_go_back(page: Page, server: ServerProcess) -> None:
+    messages = f"{server.url}/v2/shop/queues/orders/messages"
+    with httpx.Client(trust_env=False) as http:
+        lease = http.post(f"{messages}/lease", json={}).json()["messages"][0]
+        nack = {"ackIds": [lease["ackId"]], "reject": True, "error": "no such customer"}
+        http.post(f"{messages}/nack", json=nack).raise_for_status()
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    open_queue(page, "shop/dead")
+    press(page, "Open")
+    shown = page.until("document.querySelector('tr.opened dl')?.innerText")
+    assert "no such customer" in shown and "rejected" in shown
+    press(page, "Redrive …")
+    press(page, "Redrive")
+    page.until("document.getElementById('notice').textContent === '1 messages went back'")
+    assert info(server, "orders")["rdy"] == 2 and info(server, "dead")["rdy"] == 0
+
+
+def test_a_new_queue_is_made(page: Page, server: ServerProcess) -> None:
+    press(page, "New queue …")
+    fill(page, "[name=project]", "shop")
+    fill(page, "[name=queue]", "returns")
+    fill(page, "[name=cap]", "131072")
+    press(page, "Create")
+    page.until("document.querySelector('.bar h2').textContent.endsWith('shop/returns')")
+    assert info(server, "returns")["cap"] == 131072
+
+
+def test_what_the_server_refuses_is_said_in_its_words(page: Page) -> None:
+    press(page, "New queue …")
+    fill(page, "[name=queue]", "a queue")
+    press(page, "Create")
+    assert "bad" in page.until("(line => !line.hidden && line.textContent)(document.getElementById('notice'))")
+    assert all("400 (Bad Request)" in problem for problem in page.problems)
+    page.problems.clear()
+
+
+def test_a_server_that_is_gone_and_comes_back_is_noticed(page: Page, server: ServerProcess) -> None:
+    page.until("document.getElementById('health').className === 'ready'")
+    server.kill()
+    page.until("document.getElementById('health').className === 'failing'")
+    server.restart(same_ports=True)
+    page.until("document.getElementById('health').className === 'ready'")
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    page.problems.clear()  # the refused connections
