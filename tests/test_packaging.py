@@ -84,6 +84,10 @@ def contents(wheel: Path) -> list[str]:
         return [name for name in archive.namelist() if not name.startswith(f"curbstone-{__version__}.dist-info/")]
 
 
+def names_in(wheel: Path, folder: str) -> set[str]:
+    return {name for name in contents(wheel) if name.startswith(f"curbstone/{folder}/")}
+
+
 def sources(folders: Sequence[str]) -> set[str]:
     found = {f"curbstone/{path.name}" for path in (ROOT / "curbstone").glob("*.py")}
     inside = (path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py"))
@@ -96,9 +100,11 @@ def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
     folders = [path.name for path in (ROOT / "curbstone").iterdir() if path.is_symlink()]
     assert {name for name in names if name.endswith(".py")} == sources(folders) | {"pyspark_curbstone.py"}
     assert "curbstone/py.typed" in names
-    assert {name for name in names if name.startswith("curbstone/openapi/")} >= {
+    assert names_in(wheel, "openapi") >= {
         f"curbstone/openapi/{path.name}" for path in (ROOT / "openapi").glob("*.yaml")
     }
+    page = (ROOT / "gateway" / "console").iterdir()
+    assert names_in(wheel, "gateway/console") == {f"curbstone/gateway/console/{path.name}" for path in page}
 
 
 def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
