@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from curbstone.core.errors import BadRequest
@@ -25,6 +26,7 @@ class QueueName(NamedTuple):
         return f"{self.project}/{self.queue}"
 
 
+@lru_cache(maxsize=1024)
 def queue_name(queue: str, project: str = DEFAULT_PROJECT) -> QueueName:
     """Return the checked name; raise BadRequest naming the rule it breaks."""
     if not _PROJECT.fullmatch(project):

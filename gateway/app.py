@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import CurbstoneError
@@ -35,6 +35,7 @@ from curbstone.gateway.traffic import GatewayTraffic
 from curbstone.gateway.transactions import Transactions
 from curbstone.gateway.upkeep import Upkeep
 from curbstone.gateway.waiting import Polls
+from curbstone.gateway.ways import Ways
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -53,7 +54,7 @@ def routes(
     polls: Polls,
     streams: EventStreams,
     traffic: GatewayTraffic,
-) -> list[BaseRoute]:
+) -> list[Route]:
     """Return the routes of queues and messages, the busiest first.
 
     One resource a path, so that a wrong verb learns the right ones.
@@ -88,7 +89,7 @@ def routes(
     ]
 
 
-def server_routes(broker: Broker, protocols: Mapping[str, Traffic]) -> list[BaseRoute]:
+def server_routes(broker: Broker, protocols: Mapping[str, Traffic]) -> list[Route]:
     """Return the routes beside those of queues: health, figures, documents, the console."""
     health = Health(broker)
     return [
@@ -113,7 +114,7 @@ class Gateway:
 
     def __init__(
         self,
-        routes: Sequence[BaseRoute],
+        routes: Sequence[Route],
         guard: Guard,
         sockets: QueueSockets,
         polls: Polls,
@@ -121,7 +122,7 @@ class Gateway:
         message_bytes_max: int,
     ) -> None:
         self.routes = list(routes)
-        self._router = Router(routes, redirect_slashes=False, default=_not_found)
+        self._ways = Ways(self.routes)
         self._guard = guard
         self._sockets = sockets
         self._polls = polls
@@ -140,7 +141,8 @@ class Gateway:
             raw_path: bytes = scope["raw_path"]
             if b"%2" in raw_path and b"%2f" in raw_path.lower():
                 raise Problem(400, "a name can't hold a slash, also not as %2F")
-            await self._router(scope, receive, send)
+            handler, scope["path_params"] = self._ways.find(scope)
+            await handler(scope, receive, send)
         except (Problem, CurbstoneError) as error:
             await reply_problem(send, error)
         except ClientGone:
@@ -159,16 +161,12 @@ class Gateway:
         self._streams.release()
 
 
-async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
-    raise Problem(404, f"there is nothing at {scope['path'][:200]!r}")
-
-
 def create_app(
     broker: Broker,
     host: Host,
     settings: GatewaySettings,
     *,
-    more_routes: Callable[[Guard], Sequence[BaseRoute]] | None = None,
+    more_routes: Callable[[Guard], Sequence[Route]] | None = None,
     more_sockets: Mapping[str, Opener] | None = None,
     more_traffic: Mapping[str, Traffic] | None = None,
 ) -> Gateway:

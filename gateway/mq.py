@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import NoSuchQueue, QueueFull
@@ -39,7 +39,7 @@ _FETCH_ALLOW = (b"allow", b"GET, POST, OPTIONS")
 
 def mq_routes(
     broker: Broker, settings: GatewaySettings, guard: Guard, delay_s: float, traffic: Traffic
-) -> list[BaseRoute]:
+) -> list[Route]:
     """Return the routes of the façade; `delay_s` is how long a fetched message stays away."""
     mq = _Mq(broker, settings, guard, max(round(delay_s * 1000), 1), traffic)
     return [
