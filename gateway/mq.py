@@ -37,9 +37,7 @@ _OPAQUE = (
 _FETCH_ALLOW = (b"allow", b"GET, POST, OPTIONS")
 
 
-def mq_routes(
-    broker: Broker, settings: GatewaySettings, guard: Guard, delay_s: float, traffic: Traffic
-) -> list[Route]:
+def mq_routes(broker: Broker, settings: GatewaySettings, guard: Guard, delay_s: float, traffic: Traffic) -> list[Route]:
     """Return the routes of the façade; `delay_s` is how long a fetched message stays away."""
     mq = _Mq(broker, settings, guard, max(round(delay_s * 1000), 1), traffic)
     return [
