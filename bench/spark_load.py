@@ -67,8 +67,7 @@ class Pipeline:
         self.count = count
         self._control = Control(server.http)
         self._url = f"http://{server.http[0]}:{server.http[1]}"
-        for queue in (QUEUE, TARGET):
-            self._control.declare(queue)
+        self._control.declare(QUEUE)
 
     @property
     def java_pid(self) -> int:
@@ -89,6 +88,15 @@ class Pipeline:
     def noop(self) -> None:
         """Read every column of every row into Java."""
         self.read().write.format("noop").mode("overwrite").save()
+
+    @contextlib.contextmanager
+    def queue(self, name: str) -> Iterator[None]:
+        """A queue that is gone again afterwards."""
+        self._control.declare(name)
+        try:
+            yield
+        finally:
+            self._control.delete(name)
 
     @contextlib.contextmanager
     def group(self) -> Iterator[str]:
@@ -148,8 +156,10 @@ def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> No
     streamed("stream to Parquet, cold")
     for _ in range(runs):
         streamed("stream to Parquet")
-    timed("write", lambda: pipeline.write(TARGET))
-    checked("what was written", pipeline.read(TARGET).select("body").distinct().count())
+    for _ in range(runs):
+        with pipeline.queue(TARGET):
+            timed("write", lambda: pipeline.write(TARGET))
+            checked("what was written", pipeline.read(TARGET).select("body").distinct().count())
 
 
 def _timed(pipeline: Pipeline, name: str, step: Callable[[], Any]) -> tuple[Any, Run]:

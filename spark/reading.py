@@ -7,7 +7,7 @@ loss. Loss is what the server names so (410), or another queue under the same na
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
@@ -31,6 +31,13 @@ class Range(InputPartition):
     low: int
     high: int
     strict: bool = True
+
+
+@dataclass(frozen=True)
+class Fetched(Range):
+    """A range of the journal whose one page the driver has already: the server need not look for it twice."""
+
+    page: bytes = field(default=b"", repr=False)
 
 
 def data_loss(queue: str, group: str, low: int, high: int, why: str) -> DataLoss:
@@ -126,7 +133,12 @@ def read_journal(part: Range, options: ReadOptions, columns: Columns) -> Iterato
     from curbstone.spark.arrow import arrow_schema, event_batch
     from curbstone.spark.frames import read_events
 
-    server, schema = Server(options.address), arrow_schema(columns)
+    schema = arrow_schema(columns)
+    if isinstance(part, Fetched):
+        if planned := read_events(part.page):
+            yield event_batch(planned, part.queue, part.epoch, schema)
+        return
+    server = Server(options.address)
     at = part.low
     try:
         while part.high < 0 or at < part.high:
