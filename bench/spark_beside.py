@@ -6,6 +6,7 @@ Spark, as busy, writing rows to Parquet that it makes itself. Spark gets one tas
 take turns, so that what else is going on meets all of them.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,12 +49,15 @@ def _pipe(pipeline: "Pipeline", target: Target, plan: Plan, name: str) -> Beside
     spark_s, started = cpu_seconds_of_family(pipeline.java_pid), time.monotonic()
     (measured,) = list[Measurement](workloads.pipe(target, SIZE, plan))
     spark_s, seconds = cpu_seconds_of_family(pipeline.java_pid) - spark_s, time.monotonic() - started
+    spark_cores = spark_s / seconds
+    other_cores = max(0.0, measured.other_cpu_share * (os.cpu_count() or 1) - spark_cores)
     return Beside(
         name,
         measured.per_s,
         measured.server_cpu_us,
-        spark_s / seconds,
+        spark_cores,
         measured.server_cpu_share,
+        other_cores,
         measured.tally,
     )
 

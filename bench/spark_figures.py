@@ -37,6 +37,8 @@ class Beside:
     """A message; with a load that uses the server, what that costs is in it."""
     spark_cores: float
     server_cores: float
+    other_cores: float
+    """Used by neither Spark, the server, the producer nor the consumer."""
     tally: Tally
 
 
@@ -70,6 +72,7 @@ class SparkFigures:
                     f"{_middle([one.spark_cores for one in same]):.2f}",
                     f"{_middle([one.server_cores for one in same]):.2f}",
                     f"{_middle([one.server_cpu_us for one in same]):.1f}",
+                    f"{_middle([one.other_cores for one in same]):.2f}",
                 )
             )
         return rows
@@ -81,7 +84,7 @@ STEP_HEADS = (
 )
 BESIDE_HEADS = (
     *("consumers beside", "messages/s", "of alone", "of beside Spark without the server"),
-    *("Spark's cores", "server's cores", "server µs a message"),
+    *("Spark's cores", "server's cores", "server µs a message", "others' cores"),
 )
 
 
