@@ -38,7 +38,8 @@ _WRITE = ("transactionId",)
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 
 PER_TRIGGER = 250_000
-"""What starting a micro-batch costs is then a tenth of reading it, and 4 KB a message still fit --max-staged."""
+"""Starting a micro-batch takes a quarter of a second of CPU, a fifth of what so many messages of 100 bytes take into
+Parquet; and where they are written to a queue, 4 KB a message still fit the server's --max-staged."""
 PER_PARTITION = 250_000
 
 _TRANSACTION = re.compile(r"[A-Za-z0-9._:-]{1,200}")

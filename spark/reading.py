@@ -48,7 +48,7 @@ def data_loss(queue: str, group: str, low: int, high: int, why: str) -> DataLoss
 
 TASKS_UNASKED, ROWS_WORTH_A_TASK = 4, 100_000
 """Where nobody says how many tasks: up to four, if each gets so many rows. Starting a task, in Java and in Python,
-costs as much CPU as reading 50,000 messages of 100 bytes."""
+costs as much CPU as reading 30,000 messages of 100 bytes."""
 
 
 def split(ranges: Sequence[Range], options: ReadOptions) -> list[Range]:
