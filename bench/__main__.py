@@ -22,6 +22,7 @@ from bench.peer import Subject
 from bench.results import Pairing, Results, environment, rows_of
 from bench.scaling import Scaling
 from bench.server import Server, curbstone_command, sink_command
+from bench.spark_figures import SparkFigures
 from bench.stomp_load import Account
 from bench.wire import BenchError
 from bench.workloads import Plan
@@ -33,7 +34,7 @@ DISK, PEERS, BACKLOG, SINK, SPARK = "disk", "peers", "backlog", "ceiling", "spar
 FOOTPRINT, SCALING = "footprint", "scaling"
 EXTRA = [DISK, SINK, FOOTPRINT, SCALING, PEERS, BACKLOG, SPARK]
 ALL = "all"
-"""Everything but the big backlog and Spark."""
+"""Everything but the big backlog and Spark, which can be named beside it."""
 BATCHES = [1, workloads.PRODUCERS, workloads.CONNECTIONS, 256, workloads.WINDOW]
 CAP = 1 << 30
 # Small enough for a traced server, which is several times slower; W=1 syncs are one each anyway.
@@ -72,7 +73,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown := set(names) - {*workloads.NAMES, *EXTRA, ALL}:
         parser.error(f"unknown workload: {', '.join(sorted(unknown))}")
     if ALL in names:
-        names = [*workloads.NAMES, DISK, SINK, FOOTPRINT, SCALING, PEERS]
+        names = [*(name for name in names if name != ALL), *workloads.NAMES, DISK, SINK, FOOTPRINT, SCALING, PEERS]
     # Named beside "peers", workloads run only beside them.
     known.alone = PEERS not in names or set(workloads.NAMES) <= set(names)
     known.names = set(names) or {*workloads.NAMES, DISK, SINK, FOOTPRINT}
@@ -110,6 +111,7 @@ class Session:
         self.peers: list[Pairing] = []
         self.footprint: dict[str, float] = {}
         self.scaling: Scaling | None = None
+        self.spark: SparkFigures | None = None
         self.backlog: dict[str, object] = {}
         self.failures: list[str] = []
         self.environment = environment(folder)
@@ -126,6 +128,7 @@ class Session:
             self.environment,
             self.footprint,
             self.scaling,
+            self.spark,
         )
 
     def run(self) -> None:
@@ -267,10 +270,9 @@ class Session:
             self.failures.append(f"backlog: {tally}")
 
     def _measure_spark(self) -> None:
-        """The rates are printed as they come: they are rows, not messages of a client, and stand in no table."""
         count = self.known.count or spark_load.ROWS // (10 if self.known.quick else 1)
         self._say(f"spark, {count:,} messages of {spark_load.SIZE} bytes, local[2]")
-        spark_load.run(self.folder, count, self._say)
+        self.spark = spark_load.run(self.folder, count, self.known.runs, self._say)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

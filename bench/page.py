@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench.results import BUSY_CLIENT, NOISY, Results, Row
 from bench.scaling import Scaling
+from bench.spark_figures import BESIDE_HEADS, STEP_HEADS, SparkFigures
 from bench.stats import median_of
 from bench.wire import BenchError
 
@@ -33,6 +34,8 @@ def figures(results: Results, charts: Sequence[Path], folder: Path) -> str:
     if results.scaling:
         parts += ["### How it grows", *_scaling(results.scaling)]
     parts += [_image(path, folder) for path in charts if not path.stem.startswith(("rates", "cpu"))]
+    if results.spark:
+        parts += ["### Spark", *_spark(results.spark)]
     if results.footprint:
         rows = [(key.replace("_", " "), f"{value:,.2f}") for key, value in results.footprint.items()]
         parts += ["### When nothing happens", _table(["", ""], rows)]
@@ -43,10 +46,11 @@ def _environment(results: Results) -> Iterator[str]:
     known = results.environment
     rows = [*results.rows, *(row for one in results.peers for pair in one.pairs() for row in pair)]
     noise = median_of(row.other_cpu_share for row in rows)
+    others = "" if noise is None else f" In the middle run other programs used {noise:.0%} of the machine."
     yield (
         f"Measured {datetime.now(UTC):%Y-%m-%d}: Python {known['python']}, {known['cores']} cores, "
         f"{known['memory_gib']} GiB, kernel {known['kernel']}, {known['file_system']}; load before "
-        f"{known['load_before']:.1f}. In the middle run other programs used {noise or 0:.0%} of the machine."
+        f"{known['load_before']:.1f}.{others}"
     )
     checked = results.tally
     verdict = "all arrived once, whole and in order" if checked.clean else f"not clean: {checked}"
@@ -125,6 +129,17 @@ def _scaling(scaling: Scaling) -> Iterator[str]:
             f"messages in the middle second, {min(scaling.churn):,} in the slowest; its directory held at most "
             f"{scaling.churn_bytes:,} bytes."
         )
+
+
+def _spark(found: SparkFigures) -> Iterator[str]:
+    yield (
+        f"{found.rows:,} messages of 100 bytes; Java, Python and the server on the same cores. "
+        "Cold: the first of its kind, while Java still compiles. Memory is the server's."
+    )
+    yield _table(STEP_HEADS, found.step_cells())
+    if found.beside:
+        yield "An ordinary STOMP producer and consumer on another queue of the same server, while Spark runs one task:"
+        yield _table(BESIDE_HEADS, found.beside_cells())
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

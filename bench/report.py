@@ -14,7 +14,11 @@ from bench.check import Tally
 from bench.disk import Limit
 from bench.results import BUSY_CLIENT, NOISY, Pairing, Results, Row
 from bench.scaling import Scaling
+from bench.spark_figures import BESIDE_HEADS, STEP_HEADS, SparkFigures
 from bench.stats import Percentiles
+
+TEXTS = {"workload", "file", STEP_HEADS[0], BESIDE_HEADS[0]}
+"""Columns that hold no numbers."""
 
 
 def show(console: Console, results: Results) -> None:
@@ -31,6 +35,8 @@ def show(console: Console, results: Results) -> None:
         _show_footprint(console, results.footprint)
     if results.scaling:
         _show_scaling(console, results.scaling)
+    if results.spark:
+        _show_spark(console, results.spark)
     if results.backlog:
         _show_backlog(console, results.backlog)
     _show_notes(console, results)
@@ -219,6 +225,17 @@ def _show_scaling(console: Console, scaling: Scaling) -> None:
         console.print(f"  {rates}; most on disk {scaling.churn_bytes:,} of {scaling.churn_cap:,} bytes")
 
 
+def _show_spark(console: Console, found: SparkFigures) -> None:
+    steps = _table(f"Spark, {found.rows:,} messages of 100 bytes", *STEP_HEADS)
+    for cells in found.step_cells():
+        steps.add_row(*cells)
+    console.print(steps)
+    beside = _table("an ordinary producer and consumer of another queue, while Spark runs one task", *BESIDE_HEADS)
+    for cells in found.beside_cells():
+        beside.add_row(*cells)
+    console.print(beside)
+
+
 def _show_backlog(console: Console, backlog: dict[str, Any]) -> None:
     table = Table(title="backlog", title_justify="left", show_header=False)
     for key, value in backlog.items():
@@ -258,7 +275,7 @@ def write_json(path: Path, results: Results) -> None:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("workload", "file") else "right")
+        table.add_column(column, justify="left" if column in TEXTS else "right")
     return table
 
 

@@ -11,6 +11,7 @@ from bench.check import Tally
 from bench.disk import Limit
 from bench.measure import Measurement
 from bench.scaling import Scaling
+from bench.spark_figures import SparkFigures
 from bench.stats import Percentiles, median_of
 
 BUSY_CLIENT = 0.8
@@ -118,16 +119,18 @@ class Results:
     environment: dict[str, Any]
     footprint: dict[str, float] = field(default_factory=dict)
     scaling: Scaling | None = None
+    spark: SparkFigures | None = None
 
     @property
     def tally(self) -> Tally:
         beside = [row for pairing in self.peers for row in pairing.ours]
-        return sum((row.tally for row in [*self.rows, *beside]), Tally())
+        return sum((row.tally for row in [*self.rows, *beside]), self.spark.tally if self.spark else Tally())
 
     @property
     def clean(self) -> bool:
         beside = [row for pairing in self.peers for row in pairing.ours]
-        return not self.failures and all(row.tally.clean for row in [*self.rows, *self.ceilings, *beside])
+        ours = all(row.tally.clean for row in [*self.rows, *self.ceilings, *beside])
+        return not self.failures and ours and (self.spark is None or self.spark.tally.clean)
 
     def ceiling(self, row: Row) -> Row | None:
         return next((one for one in self.ceilings if (one.workload, one.size) == (row.workload, row.size)), None)

@@ -1,17 +1,24 @@
-"""The pipeline: how fast Spark reads a queue, streams it to Parquet, and writes one. Checks every count.
+"""The pipeline: how fast Spark reads a queue, streams it to Parquet, and writes one, and what that does to the server.
 
 It needs the extra `spark` and Java, so it runs only when asked for (`--workload spark`). Queues are filled through
-staged transactions, which is the fastest way in.
+staged transactions, which is the fastest way in. All counts are checked, outside of what is timed.
 """
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.server import Server, curbstone_command
+from bench import spark_beside
+from bench.family import cpu_seconds_of_family
+from bench.measure import Target
+from bench.server import Control, Server, curbstone_command, machine_seconds
+from bench.spark_figures import Run, SparkFigures
+from bench.stomp_load import Account
 from bench.wire import BenchError
 
 ROWS = 1_000_000
@@ -19,9 +26,11 @@ SIZE = 100
 QUEUE, TARGET = "default/bench", "default/written"
 LOCAL = {"spark.sql.shuffle.partitions": "2"}
 
+Say = Callable[[str], None]
 
-def run(folder: Path, count: int, say: Callable[[str], None]) -> dict[str, float]:
-    """Return rows per second of each kind; raise BenchError where a count is wrong or Spark is missing."""
+
+def run(folder: Path, count: int, runs: int, say: Say) -> SparkFigures:
+    """Measure everything; raise BenchError where a count is wrong or Spark is missing."""
     from curbstone.spark.failure import PipelineError
     from curbstone.spark.session import session
 
@@ -32,70 +41,137 @@ def run(folder: Path, count: int, say: Callable[[str], None]) -> dict[str, float
         raise BenchError(f"not enough room in {folder} for {count:,} messages twice")
     staged = f"--max-staged={count * (SIZE + 100)}"
     server = Server(curbstone_command(folder / "spark", cap, [staged]), folder / "spark.log")
+    figures = SparkFigures(count)
     try:
         with session("bench", more=LOCAL) as spark:
-            return _Bench(spark, f"http://{server.http[0]}:{server.http[1]}", folder, count, say).run()
+            pipeline = Pipeline(spark, server, folder, count)
+            _steps(pipeline, figures, runs, say)
+            target = Target("curbstone", server, Account(server.stomp), server.http)
+            for beside in spark_beside.measure(pipeline, target, runs, say):
+                figures.beside.append(beside)
     except (PipelineError, ImportError) as error:
         raise BenchError(str(error)) from error
     finally:
         server.stop()
+    return figures
 
 
-class _Bench:
-    def __init__(self, spark: Any, url: str, folder: Path, count: int, say: Callable[[str], None]) -> None:
-        self._spark = spark
-        self._url = url
-        self._folder = folder
-        self._count = count
-        self._say = say
-        self._figures: dict[str, float] = {}
+class Pipeline:
+    """A Spark session, a server, and what can be done with both; by the data source's defaults if not told else."""
 
-    def run(self) -> dict[str, float]:
-        from curbstone.spark.server import Address, Secret, Server, queue_path
+    def __init__(self, spark: Any, server: Server, folder: Path, count: int) -> None:
+        assert server.http
+        self.spark = spark
+        self.server = server
+        self.folder = folder
+        self.count = count
+        self._control = Control(server.http)
+        self._url = f"http://{server.http[0]}:{server.http[1]}"
+        self._control.declare(QUEUE)
 
-        server = Server(Address(self._url, Secret("")))
-        for queue in (QUEUE, TARGET):
-            server.call("PUT", queue_path(queue))
-        server.close()
+    @property
+    def java_pid(self) -> int:
+        """The parent of everything of Spark's but this process."""
+        return int(self.spark.sparkContext._gateway.proc.pid)
+
+    def rows(self, partitions: int) -> Any:
+        """As many rows as the queue gets, with columns that can be written."""
         body = f"rpad(cast(id AS STRING), {SIZE}, 'x') AS body"
-        rows = self._spark.range(self._count, numPartitions=4).selectExpr(body, "'text/plain' AS content_type")
-        self._timed("write, cold", lambda: self._write(rows, QUEUE))
-        self._check("read, cold", lambda: self._read(QUEUE).count())
-        for _ in range(3):
-            self._check("read", lambda: self._read(QUEUE).count())
-        self._check("read, all columns into Java", lambda: self._noop(self._read(QUEUE)))
-        self._check("stream to Parquet", self._stream)
-        self._timed("write", lambda: self._write(rows, TARGET))
-        self._check("read back", lambda: self._read(TARGET).select("body").distinct().count())
-        return self._figures
+        return self.spark.range(self.count, numPartitions=partitions).selectExpr(body, "'text/plain' AS content_type")
 
-    def _read(self, queue: str) -> Any:
-        return self._spark.read.format("curbstone").options(url=self._url, queue=queue).load()
+    def write(self, queue: str) -> None:
+        self.rows(4).write.format("curbstone").options(url=self._url, queue=queue).mode("append").save()
 
-    def _noop(self, rows: Any) -> int:
-        rows.write.format("noop").mode("overwrite").save()
-        return self._count
+    def read(self, queue: str = QUEUE, **options: Any) -> Any:
+        return self.spark.read.format("curbstone").options(url=self._url, queue=queue, **options).load()
 
-    def _write(self, rows: Any, queue: str) -> None:
-        rows.write.format("curbstone").options(url=self._url, queue=queue).mode("append").save()
+    def noop(self) -> None:
+        """Read every column of every row into Java."""
+        self.read().write.format("noop").mode("overwrite").save()
 
-    def _stream(self) -> int:
-        options = {"url": self._url, "queue": QUEUE, "groupId": "bench", "maxOffsetsPerTrigger": 200_000}
-        stream = self._spark.readStream.format("curbstone").options(**options).load()
-        target = str(self._folder / "parquet")
-        writer = stream.writeStream.format("parquet").option("checkpointLocation", str(self._folder / "checkpoint"))
-        writer.option("path", target).trigger(availableNow=True).start().awaitTermination()
-        return int(self._spark.read.parquet(target).select("seq").distinct().count())
+    @contextlib.contextmanager
+    def queue(self, name: str) -> Iterator[None]:
+        """A queue that is gone again afterwards."""
+        self._control.declare(name)
+        try:
+            yield
+        finally:
+            self._control.delete(name)
 
-    def _timed(self, name: str, step: Callable[[], Any]) -> Any:
-        started = time.monotonic()
-        result = step()
-        rate = self._count / (time.monotonic() - started)
-        self._figures[name] = max(rate, self._figures.get(name, 0))
-        self._say(f"  {name:<28}{rate:>12,.0f} rows/s")
+    @contextlib.contextmanager
+    def group(self) -> Iterator[str]:
+        """A group of the queue that is gone again afterwards."""
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        try:
+            yield name
+        finally:
+            project, _, queue = QUEUE.partition("/")
+            self._control.expect(204, "DELETE", f"/v2/{project}/queues/{queue}/groups/{name}")
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[Path]:
+        """A folder that is gone again afterwards."""
+        folder = self.folder / uuid.uuid4().hex[:8]
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def stream(self, group: str, folder: Path, **options: Any) -> None:
+        """Stream all that the queue holds to Parquet files in `folder`/rows."""
+        source = self.spark.readStream.format("curbstone")
+        stream = source.options(url=self._url, queue=QUEUE, groupId=group, **options).load()
+        writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+        writer.option("path", str(folder / "rows")).trigger(availableNow=True).start().awaitTermination()
+
+
+def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> None:
+    """Each step alone. The first of a kind is named cold: Java compiles then what it runs later."""
+
+    def timed(name: str, step: Callable[[], Any]) -> Any:
+        result, found = _timed(pipeline, name, step)
+        figures.runs.append(found)
+        say(
+            f"  {name:<28}{found.rows / found.seconds:>12,.0f} rows/s, server RSS {found.rss_before / 1e6:.0f} MB, "
+            f"most {found.rss_most / 1e6:.0f}, then {found.rss_after / 1e6:.0f}"
+        )
         return result
 
-    def _check(self, name: str, step: Callable[[], int]) -> None:
-        found = self._timed(name, step)
-        if found != self._count:
-            raise BenchError(f"{name}: {found:,} rows of {self._count:,}")
+    def checked(name: str, found: int) -> None:
+        if found != pipeline.count:
+            raise BenchError(f"{name}: {found:,} rows of {pipeline.count:,}")
+
+    def streamed(name: str) -> None:
+        with pipeline.group() as group, pipeline.place() as folder:
+            timed(name, lambda: pipeline.stream(group, folder))
+            rows = pipeline.spark.read.parquet(str(folder / "rows"))
+            checked(name, rows.select("seq").distinct().count())
+
+    timed("write, cold", lambda: pipeline.write(QUEUE))
+    checked("read, cold", timed("read, cold", lambda: pipeline.read().count()))
+    for _ in range(runs):
+        checked("read", timed("read", lambda: pipeline.read().count()))
+    for _ in range(runs):
+        timed("read, all columns into Java", pipeline.noop)
+    streamed("stream to Parquet, cold")
+    for _ in range(runs):
+        streamed("stream to Parquet")
+    for _ in range(runs):
+        with pipeline.queue(TARGET):
+            timed("write", lambda: pipeline.write(TARGET))
+            checked("what was written", pipeline.read(TARGET).select("body").distinct().count())
+
+
+def _timed(pipeline: Pipeline, name: str, step: Callable[[], Any]) -> tuple[Any, Run]:
+    server, java = pipeline.server, pipeline.java_pid
+    rss_before = server.rss()
+    server.forget_peak()
+    server_s, machine_s, spark_s = server.cpu_s(), machine_seconds(), cpu_seconds_of_family(java)
+    started = time.monotonic()
+    result = step()
+    seconds = time.monotonic() - started
+    server_s, machine_s = server.cpu_s() - server_s, machine_seconds() - machine_s
+    spark_s = cpu_seconds_of_family(java) - spark_s
+    other_s = max(0.0, machine_s - server_s - spark_s)
+    found = Run(name, pipeline.count, seconds, spark_s, server_s, other_s, rss_before, server.peak_rss(), server.rss())
+    return result, found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -80,6 +81,12 @@ def _tries(page: Page) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), len(page), [None, pa.py_buffer(numbers)])
 
 
+@lru_cache(maxsize=8)
+def _every_third(start: int, stop: int) -> pa.Array:
+    """Return start, start + 3 … below `stop`; pages are mostly of one size."""
+    return int64(array("q", range(start, stop, 3)))
+
+
 class _Pieces:
     """A page seen as one binary array: header block, body, what lies between, header block, body …"""
 
@@ -99,7 +106,7 @@ class _Pieces:
         return self._blocks()[1]
 
     def _column(self, place: int) -> pa.Array:
-        return self._all.take(int64(array("q", range(place, 3 * self._count, 3))))
+        return self._all.take(_every_third(place, 3 * self._count))
 
     def _blocks(self) -> tuple[pa.Array, pa.Array]:
         """Content types and headers; a block that many messages share is read once."""

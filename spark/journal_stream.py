@@ -1,8 +1,8 @@
 """Reading the journal as a stream. An offset is `{queue: {"position": n, "epoch": …}}`.
 
-Positions are opaque and grow, so where a batch ends is found by asking for its page and looking only at where the
-next begins; the task then gets the same page again. Nothing is acked: a journal is there as long as the log's
-segments are, whoever reads it.
+Positions are opaque and grow, so where a batch ends is found by asking for its page. The page then goes to the task
+with its range; only after a restart, when the batch is known from the checkpoint alone, does the task ask for it.
+Nothing is acked: a journal is there as long as the log's segments are, whoever reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from curbstone.spark.columns import Columns
 from curbstone.spark.failure import Refused
 from curbstone.spark.frames import read_events
 from curbstone.spark.options import ReadOptions
-from curbstone.spark.reading import Range, data_loss, read_journal
+from curbstone.spark.reading import Fetched, Range, data_loss, read_journal
 from curbstone.spark.server import Server
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._server = Server(options.address)
         self._until_ms: int | None = None
+        self._fetched: dict[str, Fetched] = {}
 
     def initialOffset(self) -> Offset:
         start = self._options.start
@@ -64,11 +65,19 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Range]:
         pairs = [(queue, start.get(queue, {}).get("position", 0), at["position"]) for queue, at in end.items()]
-        strict = self._options.fail_on_loss
-        return [Range(queue, "", low, high, strict=strict and low > 0) for queue, low, high in pairs if low < high]
+        return [self._range(queue, low, high) for queue, low, high in pairs if low < high]
 
     def read(self, partition: Range) -> Iterator[pa.RecordBatch]:
         return read_journal(partition, self._options, self._columns)
+
+    def stop(self) -> None:
+        self._server.close()
+
+    def _range(self, queue: str, low: int, high: int) -> Range:
+        known = self._fetched.pop(queue, None)
+        if known and (known.low, known.high) == (low, high):
+            return known
+        return Range(queue, "", low, high, strict=self._options.fail_on_loss and low > 0)
 
     def _next(self, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
         """Return where the batch that starts at `at` ends."""
@@ -88,4 +97,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             events = read_events(reply.body)
             if not events or events[0].time_ms > self._until_ms:
                 return at
-        return {**at, "position": max(at["position"], reply.number("Next-Offset"))}
+        following = max(at["position"], reply.number("Next-Offset"))
+        if following > at["position"]:
+            epoch = reply.headers.get("X-Curbstone-Epoch", "")
+            self._fetched[queue] = Fetched(queue, epoch, at["position"], following, page=reply.body)
+        return {**at, "position": following}

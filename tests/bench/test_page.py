@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench import page
+from bench.check import Tally
+from bench.spark_figures import ALONE, APART, Beside, Run, SparkFigures
 from bench.wire import BenchError
 from tests.bench.test_charts import results
 
@@ -29,3 +31,22 @@ def test_a_page_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no place for figures"):
         page.fill(path, results(), [])
     assert path.read_text() == "nothing here"
+
+
+def test_spark_comes_with_its_memory_and_what_it_leaves_to_consumers(tmp_path: Path) -> None:
+    runs = [Run("read", 1000, seconds, 0.002, 0.001, 0.0, 50_000_000, 60_000_000, 55_000_000) for seconds in (1, 2, 4)]
+    rates = {ALONE: 1000.0, APART: 800.0, "a read": 600.0}
+    beside = [Beside(load, rate, 10.0, 1.0, 0.5, 0.25, Tally(100)) for load, rate in rates.items()]
+    found = results()
+    found.spark = SparkFigures(1000, runs, beside)
+    text = page.figures(found, [], tmp_path)
+    assert "| read | 500 | 250 – 1,000 | 2.00 | 1.00 | 50 | 60 | 55 | 0% |" in text
+    assert "| a read | 600 | 60% | 75% | 1.00 | 0.50 | 10.0 | 0.25 |" in text
+    assert found.tally.received == found.spark.tally.received + sum(row.tally.received for row in found.rows) + 200
+
+
+def test_a_message_that_consumers_lost_beside_spark_is_not_clean() -> None:
+    found = results()
+    assert found.clean
+    found.spark = SparkFigures(1, [], [Beside(ALONE, 1.0, 1.0, 0.0, 0.5, 0.0, Tally(99, lost=1))])
+    assert not found.clean

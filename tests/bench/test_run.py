@@ -42,6 +42,11 @@ def test_all_workloads_and_the_limit_run_when_none_are_named() -> None:
     assert parse([]).names == {*NAMES, "disk", "ceiling", "footprint"}
 
 
+def test_what_all_leaves_out_can_be_named_beside_it() -> None:
+    assert parse(["--workload", "all,spark"]).names == parse(["--workload", "all"]).names | {"spark"}
+    assert parse(["--workload", "all,spark"]).alone
+
+
 @pytest.mark.parametrize("arguments", [["--workload", "sned"], ["--size", "8"], ["--count", "0"], ["--peers", "kafka"]])
 def test_a_bad_argument_is_refused_before_anything_starts(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):

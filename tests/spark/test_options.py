@@ -65,6 +65,14 @@ def test_ranges_are_cut_in_order_and_no_larger_than_wanted() -> None:
     ]
 
 
+def test_few_rows_are_one_task_and_many_four_or_more_where_nobody_says() -> None:
+    options = read_options({"queue": "a"})
+    sizes = (10, 199_999, 250_000, 400_000, 1_000_000, 2_000_000)
+    assert [len(split([Range("a", "e", 1, 1 + rows)], options)) for rows in sizes] == [1, 1, 2, 4, 4, 8]
+    asked = read_options({"queue": "a", "minPartitions": "1"})
+    assert len(split([Range("a", "e", 1, 250_001)], asked)) == 1
+
+
 def test_a_batch_is_shared_in_proportion() -> None:
     assert shares({"a": 5, "b": 0}, 10) == {"a": 5, "b": 0}
     assert shares({"a": 900, "b": 100}, 100) == {"a": 90, "b": 10}
