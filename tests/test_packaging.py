@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
-import venv
 import zipfile
 from collections.abc import Sequence
 from importlib.metadata import distribution
@@ -15,60 +12,21 @@ from pathlib import Path
 import pytest
 
 from curbstone import __version__
-
-ROOT = Path(__file__).resolve().parent.parent
-NOT_SOURCE = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "curbstone-data", "htmlcov")
-
-
-def run(*command: object, cwd: Path) -> str:
-    """Run a command outside the checkout and return its output; show its stderr if it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def copy_of_the_checkout(work: Path, *, links: bool) -> Path:
-    """Copy the checkout, with or without the links in curbstone/."""
-    source = work / "source"
-    shutil.copytree(ROOT, source, symlinks=True, ignore=NOT_SOURCE)
-    if not links:
-        for path in (source / "curbstone").iterdir():
-            if path.is_symlink():
-                path.unlink()
-    return source
-
-
-def build(source: Path, work: Path) -> Path:
-    """Build a wheel from a directory or a source distribution, and return it."""
-    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", work)
-    run(sys.executable, "-m", "pip", "wheel", *options, source, cwd=work)
-    (wheel,) = work.glob("*.whl")
-    return wheel
+from tests.wheel import ROOT, build, copy_of_the_checkout, install, new_environment, run
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("wheel")
-    return build(copy_of_the_checkout(work, links=True), work)
+    return build(copy_of_the_checkout(work), work)
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
-    """Return the interpreter of a new environment with stomp.py and, installed after it, the wheel.
-
-    Nothing comes from a network: stomp.py is copied from where the tests run, and the other
-    dependencies are found there by a path entry (which does not reach the editable install).
-    """
-    home = tmp_path_factory.mktemp("environment")
-    venv.create(home / "venv", with_pip=False)
-    interpreter = home / "venv" / "bin" / "python"
-    site = Path(run(interpreter, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip())
+    """Return the interpreter of a new environment with stomp.py, copied, and, installed after it, the wheel."""
+    interpreter, site = new_environment(tmp_path_factory.mktemp("environment"))
     copy_distribution("stomp.py", site)
-    here = Path(str(distribution("typer").locate_file("")))
-    (site / "dependencies.pth").write_text(f"{here}\n")
-    install = ("-m", "pip", "--python", interpreter, "install", "--quiet", "--no-deps", "--no-index", wheel)
-    run(sys.executable, *install, cwd=home)
+    install(wheel, interpreter)
     return interpreter
 
 
@@ -115,7 +73,7 @@ def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: P
 
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     program = "import setuptools.build_meta as backend; backend.build_sdist('..')"
-    run(sys.executable, "-c", program, cwd=copy_of_the_checkout(tmp_path, links=True))
+    run(sys.executable, "-c", program, cwd=copy_of_the_checkout(tmp_path))
     (source,) = tmp_path.glob("*.tar.gz")
     assert sorted(contents(build(source, tmp_path))) == sorted(contents(wheel))
 
