@@ -9,7 +9,8 @@ protocol has such a thing, and a text for people that names the rule broken::
     ├── NoSuchGroup         404  the group is not declared
     ├── NoSuchTransaction   404  nothing is staged under the id, or not this part
     ├── Conflict            409  an option contradicts what the queue holds
-    │   └── AlreadyCommitted     the staged transaction has been committed
+    │   ├── AlreadyCommitted     the staged transaction has been committed
+    │   └── OtherReader          another program reads as the same group
     ├── KeyReused           422  an idempotency key came back with other content
     ├── StaleDelivery       410  the delivery ended before it was settled
     ├── Gone                410  what is asked for is no longer in the log
@@ -66,6 +67,12 @@ class Conflict(CurbstoneError):
 
 class AlreadyCommitted(Conflict):
     """The staged transaction has been committed: nothing can be added to it, and it can't be dropped."""
+
+
+class OtherReader(Conflict):
+    """Another program reads as the same group: what is acked by one, the other would miss."""
+
+    members = {"other_reader": True}
 
 
 class KeyReused(CurbstoneError):

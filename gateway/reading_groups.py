@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from curbstone.core.broker import Broker
 
 ON_FULL = ("hold", "skip")
-_FIELDS = {"put": ("start", "on_full"), "ack": ("upTo", "epoch")}
+_FIELDS = {"put": ("start", "on_full"), "ack": ("upTo", "epoch", "reader")}
+_READER = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 class ReadingGroups:
@@ -75,8 +77,9 @@ class ReadingGroups:
         if not isinstance(epoch, str):
             raise BadRequest("bad epoch: it must be a string")
         queue.reading.check_epoch(epoch)
+        reader = _reader_of(fields["reader"]) if "reader" in fields else ""
         info: GroupInfo
-        _, info = await answer(partial(queue.reading.ack_to, name, seq))
+        _, info = await answer(partial(queue.reading.ack_to, name, seq, reader=reader))
         await reply_json(send, _json(info))
 
 
@@ -98,6 +101,12 @@ def _skips_of(value: object) -> bool:
     if value not in ON_FULL:
         raise BadRequest(f"bad on_full {str(value)[:80]!r}: {' or '.join(ON_FULL)}")
     return value == "skip"
+
+
+def _reader_of(value: object) -> str:
+    if not isinstance(value, str) or not _READER.fullmatch(value):
+        raise BadRequest("bad reader: 1 to 64 of A-Z a-z 0-9 . _ : -")
+    return value
 
 
 def _start_of(value: object) -> Start:

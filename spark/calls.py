@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from curbstone.spark.failure import PipelineError, Refused
+from curbstone.spark.failure import PipelineError, Refused, TwoReaders
 from curbstone.spark.frames import BATCHES, JOURNAL
 from curbstone.spark.server import Reply, Server, checked_name, queue_path
 
@@ -62,9 +62,19 @@ def group(server: Server, queue: str, name: str) -> Group:
     return _group(server.json("GET", _group_path(queue, name)))
 
 
-def ack(server: Server, queue: str, name: str, up_to: int, epoch: str) -> None:
-    """Say that the group is done with everything up to and including seq `up_to`."""
-    server.json("POST", f"{_group_path(queue, name)}/ack", value={"upTo": up_to, "epoch": epoch})
+def ack(server: Server, queue: str, name: str, up_to: int, epoch: str, reader: str) -> None:
+    """Say that the group is done with everything up to and including seq `up_to`; raise TwoReaders.
+
+    `reader` is this query's own id, by which the server notices another one that reads through the group.
+    """
+    try:
+        server.json("POST", f"{_group_path(queue, name)}/ack", value={"upTo": up_to, "epoch": epoch, "reader": reader})
+    except Refused as refused:
+        if refused.status == CONFLICT and refused.members.get("other_reader"):
+            why = str(refused).removeprefix("curbstone: ")
+            advice = "two queries need two groupIds; one that has fallen behind, a new checkpoint"
+            raise TwoReaders(f"{queue} group={name}: {why}; {advice}") from None
+        raise
 
 
 def browse(server: Server, queue: str, query: dict[str, Any]) -> Reply:

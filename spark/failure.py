@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_MARK = re.compile(r"(?:PipelineError|Refused|DataLoss|Unreachable): (curbstone: [^\n]*)")
+_MARK = re.compile(r"(?:PipelineError|Refused|DataLoss|TwoReaders|Unreachable): (curbstone: [^\n]*)")
 
 
 class PipelineError(Exception):
@@ -33,6 +33,10 @@ class Unreachable(PipelineError):
 
 class DataLoss(PipelineError):
     """Messages that were to be read are gone; the text says which."""
+
+
+class TwoReaders(PipelineError):
+    """Another query reads through the same group: each would miss what the other is done with."""
 
 
 def last_line(error: BaseException) -> str:

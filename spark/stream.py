@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from curbstone.spark import calls
 from curbstone.spark.batch import queues_of
 from curbstone.spark.columns import Columns
-from curbstone.spark.failure import PipelineError
+from curbstone.spark.failure import PipelineError, TwoReaders
 from curbstone.spark.options import EARLIEST, GROUP, ReadOptions
 from curbstone.spark.reading import Range, data_loss, read_messages, split
 from curbstone.spark.server import Server
@@ -47,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._server = Server(options.address)
+        self._reader = uuid.uuid4().hex
         self._initial: Offset | None = None
         self._target: dict[str, int] | None = None
         self._seen: Offset | None = None
@@ -190,7 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the ack
 
     def _ack(self, offset: Mapping[str, Mapping[str, Any]]) -> None:
-        """Tell the server what this query is done with. What fails now is said again with the next batch."""
+        """Tell the server what this query is done with; raise TwoReaders. What fails now is said again later."""
         if not self._options.group:
             return
         for queue, at in offset.items():
@@ -198,8 +200,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if up_to < 1 or known == (at["epoch"], up_to):
                 continue
             try:
-                calls.ack(self._server, queue, self._options.group, up_to, at["epoch"])
+                calls.ack(self._server, queue, self._options.group, up_to, at["epoch"], self._reader)
                 self._acked[queue] = (at["epoch"], up_to)
+            except TwoReaders:
+                raise
             except PipelineError as error:
                 log.warning("curbstone: %s: ack of %d: %s", queue, up_to, error)
 

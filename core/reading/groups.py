@@ -17,6 +17,7 @@ from curbstone.core.notes.losses import Loss, Losses
 from curbstone.core.pending.pending import release_bytes
 from curbstone.core.pending.runs import Run, ranges_of
 from curbstone.core.reading.arrivals import find_time
+from curbstone.core.reading.readers import Readers
 from curbstone.core.reading.skipping import Skipping
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class ReadingGroups:
         """Everything below this seq is there or never will be: one past the last committed."""
         self.losses = Losses(queue)
         self._skipping = Skipping(queue)
+        self._readers: dict[str, Readers] = {}
 
     # --- looking
 
@@ -191,6 +193,7 @@ class ReadingGroups:
             # What it does not see is settled for it; so it is entitled to everything but what names others.
             start = self.next if first == self.next else 1
             meta = queue.meta.with_group(name, start, queue.log.next_batch, skips=bool(skips))
+            self._readers.pop(name, None)
             queue.broker.store(queue, meta, stored)
         except CurbstoneError as refusal:
             stored(refusal)
@@ -236,10 +239,11 @@ class ReadingGroups:
 
     # --- being done
 
-    def ack_to(self, name: str, seq: int, on_done: Informed) -> None:
+    def ack_to(self, name: str, seq: int, on_done: Informed, reader: str = "") -> None:
         """Settle everything of a group up to and with `seq`; `on_done` when it is on disk.
 
-        Raise NoSuchGroup, and BadRequest for a seq that is not there yet.
+        Raise NoSuchGroup, BadRequest for a seq that is not there yet, and OtherReader where `reader`, if it is
+        given, does not have the group.
         """
         queue = self._queue
         group = self.declared(name)
@@ -249,6 +253,8 @@ class ReadingGroups:
         if refusal is not None:
             queue.host.call_soon(lambda: on_done(refusal, None))
             return
+        if reader:
+            self._readers.setdefault(name, Readers()).ack(name, reader, seq)
         position = group.first_pending(self.next)
         if seq >= position:
             queue.stats.acked += queue.pending.clear_below(group, seq + 1)

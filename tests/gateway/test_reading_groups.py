@@ -89,6 +89,26 @@ async def test_a_bad_ack_is_refused(gateway: Running, body: dict[str, object], s
     assert (await gateway.http.post(GROUP + "/ack", json=body)).status_code == status
 
 
+async def test_of_two_readers_of_a_group_the_one_that_came_last_has_it(gateway: Running) -> None:
+    await gateway.publish("a", "b", "c")
+    await declared(gateway)
+
+    async def ack(reader: str, up_to: int) -> int:
+        reply = await gateway.http.post(GROUP + "/ack", json={"upTo": up_to, "reader": reader})
+        assert reply.status_code == 200 or reply.json()["other_reader"] is True
+        return reply.status_code
+
+    assert [await ack("one", 1), await ack("one", 1), await ack("two", 1), await ack("two", 2)] == [200] * 4
+    assert await ack("one", 3) == 409, "it would ack for the other"
+    assert await ack("three", 1) == 409, "it would miss what the other is done with"
+    assert [await ack("two", 3), await ack("three", 3), await ack("two", 3)] == [200, 200, 409]
+    assert (await gateway.http.post(GROUP + "/ack", json={"upTo": 1, "reader": "a b"})).status_code == 400
+    assert (await gateway.http.post(GROUP + "/ack", json={"upTo": 1})).status_code == 200
+    await gateway.http.delete(GROUP)
+    await declared(gateway)
+    assert [await ack("two", 1), await ack("one", 1)] == [200, 200], "a group declared anew has had no reader"
+
+
 async def test_leases_of_a_group_are_stale_after_its_ack(gateway: Running) -> None:
     await gateway.publish("a")
     await declared(gateway)

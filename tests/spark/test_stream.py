@@ -89,6 +89,27 @@ def test_a_query_that_starts_at_latest_misses_nothing_behind_that(query: Query) 
     assert query.bodies() == numbered(20, 10)
 
 
+def test_a_second_query_of_the_same_group_ends_the_first(
+    query: Query, spark: Any, server: ServerProcess, tmp_path: Path
+) -> None:
+    call(query.url, "PUT", "/v2/shop/queues/orders/groups/lake")
+    publish(query.url, QUEUE, numbered(10))
+    first = query.start().start()
+    try:
+        _until(first, lambda: group_of(query.url, QUEUE, "lake")["position"] == 11)
+        other = Query(spark, server, tmp_path / "other")
+        publish(query.url, QUEUE, numbered(10, 10))
+        other.once()
+        publish(query.url, QUEUE, numbered(10, 20))
+        with pytest.raises(Exception) as caught:
+            first.awaitTermination(WAIT_S)
+    finally:
+        first.stop()
+    assert "group=lake: another reader has taken over" in last_line(caught.value)
+    other.once()
+    assert other.bodies()[-10:] == numbered(10, 20)
+
+
 def test_several_queues_share_a_batch(query: Query) -> None:
     make_queue(query.url, "shop/returns")
     publish(query.url, QUEUE, numbered(300))
