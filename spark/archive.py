@@ -38,11 +38,11 @@ class Archived:
     gaps: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        text = f"archived {self.messages:,} messages"
+        text = f"archived {jobs.counted(self.messages, 'message')}"
         if self.events:
-            text += f" and {self.events:,} events"
-        text += f" in {self.batches:,} batches"
-        return f"{text}; {len(self.gaps)} gaps, see _gaps" if self.gaps else text
+            text += f" and {jobs.counted(self.events, 'event')}"
+        text += f" in {jobs.counted(self.batches, 'batch')}"
+        return f"{text}; {jobs.counted(len(self.gaps), 'gap')}, see _gaps" if self.gaps else text
 
 
 def archive(

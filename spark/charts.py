@@ -1,5 +1,6 @@
 """Charts as SVG, made by hand: lines, areas and stacked bars over time. Pure text in, text out.
 
+A value belongs to a stretch of time and not to a moment, so a line has a step for each, and one value alone is seen.
 Colours come from the page's style sheet (classes `c0` to `c5`), so that a chart is right on light and on dark.
 Every point says on hover what it is, through SVG's own <title>.
 """
@@ -18,7 +19,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 24
 
 @dataclass(frozen=True)
 class Series:
-    """One line, area or stack of bars; `values` belong to the chart's moments, None where there is none."""
+    """One line, area or stack of bars; a value for each of the chart's moments, None where there is none."""
 
     name: str
     values: Sequence[float | None]
@@ -37,20 +38,20 @@ def short(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Return a time as people read it."""
+    """Return a time as people read it, in one line."""
     if value < 1000:
-        return f"{value:.3g} ms"
+        return f"{value:.3g}\u00a0ms"
     if value < 120_000:
-        return f"{value / 1000:.3g} s"
-    return f"{value / 60_000:.3g} min" if value < 7_200_000 else f"{value / 3_600_000:.3g} h"
+        return f"{value / 1000:.3g}\u00a0s"
+    return f"{value / 60_000:.3g}\u00a0min" if value < 7_200_000 else f"{value / 3_600_000:.3g}\u00a0h"
 
 
 def size(value: float) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes as people read it, in one line."""
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= limit:
-            return f"{value / limit:.3g} {unit}"
-    return f"{value:.0f} B"
+            return f"{value / limit:.3g}\u00a0{unit}"
+    return f"{value:.0f}\u00a0B"
 
 
 def ticks(most: float, wanted: int = 4) -> list[float]:
@@ -64,20 +65,17 @@ def ticks(most: float, wanted: int = 4) -> list[float]:
 
 
 class _Frame:
-    """The axes of a chart, and where a value lies between them."""
+    """The axes of a chart, and where a value lies between them; moments are evenly spaced, a step begins at each."""
 
     def __init__(self, moments: Sequence[datetime], most: float, label: Format) -> None:
         self.moments = moments
         self._ticks = ticks(most)
         self._label = label
-        self._start = moments[0].timestamp()
-        self._span = max(1.0, moments[-1].timestamp() - self._start)
+        self._days = (moments[-1] - moments[0]).days
+        self.step = (WIDTH - LEFT - RIGHT) / len(moments)
 
-    def x(self, index: int) -> float:
-        room = WIDTH - LEFT - RIGHT
-        if len(self.moments) == 1:
-            return LEFT + room / 2
-        return LEFT + room * (self.moments[index].timestamp() - self._start) / self._span
+    def x(self, index: float) -> float:
+        return LEFT + self.step * index
 
     def y(self, value: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self._ticks[-1])
@@ -91,16 +89,10 @@ class _Frame:
                 f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{self._label(tick)}</text>'
             )
         for index in _marks(len(self.moments)):
-            anchor = "middle" if 0 < index < len(self.moments) - 1 else ("start" if index == 0 else "end")
-            anchor = anchor if len(self.moments) > 1 else "middle"
-            text = self._time(index)
-            parts.append(
-                f'<text class="tick" x="{self.x(index):.1f}" y="{HEIGHT - 7}" text-anchor="{anchor}">{text}</text>'
-            )
+            text = self.moments[index].strftime("%d %b %H:%M" if self._days >= 2 else "%H:%M")
+            x = max(self.x(index), LEFT + 16)
+            parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 7}" text-anchor="middle">{text}</text>')
         return "".join(parts)
-
-    def _time(self, index: int) -> str:
-        return self.moments[index].strftime("%H:%M" if self._span < 2 * 86_400 else "%d %b %H:%M")
 
 
 def _marks(count: int) -> list[int]:
@@ -109,20 +101,21 @@ def _marks(count: int) -> list[int]:
 
 
 def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, *, area: bool = False) -> str:
-    """Return a chart of lines; with `area` what is below them is tinted."""
+    """Return a chart of lines with steps; with `area` what is below them is tinted."""
     most = max([value for one in series for value in one.values if value is not None], default=0.0)
     frame = _Frame(moments, most, label)
     parts = [frame.axes()]
     for one in series:
         for stretch in _stretches(one.values):
-            points = [(frame.x(index), frame.y(one.values[index] or 0.0)) for index in stretch]
+            ends = [(at, frame.y(one.values[index] or 0.0)) for index in stretch for at in (index, index + 1)]
+            points = [(frame.x(at), y) for at, y in ends]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            if area and len(points) > 1:
+            if area:
                 base = frame.y(0)
                 corners = f"{points[0][0]:.1f},{base:.1f} {path} {points[-1][0]:.1f},{base:.1f}"
                 parts.append(f'<polygon class="area c{one.colour}" points="{corners}"/>')
             parts.append(f'<polyline class="line c{one.colour}" points="{path}"/>')
-        parts += _dots(frame, one, label)
+        parts += _labels(frame, one, label)
     return _svg(parts, series)
 
 
@@ -130,7 +123,7 @@ def bars(moments: Sequence[datetime], series: Sequence[Series], label: Format) -
     """Return a chart of stacked bars."""
     sums = [sum(one.values[index] or 0.0 for one in series) for index in range(len(moments))]
     frame = _Frame(moments, max(sums, default=0.0), label)
-    width = max(1.0, min(18.0, 0.7 * (WIDTH - LEFT - RIGHT) / len(moments)))
+    width = max(1.0, min(40.0, 0.7 * frame.step))
     parts = [frame.axes()]
     for index in range(len(moments)):
         below = 0.0
@@ -139,7 +132,7 @@ def bars(moments: Sequence[datetime], series: Sequence[Series], label: Format) -
             if value <= 0:
                 continue
             top, bottom = frame.y(below + value), frame.y(below)
-            x = min(max(frame.x(index) - width / 2, LEFT), WIDTH - RIGHT - width)
+            x = frame.x(index + 0.5) - width / 2
             parts.append(
                 f'<rect class="bar c{one.colour}" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}"'
                 f' height="{max(0.5, bottom - top):.1f}">{_title(frame, one, index, label)}</rect>'
@@ -149,11 +142,11 @@ def bars(moments: Sequence[datetime], series: Sequence[Series], label: Format) -
 
 
 def spark(values: Sequence[float]) -> str:
-    """Return a line without axes for a cell of a table."""
-    values = values if len(values) > 1 else [*values, *values]
+    """Return a line with steps and without axes, for a cell of a table."""
     most = max(values, default=0.0) or 1.0
-    step = 118 / max(1, len(values) - 1)
-    points = " ".join(f"{1 + step * index:.1f},{23 - 20 * value / most:.1f}" for index, value in enumerate(values))
+    step = 118 / max(1, len(values))
+    ends = [(at, value) for index, value in enumerate(values) for at in (index, index + 1)]
+    points = " ".join(f"{1 + step * at:.1f},{23 - 20 * value / most:.1f}" for at, value in ends)
     return f'<svg class="spark" viewBox="0 0 120 26" role="img"><polyline class="line c0" points="{points}"/></svg>'
 
 
@@ -167,11 +160,10 @@ def _stretches(values: Sequence[float | None]) -> list[list[int]]:
     return [stretch for stretch in found if stretch]
 
 
-def _dots(frame: _Frame, one: Series, label: Format) -> list[str]:
-    """Points to hover over; they are seen where they are few, or where a line has only one."""
-    seen = "dot" if len(frame.moments) <= 40 else "dot quiet"
+def _labels(frame: _Frame, one: Series, label: Format) -> list[str]:
+    """Return points, seen when one hovers over them, that say what is there."""
     return [
-        f'<circle class="{seen} c{one.colour}" cx="{frame.x(index):.1f}" cy="{frame.y(value):.1f}" r="2.5">'
+        f'<circle class="dot c{one.colour}" cx="{frame.x(index + 0.5):.1f}" cy="{frame.y(value):.1f}" r="4">'
         f"{_title(frame, one, index, label)}</circle>"
         for index, value in enumerate(one.values)
         if value is not None

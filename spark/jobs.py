@@ -92,6 +92,12 @@ def stopping() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def counted(count: int, what: str) -> str:
+    """Return a number with what it counts: 1 batch, 2,000 messages; for words that take s or es."""
+    ending = "" if count == 1 else "es" if what.endswith("ch") else "s"
+    return f"{count:,} {what}{ending}"
+
+
 def say(text: str) -> None:
     """Show how far the work is, on a terminal only: one line that is overwritten."""
     if sys.stderr.isatty():

@@ -58,17 +58,26 @@ def _name(row: Minute) -> str:
 def _overview(places: Sequence[Sequence[Minute]]) -> str:
     rows = []
     for number, minutes in enumerate(places):
-        group = f" · {escape(minutes[0].group)}" if minutes[0].group else ""
+        group = f" · group {escape(minutes[0].group)}" if minutes[0].group else ""
         cells = [
             f'<a href="#q{number}">{_name(minutes[0])}{group}</a>',
-            charts.spark([float(row.published) for row in minutes]),
+            charts.spark([float(sum(row.published for row in rows)) for rows in _points(minutes)[2]]),
             *(f"{sum(getattr(row, name) for row in minutes):,}" for name in ("published", "settled", "retried")),
             f"{sum(row.rejected + row.expired for row in minutes):,}",
-            _worst(minutes, "p95_ms"),
+            _worst(minutes, "p99_ms"),
             f"{minutes[-1].backlog:,}",
         ]
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    heads = ("queue", "per minute", "published", "settled", "retried", "rejected, expired", "worst p95", "backlog")
+    heads = (
+        "queue",
+        "published over time",
+        "in all",
+        "settled",
+        "retried",
+        "rejected, expired",
+        "worst p99",
+        "backlog",
+    )
     head = "".join(f"<th>{text}</th>" for text in heads)
     return f'<div class="card scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
 

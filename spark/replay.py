@@ -161,7 +161,7 @@ def _job(known: argparse.Namespace) -> str:
         raise jobs.Wrong(str(error)) from None
     with session("curbstone replay", verbose=known.verbose) as spark:
         done = replay(spark, known.lake, known.name, options, wanted, dry_run=known.dry_run)
-    what = f"{done.messages:,} messages ({done.bytes:,} bytes) of {done.queues:,} queues"
+    what = f"{jobs.counted(done.messages, 'message')} ({done.bytes:,} bytes) of {jobs.counted(done.queues, 'queue')}"
     if known.dry_run:
         return f"would replay {what}"
     if done.repeated:

@@ -140,8 +140,9 @@ def _job(known: argparse.Namespace) -> str:
             until_ms=until,
             title=known.title,
         )
-    places = len({(row.project, row.queue) for row in rows})
-    return f"reported {len(rows):,} minutes of {places:,} queues: {known.out / PAGE}, {known.out / TABLE}"
+    minutes = jobs.counted(len({row.minute for row in rows}), "minute")
+    queues = jobs.counted(len({(row.project, row.queue) for row in rows}), "queue")
+    return f"reported {minutes} of {queues}: {known.out / PAGE}, {known.out / TABLE}"
 
 
 def main(given: Sequence[str] | None = None) -> int:
