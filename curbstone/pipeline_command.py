@@ -7,18 +7,14 @@ before one of them is asked for.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
 import typer
-
-from curbstone.failure import FAILED, CommandFailed
 
 JOBS = {
     "archive": "Archive queues to a lake of Parquet files; each message once, whatever is killed.",
     "report": "What happened in queues, per minute, as Parquet and as one HTML page.",
     "replay": "Publish messages of a lake again, in their order; the same name again does nothing.",
 }
-EXTRA = ("pyspark", "pyarrow")
 
 # All that follows the name of a job is the job's own, --help too.
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -44,8 +40,5 @@ for _name, _text in JOBS.items():
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    if missing := [module for module in EXTRA if importlib.util.find_spec(module) is None]:
-        reason = f"{' and '.join(missing)} not installed; the pipeline needs Spark: pip install 'curbstone[spark]'"
-        raise CommandFailed(reason, FAILED)
     code: int = importlib.import_module(f"curbstone.spark.{name}").main(arguments)
     return code

@@ -65,6 +65,8 @@ class Lake:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.spark = spark
         self.path = path.rstrip("/")
+        if not hasattr(spark, "_jvm"):
+            raise PipelineError("a lake needs Spark in this process; Spark Connect can read, write and stream queues")
         jvm: Any = spark.sparkContext._jvm
         self._path_of = jvm.org.apache.hadoop.fs.Path
         self._files = self._path_of(self.path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

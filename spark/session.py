@@ -65,8 +65,8 @@ def submitted() -> bool:
 
 def check_installed() -> None:
     """Raise PipelineError, in one line, where the extra or Java is missing; set up the environment for Java."""
-    if missing_packages():
-        raise PipelineError(EXTRA_MISSING)
+    if missing := missing_packages():
+        raise PipelineError(f"{' and '.join(missing)} not installed; {EXTRA_MISSING}")
     if submitted():
         return
     home = find_java()
@@ -78,11 +78,14 @@ def check_installed() -> None:
 
 
 def local_settings(folder: Path) -> dict[str, str]:
-    """Return the settings of a local session that keeps what it writes in `folder`."""
+    """Return the settings of a local session that keeps what it writes in `folder`; raise PipelineError."""
+    master = os.environ.get("CURBSTONE_SPARK_MASTER", "local[*]")
+    if not master.startswith("local"):
+        raise PipelineError(f"CURBSTONE_SPARK_MASTER={master!r}: local[…] only; spark-submit is for clusters")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     log4j = Path(__file__).with_name("log4j2.properties").resolve().as_uri()
     return {
-        "spark.master": os.environ.get("CURBSTONE_SPARK_MASTER", "local[*]"),
+        "spark.master": master,
         "spark.driver.memory": os.environ.get("CURBSTONE_SPARK_MEMORY", "1g"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
