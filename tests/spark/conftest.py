@@ -1,4 +1,4 @@
-"""One quiet Spark session for all tests here: two cores, half a gigabyte."""
+"""One quiet Spark session for all tests here, two cores and half a gigabyte, and one server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.spark.kit import LOCAL, missing, spark_environment
+from tests.server import ServerProcess
+from tests.spark.kit import LOCAL, call, missing, spark_environment
+
+PROJECTS = ("shop",)
+"""Where the tests here keep their queues."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,3 +39,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with session.session("tests", more=LOCAL) as opened:
         opened.sparkContext.setLogLevel("OFF")
         yield opened
+
+
+@pytest.fixture(scope="session")
+def lasting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The server of this process: it would take longer to start than most tests here."""
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as process:
+        yield process
+
+
+@pytest.fixture
+def server(lasting_server: ServerProcess) -> Iterator[ServerProcess]:
+    """A running server without queues. What it remembers of transactions stays, so their ids differ between tests."""
+    if lasting_server.process.poll() is not None:
+        lasting_server.restart()
+    yield lasting_server
+    if lasting_server.process.poll() is None:
+        for project in PROJECTS:
+            for queue in call(lasting_server.url, "GET", f"/v2/{project}/queues")["queues"]:
+                call(lasting_server.url, "DELETE", f"/v2/{project}/queues/{queue['name']}")

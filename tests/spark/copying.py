@@ -1,25 +1,30 @@
-"""A program that copies a queue into another as a stream, small batches at a time, until it is killed, or once.
+"""A program that archives a queue and copies it into another, small batches at a time, until it is killed, or once.
 
 It does not register the data source: Spark finds it by its name.
 
-python copying.py URL CHECKPOINT once|on
+python copying.py URL FOLDER once|on
 """
 
 from __future__ import annotations
 
 import sys
 
+from curbstone.spark.archive import archive
 from curbstone.spark.session import session
 from tests.spark.kit import LOCAL
 
+BATCH = {"maxOffsetsPerTrigger": "200"}
 
-def main(url: str, checkpoint: str, how: str) -> None:
+
+def main(url: str, folder: str, how: str) -> None:
+    once = how == "once"
     with session("copying", more=LOCAL, registered=False) as spark:
-        source = {"url": url, "queue": "shop/in", "groupId": "copying", "maxOffsetsPerTrigger": 100}
+        source = {"url": url, "queue": "shop/in", "groupId": "copying", **BATCH}
         stream = spark.readStream.format("curbstone").options(**source).load().select("body")
-        target = {"url": url, "queue": "shop/out", "checkpointLocation": checkpoint}
+        target = {"url": url, "queue": "shop/out", "checkpointLocation": f"{folder}/check"}
         writer = stream.writeStream.format("curbstone").options(**target)
-        query = (writer.trigger(availableNow=True) if how == "once" else writer).start()
+        query = (writer.trigger(availableNow=True) if once else writer).start()
+        archive(spark, f"{folder}/lake", {"url": url, "queues": "shop/in", **BATCH}, once=once, every_s=0)
         query.awaitTermination()
 
 

@@ -11,10 +11,13 @@ from typing import Any
 from curbstone.spark import session
 from tests.server import clean_environment
 
-# The compiler that is quick to start, and the collector that needs no threads: tests are short.
+# The compiler that is quick to start, the collector that needs no threads, and no Java code made for each query:
+# tests are short. The jobs that run as processes have what Spark has by default.
 LOCAL = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 
@@ -70,4 +73,13 @@ def group_of(url: str, queue: str, group: str) -> dict[str, Any]:
     """Ask where a group stands."""
     project, _, name = queue.partition("/")
     found: dict[str, Any] = call(url, "GET", f"/v2/{project}/queues/{name}/groups/{group}")
+    return found
+
+
+def taken(url: str, queue: str) -> list[str]:
+    """Take all messages of a queue, and return their bodies in the order they came."""
+    project, _, name = queue.partition("/")
+    found: list[str] = []
+    while messages := call(url, "POST", f"/v2/{project}/queues/{name}/messages/lease", {"count": 1000})["messages"]:
+        found += [message["message"] for message in messages]
     return found

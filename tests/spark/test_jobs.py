@@ -104,7 +104,7 @@ def test_sigterm_ends_an_archive_cleanly(server: ServerProcess, options: dict[st
     jobs.until(lambda: jobs.batches(lake) == 1, running)
     os.kill(running.pid, signal.SIGTERM)
     code, out, err = jobs.finish(running)
-    assert (code, out) == (0, "archived 10 messages in 1 batches\n"), err
+    assert (code, out) == (0, "archived 10 messages in 1 batch\n"), err
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,29 @@ def test_a_wrong_command_line_is_code_2(job: str, arguments: list[str], line: st
     assert line in err.splitlines()[-1]
 
 
-def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+WITHOUT = """
+import sys
+sys.modules["pyspark"] = None
+from curbstone.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("job", [["archive", "a", "--lake", "x"], ["report", "a"], ["replay", "a", "--lake", "x"]])
+def test_without_the_extra_a_job_names_it_in_one_line(job: list[str]) -> None:
+    code, out, err = jobs.finish(jobs.start("-c", WITHOUT, "pipeline", *job))
+    line = "curbstone: pyspark not installed; the pipeline needs Spark: pip install 'curbstone[spark]'\n"
+    assert (code, out, err) == (command.FAILED, "", line)
+
+
+def test_what_a_job_takes_is_told_without_the_extra() -> None:
+    code, out, _ = jobs.finish(jobs.start("-c", WITHOUT, "pipeline", "archive", "--help"))
+    assert code == 0 and "--lake" in out
+
+
+def test_java_that_is_missing_or_a_master_elsewhere_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from curbstone.spark import session
 
     monkeypatch.setattr(session, "JVM_FOLDERS", ())
@@ -131,6 +153,6 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PipelineError, match="needs Java 17 or newer"):
         session.check_installed()
-    monkeypatch.setattr(session, "missing_packages", lambda: ["pyspark"])
-    with pytest.raises(PipelineError, match=r"pip install 'curbstone\[spark\]'"):
-        session.check_installed()
+    monkeypatch.setenv("CURBSTONE_SPARK_MASTER", "spark://host:7077")
+    with pytest.raises(PipelineError, match="spark-submit is for clusters"):
+        session.local_settings(tmp_path)
