@@ -19,11 +19,14 @@ END_S_MAX = 300
 LOOK_S = 0.05
 
 
-def start(*command: str) -> subprocess.Popen[str]:
-    """Start a Python program in a process group of its own."""
+def start(*command: str, also: Path | None = None) -> subprocess.Popen[str]:
+    """Start a Python program in a process group of its own; `also` is a folder with more packages."""
+    folders = [str(ROOT), *([str(also)] if also else [])]
     return subprocess.Popen(
         [sys.executable, *command],
-        env=job_environment() | {"PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
+        env=job_environment()
+        | {"PYTHONPATH": os.pathsep.join(folders), "PYSPARK_PYTHON": sys.executable}
+        | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
         cwd=ROOT / "tests",
         start_new_session=True,
         stdout=subprocess.PIPE,
