@@ -6,6 +6,9 @@ import re
 
 _MARK = re.compile(r"(?:PipelineError|Refused|DataLoss|TwoReaders|Unreachable): (curbstone: [^\n]*)")
 
+# Of an error that Spark shows as a traceback: the line that says what it was, and not that of the bridge to Java.
+_CAUSE = re.compile(r"^(?:: )?([\w.$]+(?:Error|Exception): (?!An error occurred while calling).*)", re.MULTILINE)
+
 
 class PipelineError(Exception):
     """The text is one line for whoever started the job; it never holds a token."""
@@ -47,5 +50,7 @@ def last_line(error: BaseException) -> str:
         return str(found[-1]).removeprefix("curbstone: ")
     if isinstance(error, PipelineError):
         return text.removeprefix("curbstone: ")
+    if cause := _CAUSE.search(text.partition("Traceback (most recent call last):")[2]):
+        return cause[1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"

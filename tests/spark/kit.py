@@ -11,13 +11,10 @@ from typing import Any
 from curbstone.spark import session
 from tests.server import clean_environment
 
-# The compiler that is quick to start, the collector that needs no threads, and no Java code made for each query:
-# tests are short. The jobs that run as processes have what Spark has by default.
+# The compiler that is quick to start, and the collector that needs no threads: tests are short.
 LOCAL = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 
