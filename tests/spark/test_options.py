@@ -96,7 +96,7 @@ def test_our_line_is_found_in_what_spark_makes_of_it() -> None:
     assert last_line(wrapped) == "DATA_LOSS queue=a"
     assert last_line(ValueError("one\ntwo")) == "ValueError: one"
     bridge = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet.\n: java.io.IOException: No space"
-    shown = f"[FOREACH] Message: Traceback (most recent call last):\n  File x, line 1\n    raise Py4JJavaError(\n{bridge}\n at"
+    shown = f"[FOREACH] Message: Traceback (most recent call last):\n  File x\n{bridge}\n at"
     assert last_line(RuntimeError(shown)) == "java.io.IOException: No space"
     again = pickle.loads(pickle.dumps(Refused(410, "gone", {"first": 5})))
     assert (again.status, again.members, str(again)) == (410, {"first": 5}, "curbstone: gone")
