@@ -1,5 +1,6 @@
 """The big backlog: queue very many small messages, look at memory and disk, kill -9, restart, drain some."""
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -57,7 +58,11 @@ def run(console: Console, folder: Path, count: int) -> tuple[dict[str, Any], Tal
 
 def directory_bytes(folder: Path) -> int:
     """What the files occupy on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # the cleaner drops files meanwhile
+            total += path.stat().st_blocks * 512 if path.is_file() else 0
+    return total
 
 
 def _fill(console: Console, server: Server, count: int, figures: dict[str, Any]) -> None:

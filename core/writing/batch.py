@@ -200,7 +200,7 @@ class Batch:
                     break
             elif not self._take_some(publish, room, budget):
                 break
-        if not inbox:
+        if self.messages or not inbox:  # the next one that has to wait gets a whole turn of the cleaner, too
             queue.cleaner.unblocked()
 
     def _first_bytes(self, publish: Publish) -> int:

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from curbstone.core.errors import QueueFull
+from curbstone.core.errors import CurbstoneError, QueueFull
+from curbstone.core.message import Delivery
 from curbstone.core.queue import Outcome, Queue
 from tests.core.lab import Lab, Peer, message, numbered
 
@@ -284,3 +285,37 @@ def test_nacks_one_by_one_with_redelivery_at_once_are_answered_in_a_full_queue()
     peer = Peer(lab, queue, window=2000)
     for seq in list(peer.consumer.unsettled)[::8]:
         peer.nack(seq)  # it says so itself where one is not answered
+
+
+def test_producers_who_always_have_more_waiting_are_not_refused_while_the_log_turns_over() -> None:
+    """One that waited for the cleaner once, and was written, is no reason to refuse another a turn of the log later."""
+    lab = Lab()
+    queue = lab.queue(cap=256 * KIB)
+    refused: list[CurbstoneError] = []
+    held: list[int] = []
+    to_send = 20_000
+
+    def take(deliveries: list[Delivery]) -> None:
+        seqs = [delivery.message.seq for delivery in deliveries]
+        held.extend(seq for seq in seqs if seq % 97 == 0)
+        late = [seq for seq in held if seq < seqs[-1] - 4000]
+        del held[: len(late)]
+        consumer.ack([*late, *(seq for seq in seqs if seq % 97)])
+
+    def publish() -> None:
+        nonlocal to_send
+        if to_send and not refused:
+            to_send -= 1
+            queue.publish([message(b"x" * 100)], answered)
+
+    def answered(error: CurbstoneError | None, _first: int, _count: int) -> None:
+        if error is not None:
+            refused.append(error)
+        publish()
+
+    consumer = queue.subscribe(take, window=2000, on_closed=refused.append)
+    for _ in range(400):  # more than a segment takes: some wait behind every batch
+        publish()
+    lab.settle()
+    assert not refused and to_send == 0
+    assert queue.counts().wip == len(held) < 100
