@@ -55,7 +55,7 @@ def _environment(results: Results) -> Iterator[str]:
     checked = results.tally
     verdict = "all arrived once, whole and in order" if checked.clean else f"not clean: {checked}"
     yield f"{checked.received:,} of Curbstone's messages were checked on arrival: {verdict}."
-    yield from (f"Failed: {failure}." for failure in results.failures)
+    yield from (f"Failed: {failure.splitlines()[0]}." for failure in results.failures)
 
 
 def _legend() -> str:

@@ -12,10 +12,15 @@ from bench.window import send_window
 from bench.wire import BenchError, Wire
 
 
+JOB_BYTES_MAX = 1 << 20
+"""Its own default does not take 64 KiB."""
+
+
 @contextlib.contextmanager
 def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     address = ("127.0.0.1", free_port())
-    command = [program, "-l", address[0], "-p", str(address[1]), "-b", str(folder), "-f0"]
+    listen = ["-l", address[0], "-p", str(address[1])]
+    command = [program, *listen, "-b", str(folder), "-f0", "-z", str(JOB_BYTES_MAX)]
     with started(command, folder, address) as process:
         yield [sending("beanstalkd -f0", process, address, beanstalkd_put, beanstalkd_drain, 20_000)]
 
