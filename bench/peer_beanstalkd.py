@@ -11,7 +11,6 @@ from bench.roles import Gate, Outcome
 from bench.window import send_window
 from bench.wire import BenchError, Wire
 
-
 JOB_BYTES_MAX = 1 << 20
 """Its own default does not take 64 KiB."""
 
