@@ -88,6 +88,7 @@ def _start(
     lake: Lake, table: str, options: Mapping[str, str], checkpoint: str, done: Archived, *, once: bool, every_s: float
 ) -> Any:
     """Start the query that fills one table."""
+    from curbstone.spark.source import register
 
     def store(rows: DataFrame, batch: int) -> None:
         run = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -101,6 +102,9 @@ def _start(
             done.events += count
         done.batches += bool(count)
 
+    # A query of its own registration: Spark 4 keeps one map of environment variables for each, changes it when it plans a
+    # batch, and must not send it to its executors meanwhile for another query.
+    register(lake.spark)
     stream = lake.spark.readStream.format("curbstone").options(**options).load()
     trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{every_s:g} seconds"}
     writer = stream.writeStream.foreachBatch(store).option("checkpointLocation", checkpoint)
