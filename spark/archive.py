@@ -102,8 +102,8 @@ def _start(
             done.events += count
         done.batches += bool(count)
 
-    # A query of its own registration: Spark 4 keeps one map of environment variables for each, changes it when it plans a
-    # batch, and must not send it to its executors meanwhile for another query.
+    # Each query has a registration of its own: Spark 4 keeps one map of environment variables for each of them, changes
+    # it when it plans a batch, and must not send it to its executors meanwhile for another query.
     register(lake.spark)
     stream = lake.spark.readStream.format("curbstone").options(**options).load()
     trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{every_s:g} seconds"}
