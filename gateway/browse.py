@@ -14,7 +14,7 @@ from curbstone.core.reading.scan import Frame, Wanted, browse
 from curbstone.gateway.message_json import body_json, metadata_json
 from curbstone.gateway.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
 from curbstone.gateway.queues import name_in
-from curbstone.gateway.reply import Header, reply
+from curbstone.gateway.reply import NO_SNIFFING, Header, reply
 from curbstone.gateway.settings import MIB
 from curbstone.gateway.waiting import answer
 
@@ -71,7 +71,7 @@ def page_headers(queue: Queue, kind: bytes, following: int) -> list[Header]:
         (b"content-type", kind),
         (b"next-offset", b"%d" % following),
         (b"x-curbstone-epoch", queue.uid.encode()),
-        (b"x-content-type-options", b"nosniff"),
+        NO_SNIFFING,
         (b"cache-control", b"no-store"),
     ]
 

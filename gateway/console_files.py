@@ -13,7 +13,7 @@ from pathlib import PurePath
 from starlette.types import Receive, Scope, Send
 
 from curbstone.gateway.problem import Problem
-from curbstone.gateway.reply import Header, reply
+from curbstone.gateway.reply import NO_REFERRER, NO_SNIFFING, Header, reply
 
 PAGE = "index.html"
 
@@ -27,8 +27,8 @@ _HEADERS: tuple[Header, ...] = (
         b"content-security-policy",
         b"default-src 'self'; img-src data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'",
     ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    NO_SNIFFING,
+    NO_REFERRER,
     (b"cache-control", b"no-cache"),
 )
 

@@ -28,7 +28,9 @@ NORMAL = 1000
 
 _UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
-_PLAIN_ACK = re.compile(rb'\{"ackId": ?"([1-9][0-9]{0,17})"\}')
+_ID = "[1-9][0-9]{0,17}"
+_AN_ID = re.compile(_ID)
+_PLAIN_ACK = re.compile(rf'\{{"ackId": ?"({_ID})"\}}'.encode())
 """What nearly all commands are; it is worth a way of its own, without a JSON parser."""
 
 
@@ -216,9 +218,7 @@ class ConsumeSession:
 
 def _number(ack_id: str) -> int:
     """Return the delivery's number; 0, which names none, for what is no number as we write them."""
-    if ack_id.isascii() and ack_id.isdigit() and len(ack_id) <= 18 and ack_id[0] != "0":
-        return int(ack_id)
-    return 0
+    return int(ack_id) if _AN_ID.fullmatch(ack_id) else 0
 
 
 def _text(options: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from curbstone.gateway.reply import Header, reply
+from curbstone.gateway.reply import NO_REFERRER, NO_SNIFFING, Header, reply
 from curbstone.gateway.waiting import in_thread
 from curbstone.openapi import contract, page
 
@@ -15,8 +15,8 @@ _JSON: Header = (b"content-type", b"application/json")
 _HTML: tuple[Header, ...] = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"content-security-policy", page.CONTENT_SECURITY_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    NO_SNIFFING,
+    NO_REFERRER,
 )
 
 

@@ -20,7 +20,7 @@ from curbstone.core.queue import Outcome
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.message_json import Encoding, lease_json
 from curbstone.gateway.parameters import COUNT_MAX
-from curbstone.gateway.reply import Header
+from curbstone.gateway.reply import NO_SNIFFING, Header
 from curbstone.gateway.waiting import Bell, Departure, answer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _HEADERS: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # a proxy must not collect events
-    (b"x-content-type-options", b"nosniff"),
+    NO_SNIFFING,
 )
 _COMMENT = b":\n\n"
 _LINE_ENDS = ("\x85".encode(), "\u2028".encode(), "\u2029".encode())

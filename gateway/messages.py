@@ -33,7 +33,7 @@ from curbstone.gateway.parameters import (
 from curbstone.gateway.problem import Problem
 from curbstone.gateway.publication import event_message
 from curbstone.gateway.queues import name_in
-from curbstone.gateway.reply import reply, reply_json
+from curbstone.gateway.reply import NO_SNIFFING, reply, reply_json
 from curbstone.gateway.settings import MIB, GatewaySettings
 from curbstone.gateway.waiting import Polls, answer
 
@@ -50,7 +50,7 @@ PEEK_BYTES_MAX = 8 * MIB
 _TRUE_FALSE = (b"false", b"true")
 # A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
 _OPAQUE = (
-    (b"x-content-type-options", b"nosniff"),
+    NO_SNIFFING,
     (b"content-security-policy", b"sandbox"),
     (b"cache-control", b"no-store"),
 )

@@ -19,7 +19,7 @@ from curbstone.gateway.body import read_body
 from curbstone.gateway.guard import Guard
 from curbstone.gateway.metadata import block_of_http, http_headers, is_kept
 from curbstone.gateway.problem import Problem
-from curbstone.gateway.reply import reply
+from curbstone.gateway.reply import NO_SNIFFING, reply
 from curbstone.gateway.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.waiting import answer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
 _OPAQUE = (
-    (b"x-content-type-options", b"nosniff"),
+    NO_SNIFFING,
     (b"content-security-policy", b"sandbox"),
     (b"cache-control", b"no-store"),
 )

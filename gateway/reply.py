@@ -12,6 +12,11 @@ from curbstone.gateway.problem import Problem, problem_body, problem_headers, pr
 
 Header = tuple[bytes, bytes]
 
+NO_SNIFFING: Header = (b"x-content-type-options", b"nosniff")
+"""Lets a browser believe the Content-Type and nothing else."""
+
+NO_REFERRER: Header = (b"referrer-policy", b"no-referrer")
+
 _EMPTY = {"type": "http.response.body", "body": b""}
 _JSON: Header = (b"content-type", b"application/json")
 

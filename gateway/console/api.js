@@ -1,8 +1,6 @@
 // The server's public HTTP interface, which is all the console uses (see openapi.yaml).
 
-/** What the server refused, in its own words. */
-export class Refused extends Error {}
-
+/** Return the server's reply; what it refused is thrown in its own words. */
 async function call(method, path, body, headers = {}) {
   let reply
   try {
@@ -16,7 +14,7 @@ async function call(method, path, body, headers = {}) {
   try {
     reason = JSON.parse(text).detail
   } catch { /* it was not JSON: shown as it is */ }
-  throw new Refused(`${reason} (${reply.status})`)
+  throw new Error(`${reason} (${reply.status})`)
 }
 
 const json = (method, path, value) =>

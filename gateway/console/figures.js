@@ -1,10 +1,11 @@
 // What /metrics says, as numbers by queue, and how they change.
 
-export const KEPT = 150
 /** How many looks the charts go back: five minutes at one every two seconds. */
+export const KEPT = 150
 
 const SAMPLE = /^curbstone_(\w+?)(?:\{(.*)\})? (\S+)$/
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g
+const NONE = { in: 0, out: 0, ack: 0 }
 const COUNTERS = { in: 'messages_published_total', out: 'messages_delivered_total', ack: 'messages_acknowledged_total' }
 
 /** One look: the totals, the queues by `project/queue`, and the buckets of commit times. */
@@ -45,7 +46,7 @@ export function percentile(now, before, share) {
 export class History {
   constructor() {
     this.look = null
-    this.now = { in: 0, out: 0, ack: 0, ready: 0, p50: null, p99: null }
+    this.now = { ...NONE, ready: 0, p50: null, p99: null }
     this.totals = { in: [], out: [], ack: [], ready: [] }
     this.queues = new Map()
   }
@@ -56,11 +57,15 @@ export class History {
     const seconds = before ? look.at - before.at : 0
     const isSame = before && seconds > 0
       && look.totals.messages_published_total >= before.totals.messages_published_total
-    this.now = { ...(isSame ? rates(look.totals, before.totals, seconds) : { in: 0, out: 0, ack: 0 }) }
-    this.now.ready = 0
+    this.now = {
+      ...(isSame ? rates(look.totals, before.totals, seconds) : NONE),
+      ready: 0,
+      p50: isSame ? percentile(look, before, 0.5) : null,
+      p99: isSame ? percentile(look, before, 0.99) : null,
+    }
     const kept = new Map()
     for (const [key, figures] of look.queues) {
-      const course = this.queues.get(key) ?? { depth: [], rates: { in: 0, out: 0, ack: 0 } }
+      const course = this.queues.get(key) ?? { depth: [], rates: NONE }
       if (isSame) course.rates = rates(figures, before.queues.get(key), seconds)
       course.figures = figures
       push(course.depth, figures.messages_ready + figures.messages_unacked + figures.messages_delayed)
@@ -68,8 +73,6 @@ export class History {
       kept.set(key, course)
     }
     this.queues = kept
-    this.now.p50 = isSame ? percentile(look, before, 0.5) : null
-    this.now.p99 = isSame ? percentile(look, before, 0.99) : null
     for (const [key, course] of Object.entries(this.totals)) push(course, this.now[key])
     this.look = look
   }
