@@ -156,10 +156,7 @@ class Batch:
                 size += released_bytes(item.group, 0)
             size += RELEASE_BYTES
             spent += 0 if is_first else RELEASE_BYTES
-            if spent > limit and not (is_first and spent == self._records_bytes):
-                most = index
-                break
-            if size > max(limit, kept):
+            if spent > max(limit, self._records_bytes) or size > max(limit, kept):
                 most = index
                 break
         return waiting[:most], waiting[most:]
