@@ -14,6 +14,7 @@ from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.queue import Outcome, Peeked, Queue
 from curbstone.core.transaction import Transaction
+from tests.sim.drained import see_drained
 from tests.sim.history import History, Unit, Violation
 from tests.sim.reader import GROUP, Reader
 from tests.sim.world import Crash, SimDisk, SimHost
@@ -432,15 +433,7 @@ class Run:
             out[queue.name] = []
             for group in self.readers:
                 self._drainer(queue, group, out[queue.name])
-        for _ in range(12):
-            self.host.settle()
-            self.host.pass_time(10_000)
-        self.host.settle()
-        for queue in self.broker.queues():
-            for group in self.readers:
-                counts = queue.counts(group)
-                if counts.rdy or counts.delayed or counts.wip:
-                    raise Violation(f"{queue.name} {group!r} says {counts} after everything was acked")
+        see_drained(self.host, self.broker.queues, self.readers, rounds=12)
         return out
 
     def _drainer(self, queue: Queue, group: str, out: list[Message]) -> None:

@@ -21,6 +21,7 @@ from tests.sim.client_http import HttpClient
 from tests.sim.client_mqks import EVENT, MqksClient
 from tests.sim.client_sockets import ConsumeClient, PublishClient
 from tests.sim.client_stomp import StompClient
+from tests.sim.drained import see_drained
 from tests.sim.history import Violation
 from tests.sim.server_client import Client
 from tests.sim.server_history import DEAD, Copy, Got, History
@@ -343,15 +344,7 @@ class ServerRun:
             out[queue.name.queue] = []
             for group in self.readers:
                 self._drainer(queue, group, out[queue.name.queue])
-        for _ in range(8):
-            self.host.settle()
-            self.host.pass_time(10_000)
-        self.host.settle()
-        for queue in self.broker.queues():
-            for group in self.readers:
-                counts = queue.counts(group)
-                if counts.rdy or counts.delayed or counts.wip:
-                    raise Violation(f"{queue.name} {group!r} says {counts} after everything was acked")
+        see_drained(self.host, self.broker.queues, self.readers, rounds=8)
         return out
 
     def _drainer(self, queue: Queue, group: str, out: list[tuple[int, Copy]]) -> None:

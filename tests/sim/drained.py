@@ -1,0 +1,24 @@
+"""What both simulators ask at the end: that everything which was taken out and acked is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from curbstone.core.queue import Queue
+from tests.sim.history import Violation
+from tests.sim.world import SimHost
+
+ROUND_MS = 10_000
+
+
+def see_drained(host: SimHost, queues: Callable[[], Iterable[Queue]], readers: Iterable[str], rounds: int) -> None:
+    """Let so many rounds pass, in which consumers ack what they get; raise Violation where a queue still holds any."""
+    for _ in range(rounds):
+        host.settle()
+        host.pass_time(ROUND_MS)
+    host.settle()
+    for queue in queues():
+        for group in readers:
+            counts = queue.counts(group)
+            if counts.rdy or counts.delayed or counts.wip:
+                raise Violation(f"{queue.name} {group!r} says {counts} after everything was acked")
