@@ -11,7 +11,7 @@ SPARK := $(VENV)/.installed-spark
 SDK_TOOLS := $(VENV)/sdk-tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set each start would compile anew.
-COMPILE := $(BIN)/python -m compileall -q core curbstone gateway mqks net openapi spark stomp
+COMPILE := $(BIN)/python -m compileall -q curbstone curbstone/*/
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python install` chooses another.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))

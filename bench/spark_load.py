@@ -16,7 +16,7 @@ from typing import Any
 from bench import spark_beside
 from bench.family import cpu_seconds_of_family
 from bench.measure import Target
-from bench.server import Control, Server, curbstone_command, machine_seconds
+from bench.server import Control, Server, curbstone_command, machine_seconds, queue_path
 from bench.spark_figures import Run, SparkFigures
 from bench.stomp_load import Account
 from bench.wire import BenchError
@@ -105,8 +105,7 @@ class Pipeline:
         try:
             yield name
         finally:
-            project, _, queue = QUEUE.partition("/")
-            self._control.expect(204, "DELETE", f"/v2/{project}/queues/{queue}/groups/{name}")
+            self._control.expect(204, "DELETE", f"{queue_path(QUEUE)}/groups/{name}")
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Path]:
