@@ -10,10 +10,11 @@ from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
 from curbstone.gateway import cloud_events
-from curbstone.gateway.body import parse_json, read_body
+from curbstone.gateway.body import read_body
 from curbstone.gateway.idempotency import key_of
+from curbstone.gateway.json_body import parse_json
 from curbstone.gateway.problem import Problem
-from curbstone.gateway.publication import event_message, message_of, put_body
+from curbstone.gateway.publication import check_message, event_message, message_of, put_body
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json
 from curbstone.gateway.settings import GatewaySettings
@@ -58,6 +59,7 @@ class Batch:
         try:
             if is_event:
                 return event_message(item, bytes_max)
+            check_message(item)
             message = message_of(item, self._settings.max_ttl_s)
             put_body(message, item, bytes_max)
         except CurbstoneError as error:

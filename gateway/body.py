@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
-import orjson
 from starlette.types import Receive, Scope
 
-from curbstone.core.errors import BadRequest
 from curbstone.gateway.problem import ClientGone, Problem
 
 
@@ -71,22 +68,3 @@ async def _read_rest(first: bytes, receive: Receive, bytes_max: int) -> bytes:
 
 def _too_large(bytes_max: int) -> Problem:
     return Problem(413, f"the body is larger than {bytes_max} bytes")
-
-
-def parse_json(text: bytes) -> Any:
-    """Return the value of a JSON text; raise BadRequest. The parser bounds the nesting itself."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"bad JSON: {error}") from None
-
-
-async def read_object(scope: Scope, receive: Receive, bytes_max: int) -> dict[str, Any]:
-    """Return the JSON object in the body, {} for an empty body; raise BadRequest for anything else."""
-    text = await read_body(scope, receive, bytes_max)
-    if not text:
-        return {}
-    value = parse_json(text)
-    if not isinstance(value, dict):
-        raise BadRequest("the body must be a JSON object")
-    return value

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from curbstone.core.errors import BadRequest
-from curbstone.gateway.body import parse_json
+from curbstone.gateway.json_body import parse_json
 
 PREFIX = "ce-"
 HTTP_PREFIX = b"ce-"

@@ -14,8 +14,8 @@ from curbstone.core.consumer import Consumer
 from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
 from curbstone.core.traffic import Handouts, Traffic
-from curbstone.gateway.body import parse_json
 from curbstone.gateway.frames import Inbound, binary_frame, text_frame
+from curbstone.gateway.json_body import parse_json
 from curbstone.gateway.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.parameters import seconds_ms
 from curbstone.gateway.problem import Problem

@@ -9,8 +9,8 @@ from starlette.types import Receive, Scope, Send
 from curbstone.core.errors import BadRequest
 from curbstone.core.queue import Outcome
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.body import read_object
 from curbstone.gateway.event_stream import EventStreams
+from curbstone.gateway.json_body import read_object
 from curbstone.gateway.message_json import lease_json
 from curbstone.gateway.parameters import (
     COUNT_MAX,
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from curbstone.core.delivery.waiters import Lease
     from curbstone.core.queue import Queue
 
+_LEASE = ("count", "seconds", "wait", "group", "encoding")
+_ACK = ("ackIds",)
+_NACK = ("ackIds", "delay", "error", "reject")
+_EXTEND = ("ackIds", "seconds")
+
 
 class Leases:
     """The handlers of `…/messages/lease`, `/ack`, `/nack` and `/extend`."""
@@ -48,7 +53,7 @@ class Leases:
 
     async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST lease: up to `count` messages, each of which returns by itself after `seconds`."""
-        queue, fields = await self._call(scope, receive)
+        queue, fields = await self._call(scope, receive, _LEASE)
         count = whole_number("count", fields.get("count", 1), 1, COUNT_MAX)
         duration_ms = lease_ms(fields.get("seconds", queue.options.lease))
         longest_ms = wait_ms(fields.get("wait", 0))
@@ -68,7 +73,7 @@ class Leases:
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST ack: settle; answered after the commit."""
-        queue, fields = await self._call(scope, receive)
+        queue, fields = await self._call(scope, receive, _ACK)
         tokens = _tokens(fields)
         _, settled, stale = await answer(lambda done: queue.settle_leases(tokens, Outcome.ACK, done))
         self._traffic.acked += settled
@@ -77,7 +82,7 @@ class Leases:
 
     async def nack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST nack: back to the queue, maybe later, or to the dead-letter queue."""
-        queue, fields = await self._call(scope, receive)
+        queue, fields = await self._call(scope, receive, _NACK)
         tokens = _tokens(fields)
         delay_ms = seconds_ms("delay", fields["delay"]) if fields.get("delay") is not None else None
         error = fields.get("error", "")
@@ -99,16 +104,16 @@ class Leases:
 
     async def extend(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST extend: the leases last `seconds` from now."""
-        queue, fields = await self._call(scope, receive)
+        queue, fields = await self._call(scope, receive, _EXTEND)
         tokens = _tokens(fields)
         duration_ms = lease_ms(fields.get("seconds", queue.options.lease))
         stale = queue.extend(tokens, duration_ms)
         self._streams.extended(tokens, duration_ms)
         await reply_json(send, {"settled": len(tokens) - len(stale), "stale": stale})
 
-    async def _call(self, scope: Scope, receive: Receive) -> tuple[Queue, dict[str, Any]]:
+    async def _call(self, scope: Scope, receive: Receive, known: tuple[str, ...]) -> tuple[Queue, dict[str, Any]]:
         queue = self._broker.get(name_in(scope))
-        return queue, await read_object(scope, receive, self._settings.json_bytes_max)
+        return queue, await read_object(scope, receive, self._settings.json_bytes_max, "the body", known)
 
 
 def _tokens(fields: dict[str, Any]) -> list[str]:

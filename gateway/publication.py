@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from curbstone.core.errors import MessageTooLarge
+from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.message import Message
 from curbstone.gateway import cloud_events
 from curbstone.gateway.message_json import body_of_json
 from curbstone.gateway.metadata import block_of_json
 from curbstone.gateway.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
+
+MEMBERS = ("message", "encoding", "Content-Type", "ttl", "delay", "groups")
+"""What a message in JSON may have, beside its metadata, whose names begin with x- or ce-."""
+
+_METADATA = ("x-", "ce-")
+_OF_DELIVERIES = ("id", "timestamp", "redelivered", "tries", "ackId", "expires", "state", "due", "dead", "seq")
+_KNOWN = frozenset((*MEMBERS, *_OF_DELIVERIES))
+
+
+def check_message(fields: Mapping[str, Any], more: Collection[str] = ()) -> None:
+    """Raise BadRequest for a member that means nothing in a message; `more` are those of the call.
+
+    What deliveries have beside is known, so that a message can be sent on as it was received.
+    """
+    if _KNOWN.issuperset(fields):
+        return
+    for name in fields:
+        if name not in _KNOWN and not name.startswith(_METADATA) and name not in more:
+            known = ", ".join((*more, *MEMBERS))
+            raise BadRequest(f"unknown member {name[:80]!r}; a message may have {known}, and names with x- or ce-")
 
 
 def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, ...] = ()) -> Message:

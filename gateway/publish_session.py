@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.body import parse_json
 from curbstone.gateway.frames import Inbound, text_frame
+from curbstone.gateway.json_body import parse_json
 from curbstone.gateway.publication import check_size, message_of, put_body
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import GOING_AWAY, TOO_BIG, Wire, error_frame

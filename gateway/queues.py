@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.names import QueueName, queue_name
-from curbstone.gateway.body import read_object
+from curbstone.gateway.json_body import read_object
 from curbstone.gateway.parameters import group_of, query_of
 from curbstone.gateway.reply import reply, reply_json
 from curbstone.gateway.settings import GatewaySettings

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
 from curbstone.core.reading.groups import EARLIEST, LATEST, GroupInfo, Since, Start
-from curbstone.gateway.body import read_object
+from curbstone.gateway.json_body import read_object
 from curbstone.gateway.parameters import SEQ_MAX, whole_number
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply, reply_json
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from curbstone.core.broker import Broker
 
 ON_FULL = ("hold", "skip")
-_FIELDS = {"put": ("start", "on_full"), "ack": ("upTo", "epoch", "reader")}
+_PUT = ("start", "on_full")
+_ACK = ("upTo", "epoch", "reader")
 _READER = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
@@ -47,8 +48,7 @@ class ReadingGroups:
         """PUT: declare the group, or change what it does at the cap."""
         queue = self._broker.get(name_in(scope))
         name = _group_in(scope)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max)
-        _check_fields("put", fields)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a group", _PUT)
         start = _start_of(fields.get("start", EARLIEST))
         skips = _skips_of(fields["on_full"]) if "on_full" in fields else None
         info: GroupInfo
@@ -68,8 +68,7 @@ class ReadingGroups:
         """POST ack: the group is done with everything up to `upTo`; answered after the commit."""
         queue = self._broker.get(name_in(scope))
         name = _group_in(scope)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max)
-        _check_fields("ack", fields)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max, "an ack", _ACK)
         if "upTo" not in fields:
             raise BadRequest("upTo is missing: the last message the group is done with")
         seq = whole_number("upTo", fields["upTo"], 0, SEQ_MAX)
@@ -89,12 +88,6 @@ def _group_in(scope: Scope) -> str:
 
 def _json(info: GroupInfo) -> dict[str, object]:
     return info._asdict()
-
-
-def _check_fields(call: str, fields: dict[str, object]) -> None:
-    unknown = next((name for name in fields if name not in _FIELDS[call]), None)
-    if unknown is not None:
-        raise BadRequest(f"unknown field {unknown[:80]!r}; there are {', '.join(_FIELDS[call])}")
 
 
 def _skips_of(value: object) -> bool:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.staging.frames import encode_frame
-from curbstone.gateway.body import parse_json
+from curbstone.gateway.json_body import parse_json
 from curbstone.gateway.problem import Problem
-from curbstone.gateway.publication import message_of, put_body
+from curbstone.gateway.publication import check_message, message_of, put_body
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -77,6 +77,7 @@ class Lines:
         if not isinstance(name, str):
             raise BadRequest("bad queue: it must be a string")
         queue = self._find(name)
+        check_message(fields, ("queue",))
         message = message_of(fields, self._max_ttl_s)
         put_body(message, fields, min(self._message_bytes_max, queue.options.max_message_size))
         return name, message

@@ -11,7 +11,8 @@ from curbstone.core.errors import AlreadyCommitted, BadRequest
 from curbstone.core.names import queue_name
 from curbstone.core.staging.parts import PART_BYTES_MAX, Part, Upload
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.body import check_length, pieces_of, read_object
+from curbstone.gateway.body import check_length, pieces_of
+from curbstone.gateway.json_body import read_object
 from curbstone.gateway.problem import Problem
 from curbstone.gateway.reply import reply, reply_json
 from curbstone.gateway.settings import GatewaySettings
@@ -64,7 +65,7 @@ class Transactions:
     async def commit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: publish what is staged, all or nothing; answered when it is on disk."""
         project, identifier = _names(scope)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a commit", ("parts",))
         parts = _parts_in(fields)
         commit = partial(self._broker.staging.commit, project, identifier, parts)
         _, repeated, messages = await answer(commit)
@@ -117,9 +118,6 @@ def _content_type(scope: Scope) -> str:
 
 
 def _parts_in(fields: dict[str, Any]) -> list[str] | None:
-    for name in fields:
-        if name != "parts":
-            raise BadRequest(f"unknown member {name[:80]!r}: there is parts")
     parts = fields.get("parts")
     if parts is None:
         return None

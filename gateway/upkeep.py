@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import parse_queue_name
-from curbstone.gateway.body import read_object
+from curbstone.gateway.json_body import read_object
 from curbstone.gateway.parameters import whole_number
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json
@@ -37,7 +37,7 @@ class Upkeep:
     async def redrive(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST redrive: move dead letters back where they came from, or to the queue named in `to`."""
         queue = self._broker.get(name_in(scope))
-        fields = await read_object(scope, receive, self._settings.json_bytes_max)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a redrive", ("to", "limit"))
         to = fields.get("to")
         if to is not None and not isinstance(to, str):
             raise BadRequest("bad to: a queue name, or project/queue")

@@ -203,3 +203,16 @@ def resolved(contract: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
             target = target[step]
         node = target
     return node
+
+
+@pytest.mark.parametrize("document", [CONTRACT, SOCKETS], ids=["openapi", "asyncapi"])
+def test_no_text_was_cut_into_keys_by_a_comma(document: Any) -> None:
+    """`{type: integer, description: In ms, since 1970.}` has a key `since 1970.` with nothing behind it."""
+
+    def keys_of_nothing(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from [str(key) for key, inside in value.items() if inside is None]
+        for inside in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from keys_of_nothing(inside)
+
+    assert list(keys_of_nothing(document)) == []
