@@ -16,12 +16,12 @@ from curbstone.core.disk import Disk
 from curbstone.core.errors import (
     BadRequest,
     Conflict,
-    CurbstoneError,
     DataDirectoryError,
     MetaDamaged,
     NoSuchQueue,
     Unavailable,
 )
+from curbstone.core.events import Bindings, Fanout
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log, Salt, random_salt
 from curbstone.core.log.meta import Meta, load_meta, meta_reserve, store_meta
@@ -78,7 +78,7 @@ class Broker:
         self.is_stopping = False
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}
-        self._bound: dict[str, set[QueueName]] = {}
+        self._bindings = Bindings()
         self._dirty: dict[Queue, None] = {}  # in order, so that a simulated run can be repeated
         self._turn_is_set = False
         self._closing: set[Queue] = set()
@@ -185,8 +185,7 @@ class Broker:
         )
         queue = Queue(self, meta, log)
         self._queues[meta.name] = queue
-        for event in meta.bindings:
-            self._bound.setdefault(event, set()).add(meta.name)
+        self._bindings.change(meta.name, (), meta.bindings)
         return queue
 
     def _opened(self, queue: Queue) -> None:
@@ -310,8 +309,7 @@ class Broker:
 
     def _forget(self, queue: Queue) -> None:
         del self._queues[queue.name]
-        for event in queue.meta.bindings:
-            self._bound[event].discard(queue.name)
+        self._bindings.change(queue.name, queue.meta.bindings, ())
 
     # --- events
 
@@ -345,10 +343,7 @@ class Broker:
             queue.opening.when_open(on_done)
             return
         self.store(queue, meta, on_done)
-        for event in before - bindings:
-            self._bound[event].discard(name)
-        for event in bindings - before:
-            self._bound.setdefault(event, set()).add(name)
+        self._bindings.change(name, before - bindings, bindings - before)
 
     def bindings(self, name: QueueName) -> frozenset[str]:
         """Return the events bound to a queue; raise NoSuchQueue."""
@@ -358,29 +353,26 @@ class Broker:
         """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
         return self.get(name).meta.unused_s
 
+    @property
+    def events_bound(self) -> int:
+        """How many events have a queue that is bound to them."""
+        return len(self._bindings)
+
+    def bound(self, event: str) -> list[Queue]:
+        """Return the queues that are bound to an event now."""
+        return [self._queues[name] for name in self._bindings.names(event)]
+
     def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
-        """Publish a copy to every queue bound to `event`; `on_done` once, when all are on disk or refused.
+        """Publish a copy to every queue bound to `event`, each by its own rules; answered as `Queue.publish` does.
 
-        A queue that was deleted meanwhile is bound no more: it is left out, and no error. Where several refuse it
-        is the first error that is told; the other queues have theirs.
+        `on_done(EventRefused, 0, count)` says of the next `count` messages which queues refused them; all others have
+        them. A queue that was deleted meanwhile is bound no more: it is left out, and no error.
         """
-        names = sorted(self._bound.get(event, ()))
-        if not names or not messages:
+        queues = self.bound(event)
+        if not queues or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
-            return
-        left = len(names) * len(messages)
-        failed: CurbstoneError | None = None
-
-        def done(error: CurbstoneError | None, _first: int, count: int) -> None:
-            nonlocal left, failed
-            left -= count
-            if not isinstance(error, NoSuchQueue):
-                failed = failed or error
-            if not left:
-                on_done(failed, 0, len(messages))
-
-        for name in names:
-            self._queues[name].publish([_copy(message) for message in messages], done)
+        else:
+            Fanout(queues, messages, on_done).begin()
 
     # --- the whole
 
@@ -431,12 +423,6 @@ class Broker:
         self.staging.close()
         self.disk.close()
         self.host.call_soon(on_done)
-
-
-def _copy(message: Message) -> Message:
-    return Message(
-        message.body, message.headers, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, groups=message.groups
-    )
 
 
 __all__ = ["Broker", "Health", "Published", "Transaction"]

@@ -16,6 +16,7 @@ protocol has such a thing, and a text for people that names the rule broken::
     ├── Gone                410  what is asked for is no longer in the log
     ├── MessageTooLarge     413  larger than the queue's or the server's limit
     ├── QueueFull           507  does not fit under the queue's cap
+    ├── EventRefused        (that of the first refusal) some of the queues bound to an event refused it
     └── Unavailable         503  the disk failed, or the server is stopping
         └── DataDirectoryError    the data directory can't be used at all
 
@@ -25,6 +26,14 @@ Any other exception out of `core` is a bug.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from curbstone.core.names import QueueName
+
+TOLD_MAX = 3
+"""Queues that a text names."""
+MEMBERS_MAX = 100
 
 
 class CurbstoneError(Exception):
@@ -107,6 +116,28 @@ class QueueFull(CurbstoneError):
     """The message does not fit under the cap, even after cleaning; nothing was changed."""
 
     status = 507
+
+
+class EventRefused(CurbstoneError):
+    """Some of the queues bound to an event did not take a message; `stored` others have it.
+
+    `refused` says which, and why. Its text and `members` name no private queue, whose name is its owner's alone.
+    """
+
+    def __init__(self, refused: Mapping[QueueName, CurbstoneError], stored: int) -> None:
+        self.refused = refused
+        self.stored = stored
+        self.status = next(iter(refused.values())).status
+        told = {str(name): str(error) for name, error in refused.items() if not name.is_private}
+        private = len(refused) - len(told)
+        texts = [f"{name}: {text}" for name, text in told.items()]
+        more = [f"{len(texts) - TOLD_MAX} more"] if len(texts) > TOLD_MAX else []
+        whose = [f"{private} private to their subscribers"] if private else []
+        super().__init__(
+            f"{len(refused)} of {len(refused) + stored} queues bound to the event refused the message: "
+            + "; ".join([*texts[:TOLD_MAX], *more, *whose])
+        )
+        self.members = {"stored": stored, "refused": dict(list(told.items())[:MEMBERS_MAX])}
 
 
 class Unavailable(CurbstoneError):

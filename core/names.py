@@ -9,6 +9,8 @@ from typing import NamedTuple
 from curbstone.core.errors import BadRequest
 
 DEFAULT_PROJECT = "default"
+PRIVATE_PROJECT = "_temp"
+"""The project of the queues that belong to a connection and go with it."""
 
 _PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,200}")
@@ -24,6 +26,11 @@ class QueueName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.project}/{self.queue}"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is a connection's own queue: who knows such a name may send to it, so none is told to others."""
+        return self.project == PRIVATE_PROJECT
 
 
 @lru_cache(maxsize=1024)

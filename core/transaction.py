@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Consumer, Done
 from curbstone.core.delivery.dead import dead_letter
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery
+from curbstone.core.events import copy_of
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import Publish, Release, Settle
 from curbstone.core.message import Delivery, Message
@@ -30,7 +32,18 @@ class Share:
         self.messages: list[Message] = []
         self.settles: list[Settle] = []
         self.releases: list[Release] = []
+        self.is_only_bound = True
+        """Whether it gets messages of events alone; nobody named the queue."""
         self._queue = queue
+
+    def may_miss(self, error: CurbstoneError) -> bool:
+        """Return whether the transaction goes on without it: it is bound no more, or a subscriber's own and full.
+
+        A subscriber that does not take what is sent to it costs the publishers nothing.
+        """
+        if self.is_only_bound and not self.ends:
+            return isinstance(error, NoSuchQueue) or (self._queue.name.is_private and isinstance(error, QueueFull))
+        return False
 
     @property
     def size(self) -> int:
@@ -66,12 +79,23 @@ class Transaction:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._shares: dict[Queue, Share] = {}
+        self._publishes: list[tuple[Queue | str, Message]] = []
+        """To a queue, or to an event."""
         self._wishes: list[_Wish] = []
+        self._asked: dict[Consumer, set[int]] = {}
+        """What the wishes settle."""
         self._dead: list[tuple[Queue, Reason, int]] = []
 
     def publish(self, queue: Queue, message: Message) -> None:
         """Add a publish."""
-        self._share(queue).messages.append(message)
+        self._publishes.append((queue, message))
+
+    def publish_event(self, event: str, message: Message) -> None:
+        """Add a publish to every queue that is bound to `event` when the transaction is committed.
+
+        One of them that refuses it refuses the transaction; but see `Share.may_miss`.
+        """
+        self._publishes.append((event, message))
 
     def ack(self, consumer: Consumer, seqs: Sequence[int]) -> None:
         """Add an ack; raise StaleDelivery if one is not unsettled now."""
@@ -90,11 +114,13 @@ class Transaction:
         self._share(queue).settles.append(Settle(group, deliveries, reason, undo))
 
     def _wish(self, consumer: Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
-        asked = {seq for wish in self._wishes if wish.consumer is consumer for seq in wish.seqs}
+        asked = self._asked.setdefault(consumer, set())
         for seq in seqs:
             if seq not in consumer.unsettled or seq in asked:
                 raise StaleDelivery(f"message {seq} is not unsettled here")
-            asked.add(seq)
+        if len(set(seqs)) < len(seqs):
+            raise StaleDelivery("a message is named twice")
+        asked.update(seqs)
         self._wishes.append(_Wish(consumer, seqs, kind, delay_ms, error))
 
     def _share(self, queue: Queue) -> Share:
@@ -107,6 +133,7 @@ class Transaction:
 
     def commit(self, on_done: Done) -> None:
         """Do it all; `on_done(None)` when it is on disk, `on_done(error)` when nothing of it happened."""
+        self._address()
         error = self._claim() or self._check()
         if error is not None:
             self._undo()
@@ -118,11 +145,30 @@ class Transaction:
             self._broker.host.call_soon(lambda: done(None))
         elif len(shares) == 1:
             ((queue, share),) = shares.items()
-            publish = Publish(share.messages, lambda failed, _first, _count: done(failed), share.size)
+            publish = Publish(share.messages, partial(self._written, share, done), share.size)
             publish.settles, publish.releases = share.settles, share.releases
             queue.writer.publish(publish)
         else:
             Spread(self._broker, shares, done).begin()
+
+    @staticmethod
+    def _written(share: Share, done: Done, error: CurbstoneError | None, _first: int, _count: int) -> None:
+        done(None if error is not None and share.may_miss(error) else error)
+
+    def _address(self) -> None:
+        """Put each message into the shares of the queues that get it."""
+        publishes, self._publishes = self._publishes, []
+        for target, message in publishes:
+            if not isinstance(target, str):
+                self._add(target, message)
+                continue
+            for queue in self._broker.bound(target):
+                self._share(queue).messages.append(copy_of(message))
+
+    def _add(self, queue: Queue, message: Message) -> None:
+        share = self._share(queue)
+        share.messages.append(message)
+        share.is_only_bound = False
 
     def _check(self) -> CurbstoneError | None:
         for queue, share in self._shares.items():
@@ -175,7 +221,7 @@ class Transaction:
         if queue.options.dead_letter:
             target = self._broker.ensure(parse_queue_name(queue.options.dead_letter))
             for delivery in deliveries:
-                self.publish(target, dead_letter(queue, delivery.message, reason, delivery.tries + 1, error))
+                self._add(target, dead_letter(queue, delivery.message, reason, delivery.tries + 1, error))
 
     def _undo(self) -> None:
         for share in self._shares.values():

@@ -60,7 +60,7 @@ def _queues(registry: Registry) -> list[Queue]:
 
 
 def _events(registry: Registry) -> int:
-    return len({event for queue in _queues(registry) for event in registry.broker.bindings(queue.name)})
+    return registry.broker.events_bound
 
 
 def _queues_bound(registry: Registry) -> int:

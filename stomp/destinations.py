@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.names import QueueName, event_name, queue_name
+from curbstone.core.names import PRIVATE_PROJECT, QueueName, event_name, queue_name
 from curbstone.stomp.errors import ProtocolError
 
-PRIVATE_PROJECT = "_temp"
 COUNT_SUFFIX = "/count"
 TEMP_PREFIX = "/temp-queue/"
 

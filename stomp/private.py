@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull
-from curbstone.core.names import QueueName
+from curbstone.core.errors import CurbstoneError, EventRefused, QueueFull
+from curbstone.core.names import PRIVATE_PROJECT, QueueName
 from curbstone.stomp.connection import Connection
-from curbstone.stomp.destinations import PRIVATE_PROJECT
 from curbstone.stomp.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -61,15 +60,11 @@ def close_if_slow(connection: Connection, queue: Queue, consumer: Consumer) -> N
         )
 
 
-def is_harmless(broker: Broker, event: str, error: CurbstoneError) -> bool:
-    """Whether a refused publish to an event only missed private queues: one that is full, or gone meanwhile.
-
-    The engine tells one error for all bound queues, so with a durable one among them the answer is no.
-    """
-    if not isinstance(error, NoSuchQueue | QueueFull):
-        return False
-    durable = [queue.name for queue in broker.queues() if queue.name.project != PRIVATE_PROJECT]
-    return not any(event in broker.bindings(name) for name in durable)
+def is_harmless(error: CurbstoneError) -> bool:
+    """Whether a refused publish to an event only missed private queues, full ones or such that are gone meanwhile."""
+    return isinstance(error, EventRefused) and all(
+        [name.is_private and isinstance(refusal, QueueFull) for name, refusal in error.refused.items()]
+    )
 
 
 def _ignore(_existed: bool) -> None:

@@ -212,7 +212,7 @@ class _Run:
         """Whether only queues of other clients missed it, who do not take what is sent to them or are gone."""
         destination = self._target.destination
         if destination.kind is Kind.TOPIC:
-            return private.is_harmless(self._connection.broker, destination.event, error)
+            return private.is_harmless(error)
         return isinstance(error, NoSuchQueue | QueueFull) and is_private_of_another(
             self._target.name, self._connection.name
         )

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The rooms of the engine, inside out: each imports from those before it, and from core/ itself all but what puts
 # the rooms together. What is imported for its type alone (`if TYPE_CHECKING`) may be anything.
 ROOMS = ("log", "notes", "pending", "writing", "delivery", "recovery", "staging", "reading")
-ABOVE_THE_ROOMS = {"broker", "queue", "transaction"}
+ABOVE_THE_ROOMS = {"broker", "events", "queue", "transaction"}
 
 # Sockets, clocks, threads, dice and files come in through these doors only; all else gets them handed in.
 OUTSIDE_WORLD = {

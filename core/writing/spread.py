@@ -41,9 +41,13 @@ class Spread:
             queue.writer.publish(place)
 
     def _room(self) -> None:
-        """One more queue has room: when all have, write the journal."""
+        """One more queue has room, or does without: when all have, write the journal."""
         self._left -= 1
         if self._left or self._has_ended:
+            return
+        if not self._shares:
+            self._has_ended = True
+            self._broker.host.call_soon(lambda: self._on_done(None))
             return
         for place in self._places.values():
             place.is_sealed = True
@@ -60,11 +64,17 @@ class Spread:
 
     def _refused(self, queue: Queue, error: CurbstoneError | None, _first: int, _count: int) -> None:
         """A queue has no room, can't write, or has ended; the last can come while the journal is written."""
-        sealed = self._places[queue].is_sealed
-        if sealed:
+        place = self._places[queue]
+        if place.is_sealed:
             del self._places[queue]
         elif error is not None and not self._has_ended:
-            self._end(error)
+            if not self._shares[queue].may_miss(error):
+                self._end(error)
+                return
+            del self._places[queue], self._shares[queue]
+            queue.writer.unreserve(place.reserved)
+            if not place.has_room:  # else it was counted, or will be
+                self._room()
 
     def _end(self, error: CurbstoneError) -> None:
         """Nothing of it happens."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.errors import BadRequest, Conflict, MessageTooLarge, NoSuchQueue, Unavailable
+from curbstone.core.errors import BadRequest, Conflict, EventRefused, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.log.format import Released
 from curbstone.core.log.log import Log
-from curbstone.core.names import queue_name
+from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message, numbered
 
@@ -233,14 +233,45 @@ def test_a_queue_that_goes_while_an_event_is_published_is_left_out() -> None:
 
 
 def test_a_queue_that_refuses_an_event_is_told_and_the_others_have_theirs() -> None:
+    """One error was told for all messages and queues, without the name of the one that refused."""
     lab = Lab()
     for name in ("a", "q", "z"):
         lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
     declare(lab, max_message_size=3)
-    (error, _, count) = lab.answer(partial(lab.broker.publish_event, "order", [message("few"), message("more")]))
-    assert isinstance(error, MessageTooLarge) and count == 2
+    answers: list[tuple[object, int, int]] = []
+    messages = [message(body) for body in ("few", "more", "most", "end")]
+    lab.broker.publish_event("order", messages, lambda *given: answers.append(given))
+    lab.settle()
+    assert [(error is None, count) for error, _, count in answers] == [(True, 1), (False, 2), (True, 1)]
+    error = answers[1][0]
+    assert isinstance(error, EventRefused) and isinstance(error.refused[Q], MessageTooLarge)
+    assert (list(error.refused), error.stored, error.status) == ([Q], 2, 413)
+    assert str(error).startswith("1 of 3 queues bound to the event refused the message: default/q: the message has 4")
     found = {queue.name.queue: lab.bodies(queue) for queue in lab.broker.queues()}
-    assert found == {"a": [b"few", b"more"], "q": [b"few"], "z": [b"few", b"more"]}
+    assert found["q"] == [b"few", b"end"] and found["a"] == found["z"] == [b"few", b"more", b"most", b"end"]
+
+
+def test_a_refusal_by_a_private_queue_does_not_tell_its_name() -> None:
+    """Who knows the name of a private queue may send to it."""
+    lab = Lab()
+    private = QueueName("_temp", "secret.topic0")
+    lab.answer(lambda done: lab.broker.declare(private, {"max_message_size": 3}, done))
+    lab.answer(partial(lab.broker.bind, "order", private))
+    lab.answer(partial(lab.broker.bind, "order", Q))
+    (error, _, _) = lab.answer(partial(lab.broker.publish_event, "order", [message("more")]))
+    assert list(error.refused) == [private] and error.members == {"stored": 1, "refused": {}}
+    assert str(error) == "1 of 2 queues bound to the event refused the message: 1 private to their subscribers"
+
+
+def test_events_that_nobody_is_bound_to_any_more_are_forgotten() -> None:
+    """Each name that was ever bound kept an empty set: 90,000 of them took 30 MB."""
+    lab = Lab()
+    for number in range(50):
+        events = frozenset(f"e{number}.{each}" for each in range(20))
+        lab.answer(partial(lab.broker.rebind, Q, events))
+    assert lab.broker.events_bound == 20
+    lab.answer(lambda done: lab.broker.delete(Q, done))
+    assert lab.broker.events_bound == 0
 
 
 def test_an_event_nobody_is_bound_to_is_confirmed() -> None:

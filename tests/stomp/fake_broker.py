@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery
+from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.stats import Stats
@@ -225,6 +225,15 @@ class FakeTransaction:
 
         self._steps.append(step)
 
+    def publish_event(self, event: str, message: Message) -> None:
+        def step() -> None:
+            for name in self._broker.bound.get(event, []):
+                queue = self._broker.all[name]
+                queue.add(Message(message.body, message.headers))
+                queue.changed()
+
+        self._steps.append(step)
+
     def ack(self, consumer: FakeConsumer, seqs: Sequence[int]) -> None:
         self._settle(consumer, seqs, lambda: consumer.ack(seqs))
 
@@ -303,16 +312,18 @@ class FakeBroker:
         self.later(on_done)
 
     def publish_event(self, event: str, messages: list[Message], on_done: Callable[[Any, int, int], None]) -> None:
-        refused: CurbstoneError | None = None
+        refused: dict[QueueName, CurbstoneError] = {}
         for name in self.bound.get(event, []):
             queue = self.all[name]
             if queue.refuse is not None:
-                refused = refused or queue.refuse
+                if not isinstance(queue.refuse, NoSuchQueue):
+                    refused[name] = queue.refuse
                 continue
             for message in messages:
                 queue.add(Message(message.body, message.headers))
             queue.changed()
-        self.queue_call(lambda: on_done(refused, 0, len(messages)))
+        error = EventRefused(refused, 0) if refused else None
+        self.queue_call(lambda: on_done(error, 0, len(messages)))
 
     def transaction(self) -> FakeTransaction:
         return FakeTransaction(self)

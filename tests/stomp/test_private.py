@@ -124,14 +124,15 @@ def test_a_subscriber_with_room_is_never_too_slow(tmp_path: Path) -> None:
      (Unavailable("no disk"), False, True)],
 )  # fmt: skip
 def test_only_what_private_queues_alone_refused_is_harmless(error: CurbstoneError, durable: bool, fails: bool) -> None:
-    """With a durable queue among those bound, nobody can tell which one refused."""
     broker = FakeBroker()
     reader, writer = Client(broker, name="s1"), Client(broker, name="s2")
     reader.send("SUBSCRIBE|id:0|destination:/topic/news")
     (private,) = broker.queues()
     private.refuse = error
     if durable:
-        broker.bind("news", broker.ensure(QueueName("default", "kept")).name, on_done=lambda _error: None)
+        kept = broker.ensure(QueueName("default", "kept"))
+        kept.refuse = error
+        broker.bind("news", kept.name, on_done=lambda _error: None)
     (answer,) = writer.send(send("hot", "receipt:r", queue="/topic/news"))
     assert (answer.command, answer.headers["receipt-id"]) == ("ERROR" if fails else "RECEIPT", "r")
 

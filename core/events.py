@@ -1,0 +1,99 @@
+"""Events: which queues are bound to each, and publishing to all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue
+from curbstone.core.log.publish import Published
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+
+
+class Bindings:
+    """The queues bound to each event; an event without one is not remembered."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[QueueName, None]] = {}  # in order, so that a simulated run can be repeated
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def names(self, event: str) -> list[QueueName]:
+        """Return the queues bound to an event, in the order in which they were bound."""
+        return list(self._names.get(event, ()))
+
+    def change(self, name: QueueName, gone: Iterable[str], new: Iterable[str]) -> None:
+        """A queue is no longer bound to the events `gone`, and now to `new`."""
+        for event in gone:
+            names = self._names[event]
+            del names[name]
+            if not names:
+                del self._names[event]
+        for event in new:
+            self._names.setdefault(event, {})[name] = None
+
+
+class Fanout:
+    """Messages on their way to all queues bound to an event; see `Broker.publish_event`."""
+
+    def __init__(self, queues: list[Queue], messages: list[Message], on_done: Published) -> None:
+        self._queues = queues
+        self._messages = messages
+        self._on_done = on_done
+        self._left = len(queues) * len(messages)
+        self._answered: dict[QueueName, int] = {}
+        self._refused: dict[int, dict[QueueName, CurbstoneError]] = {}
+        """By the place of a message in the list, and only where there is something to say."""
+
+    def begin(self) -> None:
+        """Publish."""
+        for queue in self._queues:
+            queue.publish(copies_of(self._messages), partial(self._done, queue.name))
+
+    def _done(self, name: QueueName, error: CurbstoneError | None, _first: int, count: int) -> None:
+        """A queue has the next `count` messages, or refused them."""
+        first = self._answered.get(name, 0)
+        self._answered[name] = first + count
+        if error is not None:
+            for place in range(first, first + count):
+                self._refused.setdefault(place, {})[name] = error
+        self._left -= count
+        if not self._left:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Answer the messages in order, neighbours of which the same is to be said at once."""
+        if not self._refused:
+            self._on_done(None, 0, len(self._messages))
+            return
+        for _, places in groupby(range(len(self._messages)), self._said):
+            run = list(places)
+            self._on_done(self._error(run[0]), 0, len(run))
+
+    def _said(self, place: int) -> list[tuple[QueueName, str]]:
+        return [(name, str(error)) for name, error in self._refused.get(place, {}).items()]
+
+    def _error(self, place: int) -> EventRefused | None:
+        """Return what to say of a message; a queue that is gone is bound no more, and missed nothing."""
+        refused = self._refused.get(place, {})
+        told = {name: error for name, error in refused.items() if not isinstance(error, NoSuchQueue)}
+        return EventRefused(told, len(self._queues) - len(refused)) if told else None
+
+
+def copies_of(messages: list[Message]) -> list[Message]:
+    """Return messages for one more queue, with the same bodies in memory."""
+    return [copy_of(message) for message in messages]
+
+
+def copy_of(message: Message) -> Message:
+    """Return a message for one more queue, with the same body in memory."""
+    return Message(
+        message.body, message.headers, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, groups=message.groups
+    )

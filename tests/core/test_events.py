@@ -1,0 +1,124 @@
+"""Events in transactions: the queues bound at the commit get it with all the rest, or nothing happens."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull
+from curbstone.core.names import QueueName, queue_name
+from curbstone.core.queue import Queue
+from curbstone.core.transaction import Transaction
+from tests.core.lab import Lab, Peer, message
+
+PRIVATE = QueueName("_temp", "secret.topic0")
+
+
+def bound(lab: Lab, *names: str) -> list[Queue]:
+    for name in names:
+        lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
+    return [lab.broker.get(queue_name(name)) for name in names]
+
+
+def private(lab: Lab, **options: object) -> Queue:
+    lab.answer(lambda done: lab.broker.declare(PRIVATE, options, done))
+    lab.answer(partial(lab.broker.bind, "order", PRIVATE))
+    return lab.broker.get(PRIVATE)
+
+
+def commit(lab: Lab, transaction: Transaction) -> CurbstoneError | None:
+    (error,) = lab.answer(transaction.commit, passing_ms=100)
+    assert error is None or isinstance(error, CurbstoneError)
+    return error
+
+
+def fill(lab: Lab, queue: Queue) -> None:
+    with pytest.raises(QueueFull):
+        for _ in range(1000):
+            lab.publish(queue, b"x" * 4000)
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_the_queues_bound_at_the_commit_get_it_with_the_rest(how: str) -> None:
+    lab = Lab()
+    other = lab.queue("other")
+    lab.publish(other, "held")
+    peer = Peer(lab, other)
+    transaction = lab.broker.transaction()
+    transaction.publish_event("order", message("1"))
+    bound(lab, "a", "b")
+    transaction.publish(lab.queue("b"), message("2"))
+    transaction.publish_event("order", message("3"))
+    transaction.publish_event("nobody", message("4"))
+    transaction.ack(peer.consumer, [1])
+    assert commit(lab, transaction) is None
+    lab.restart(how)
+    found = {queue.name.queue: lab.bodies(queue) for queue in lab.broker.queues()}
+    assert found == {"a": [b"1", b"3"], "b": [b"1", b"2", b"3"], "other": []}
+
+
+def test_an_event_that_nobody_is_bound_to_is_committed() -> None:
+    lab = Lab()
+    transaction = lab.broker.transaction()
+    transaction.publish_event("order", message("m"))
+    assert commit(lab, transaction) is None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_bound_queue_that_refuses_it_refuses_all(alone: bool) -> None:
+    lab = Lab()
+    queues = bound(lab, "a") if alone else bound(lab, "a", "b")
+    lab.queue("a", max_message_size=3)
+    transaction = lab.broker.transaction()
+    transaction.publish_event("order", message("few"))
+    transaction.publish_event("order", message("more"))
+    error = commit(lab, transaction)
+    assert isinstance(error, MessageTooLarge)
+    assert [lab.bodies(queue) for queue in queues] == [[]] * len(queues)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+@pytest.mark.parametrize("why", ["full", "gone"])
+def test_a_subscriber_that_is_full_or_gone_holds_nobody_up(why: str, others: int) -> None:
+    lab = Lab()
+    own = private(lab, cap=64 * 1024)
+    queues = bound(lab, *["a", "b"][:others])
+    if why == "full":
+        fill(lab, own)
+    held = len(lab.bodies(own))
+    transaction = lab.broker.transaction()
+    transaction.publish_event("order", message("m" * 4000))
+    answers: list[object] = []
+    transaction.commit(answers.append)
+    if why == "gone":
+        lab.broker.delete(PRIVATE, lambda _existed: None)
+    lab.pass_time(100)
+    assert answers == [None]
+    assert [lab.bodies(queue) for queue in queues] == [[b"m" * 4000]] * others
+    if why == "full":
+        assert len(lab.bodies(own)) == held
+    assert all(queue.writer.reserved == 0 for queue in lab.broker.queues())
+    for queue in queues:  # and nothing waits behind the place it had
+        lab.publish(queue, "later")
+
+
+def test_a_private_queue_that_somebody_names_is_no_such_subscriber() -> None:
+    lab = Lab()
+    own = private(lab, cap=64 * 1024)
+    fill(lab, own)
+    transaction = lab.broker.transaction()
+    transaction.publish(own, message("m" * 4000))
+    assert isinstance(commit(lab, transaction), QueueFull)
+
+
+def test_a_durable_queue_that_goes_during_the_commit_is_bound_no_more() -> None:
+    lab = Lab()
+    (first, _) = bound(lab, "a", "b")
+    transaction = lab.broker.transaction()
+    transaction.publish_event("order", message("m"))
+    answers: list[object] = []
+    transaction.commit(answers.append)
+    lab.broker.delete(queue_name("b"), lambda _existed: None)
+    lab.pass_time(100)
+    assert answers == [None] and lab.bodies(first) == [b"m"]
