@@ -16,6 +16,7 @@ from curbstone.core.disk import Disk
 from curbstone.core.errors import (
     BadRequest,
     Conflict,
+    CurbstoneError,
     DataDirectoryError,
     MetaDamaged,
     NoSuchQueue,
@@ -129,6 +130,11 @@ class Broker:
         if meta is None:  # a deletion or a creation that was not finished
             self.disk.remove_tree(directory)
             return
+        if meta.is_left_over:
+            self.disk.rename(directory, f"{directory}.gone")
+            self.disk.sync_dir(QUEUES)
+            self.disk.remove_tree(f"{directory}.gone")
+            return
         earlier = self._queues.get(meta.name)
         queue = self._make(meta)
         replay = Replay(queue)
@@ -196,8 +202,12 @@ class Broker:
     # --- queues
 
     def queues(self) -> list[Queue]:
-        """Return all queues."""
-        return list(self._queues.values())
+        """Return all queues but the private ones."""
+        return [queue for queue in self._queues.values() if not queue.name.is_private]
+
+    def private_queues(self) -> list[Queue]:
+        """Return the queues that clients have for themselves alone."""
+        return [queue for queue in self._queues.values() if queue.name.is_private]
 
     def get(self, name: QueueName) -> Queue:
         """Return a queue; raise NoSuchQueue."""
@@ -274,17 +284,26 @@ class Broker:
         queue.log.resize(meta.options.cap, meta_reserve(meta.options.cap))
         queue.opening.when_open(lambda error: on_done(error) if error else queue.opening.store(data, on_done))
 
-    def delete(self, name: QueueName, on_done: Callable[[bool], None]) -> None:
-        """Delete a queue with all its messages; tells whether there was one."""
+    def delete(self, name: QueueName, on_done: Callable[[bool], None], reason: CurbstoneError | None = None) -> None:
+        """Delete a queue with all its messages; tells whether there was one. Its consumers are told the `reason`."""
         queue = self._queues.get(name)
         if queue is None:
             self.host.call_soon(partial(on_done, False))
             return
         self._forget(queue)
         was_open = queue.opening.is_open
-        queue.close(NoSuchQueue(f"no such queue: {name}"))
+        queue.close(reason or NoSuchQueue(f"no such queue: {name}"))
         self._closing.add(queue)
         self._remove_when_idle(queue, was_open, on_done)
+
+    def end(self, queue: Queue, reason: CurbstoneError) -> None:
+        """Delete a queue in a later turn, if it is still there then; its consumers are told the reason."""
+
+        def end() -> None:
+            if self._queues.get(queue.name) is queue:
+                self.delete(queue.name, lambda _existed: None, reason)
+
+        self.host.call_soon(end)
 
     def _remove_when_idle(self, queue: Queue, was_open: bool, on_done: Callable[[bool], None]) -> None:
         """Remove the directory once no job works in it; renamed first, so that a crash leaves all or nothing."""
@@ -366,7 +385,7 @@ class Broker:
         """Publish a copy to every queue bound to `event`, each by its own rules; answered as `Queue.publish` does.
 
         `on_done(EventRefused, 0, count)` says of the next `count` messages which queues refused them; all others have
-        them. A queue that was deleted meanwhile is bound no more: it is left out, and no error.
+        them. Which queues may be left out, and are no error, says `core.events.left_out`.
         """
         queues = self.bound(event)
         if not queues or not messages:
@@ -385,12 +404,12 @@ class Broker:
         reasons = ["shutting down"] if self.is_stopping else []
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
+            label = "a private queue" if queue.name.is_private else f"queue {queue.name}"
             if queue.writer.failure:
-                reasons.append(f"queue {queue.name}: {queue.writer.failure}")
-            reasons += [f"queue {queue.name} is damaged: {text}" for text in queue.damaged]
-        return Health(
-            not any(q.writer.failure for q in self.queues()) and not self.is_stopping, reasons, str(self.sync)
-        )
+                reasons.append(f"{label}: {queue.writer.failure}")
+            reasons += [f"{label} is damaged: {text}" for text in queue.damaged]
+        ok = not self.is_stopping and not any(queue.writer.failure for queue in self._queues.values())
+        return Health(ok, reasons, str(self.sync))
 
     def dirty(self, queue: Queue) -> None:
         """Have a queue's turn called at the end of this turn of the loop."""

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue
+from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, QueueFull
 from curbstone.core.log.publish import Published
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
@@ -49,21 +49,22 @@ class Fanout:
         self._on_done = on_done
         self._left = len(queues) * len(messages)
         self._answered: dict[QueueName, int] = {}
-        self._refused: dict[int, dict[QueueName, CurbstoneError]] = {}
-        """By the place of a message in the list, and only where there is something to say."""
+        self._refused: dict[int, dict[QueueName, CurbstoneError | None]] = {}
+        """By the place of a message in the list; None for a queue that is left out."""
 
     def begin(self) -> None:
         """Publish."""
         for queue in self._queues:
-            queue.publish(copies_of(self._messages), partial(self._done, queue.name))
+            queue.publish(copies_of(self._messages), partial(self._done, queue))
 
-    def _done(self, name: QueueName, error: CurbstoneError | None, _first: int, count: int) -> None:
+    def _done(self, queue: Queue, error: CurbstoneError | None, _first: int, count: int) -> None:
         """A queue has the next `count` messages, or refused them."""
-        first = self._answered.get(name, 0)
-        self._answered[name] = first + count
+        first = self._answered.get(queue.name, 0)
+        self._answered[queue.name] = first + count
         if error is not None:
+            told = None if left_out(queue, error) else error
             for place in range(first, first + count):
-                self._refused.setdefault(place, {})[name] = error
+                self._refused.setdefault(place, {})[queue.name] = told
         self._left -= count
         if not self._left:
             self._answer()
@@ -78,13 +79,26 @@ class Fanout:
             self._on_done(self._error(run[0]), 0, len(run))
 
     def _said(self, place: int) -> list[tuple[QueueName, str]]:
-        return [(name, str(error)) for name, error in self._refused.get(place, {}).items()]
+        return [(name, str(error)) for name, error in self._refused.get(place, {}).items() if error is not None]
 
     def _error(self, place: int) -> EventRefused | None:
-        """Return what to say of a message; a queue that is gone is bound no more, and missed nothing."""
+        """Return what to say of a message."""
         refused = self._refused.get(place, {})
-        told = {name: error for name, error in refused.items() if not isinstance(error, NoSuchQueue)}
+        told = {name: error for name, error in refused.items() if error is not None}
         return EventRefused(told, len(self._queues) - len(refused)) if told else None
+
+
+def left_out(queue: Queue, error: CurbstoneError) -> bool:
+    """Whether a queue that refused a message simply does not get it, and who published it is not told.
+
+    One that was deleted meanwhile is bound no more. One that is a subscriber's own and full ends, for it would lack a
+    message without a word: its consumer is told. A subscriber that does not take what is sent to it costs the
+    publishers nothing.
+    """
+    if queue.name.is_private and isinstance(error, QueueFull):
+        queue.broker.end(queue, error)
+        return True
+    return isinstance(error, NoSuchQueue)
 
 
 def copies_of(messages: list[Message]) -> list[Message]:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from curbstone.core.errors import BadRequest
 
 DEFAULT_PROJECT = "default"
-PRIVATE_PROJECT = "_temp"
-"""The project of the queues that belong to a connection and go with it."""
+PRIVATE_PROJECT = "~private"
+"""Where the queues are that a client has for itself alone. It is no name of a project, so no request can say it."""
 
 _PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,200}")
@@ -29,7 +29,7 @@ class QueueName(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Whether it is a connection's own queue: who knows such a name may send to it, so none is told to others."""
+        """Whether it is a client's own queue: not listed, reached by no request, and gone with the process."""
         return self.project == PRIVATE_PROJECT
 
 
@@ -43,6 +43,16 @@ def queue_name(queue: str, project: str = DEFAULT_PROJECT) -> QueueName:
     if queue in (".", ".."):
         raise BadRequest(f"bad queue name {queue!r}: '.' and '..' are not names")
     return QueueName(project, queue)
+
+
+def private_name(queue: str) -> QueueName:
+    """Return the name of a private queue; raise BadRequest naming the rule it breaks."""
+    return QueueName(PRIVATE_PROJECT, queue_name(queue).queue)
+
+
+def stored_name(queue: str, project: str) -> QueueName:
+    """Return a name that the engine wrote down, which may be that of a private queue; raise BadRequest."""
+    return private_name(queue) if project == PRIVATE_PROJECT else queue_name(queue, project)
 
 
 def parse_queue_name(text: str, project: str = DEFAULT_PROJECT) -> QueueName:

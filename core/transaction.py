@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Consumer, Done
 from curbstone.core.delivery.dead import dead_letter
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery
-from curbstone.core.events import copy_of
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
+from curbstone.core.events import copy_of, left_out
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import Publish, Release, Settle
 from curbstone.core.message import Delivery, Message
@@ -37,13 +37,8 @@ class Share:
         self._queue = queue
 
     def may_miss(self, error: CurbstoneError) -> bool:
-        """Return whether the transaction goes on without it: it is bound no more, or a subscriber's own and full.
-
-        A subscriber that does not take what is sent to it costs the publishers nothing.
-        """
-        if self.is_only_bound and not self.ends:
-            return isinstance(error, NoSuchQueue) or (self._queue.name.is_private and isinstance(error, QueueFull))
-        return False
+        """Return whether the transaction goes on without it (see `left_out`)."""
+        return self.is_only_bound and not self.ends and left_out(self._queue, error)
 
     @property
     def size(self) -> int:
@@ -171,18 +166,28 @@ class Transaction:
         share.is_only_bound = False
 
     def _check(self) -> CurbstoneError | None:
-        for queue, share in self._shares.items():
-            refusal = queue.refusal()
-            if refusal is not None:
-                return refusal
-            for message in share.messages:
-                if len(message.body) > queue.options.max_message_size:
-                    return queue.too_large(message)
-            if share.size > queue.options.cap // 2:
-                cap = queue.options.cap
-                return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")
-            if share.ends_bytes > queue.log.slack_bytes:
-                return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")
+        for queue, share in list(self._shares.items()):
+            error = self._refusal(queue, share)
+            if error is None:
+                continue
+            if not share.may_miss(error):
+                return error
+            del self._shares[queue]
+        return None
+
+    @staticmethod
+    def _refusal(queue: Queue, share: Share) -> CurbstoneError | None:
+        refusal = queue.refusal()
+        if refusal is not None:
+            return refusal
+        for message in share.messages:
+            if len(message.body) > queue.options.max_message_size:
+                return queue.too_large(message)
+        if share.size > queue.options.cap // 2:
+            cap = queue.options.cap
+            return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")
+        if share.ends_bytes > queue.log.slack_bytes:
+            return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")
         return None
 
     def _claim(self) -> CurbstoneError | None:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 QUEUES_MAX = 1000
 """The most queues that have figures of their own: the first ones by name."""
 
-UNSHOWN_PROJECT = "_temp"
-"""Where STOMP's private queues are: each connection has other ones, so their names would be new series without end."""
-
 _QUEUE_LABELS = ("project", "queue")
 _QUEUE_GAUGES = {
     "messages_ready": "Messages that can be delivered now",
@@ -124,10 +121,11 @@ class Metrics:
 
     def _look(self) -> Snapshot:
         queues = self._broker.queues()
-        self._remember(queues)
-        totals = {name: self._gone[name] + sum(getattr(q.stats, name) for q in queues) for name in _COUNTERS}
-        named = [queue for queue in queues if queue.name.project != UNSHOWN_PROJECT]
-        shown = sorted(named, key=_by_name)[:QUEUES_MAX]
+        # Private ones count in the totals; each connection has others, so their names would be series without end.
+        counted = [*queues, *self._broker.private_queues()]
+        self._remember(counted)
+        totals = {name: self._gone[name] + sum(getattr(q.stats, name) for q in counted) for name in _COUNTERS}
+        shown = sorted(queues, key=_by_name)[:QUEUES_MAX]
         protocols = {
             name: {field: getattr(counted, field) for field, _ in _BY_PROTOCOL.values()}
             for name, counted in self._protocols.items()

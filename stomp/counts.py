@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from curbstone.core.names import QueueName
 from curbstone.stomp.connection import Connection
 
 if TYPE_CHECKING:
@@ -17,12 +16,12 @@ class CountSubscription:
     Nothing of it is stored or wants an ACK. While the socket is full nothing is sent; then only the latest.
     """
 
-    def __init__(self, connection: Connection, index: int, lines: str, name: QueueName) -> None:
+    def __init__(self, connection: Connection, index: int, lines: str, queue: Queue) -> None:
         self._connection = connection
         self._start = f"MESSAGE\n{lines}message-id:count-{index}-"
         self._sent = 0
         self._last = -1
-        self._queue: Queue = connection.broker.ensure(name)
+        self._queue = queue
         self._unwatch = self._queue.watch(self.changed)
         self.changed()
 

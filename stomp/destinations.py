@@ -9,9 +9,10 @@
 | any of these + `/count`                        | COUNT | the queue before it |
 | `/topic/{event}`                               | TOPIC | one of its own for each subscription |
 | `/temp-queue/{name}`                           | QUEUE | one of the connection's own |
+| `/reply-queue/{id}`                            | REPLY | the temporary queue that a `reply-to` named |
 
 With a single queue (Curb) every destination is that queue, or its count.
-Private queues live in the project `_temp`; it is emptied when the server starts.
+The queues of the last three are private (see `core.names`): these destinations are the only way to them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.names import PRIVATE_PROJECT, QueueName, event_name, queue_name
+from curbstone.core.names import PRIVATE_PROJECT, QueueName, event_name, private_name, queue_name
 from curbstone.stomp.errors import ProtocolError
 
 COUNT_SUFFIX = "/count"
 TEMP_PREFIX = "/temp-queue/"
+REPLY_PREFIX = "/reply-queue/"
+
+_TEMP = "temp."
+"""Begins the names of temporary queues; the connection's name, which nobody can guess, follows."""
 
 
 class Kind(Enum):
@@ -33,6 +38,7 @@ class Kind(Enum):
     QUEUE = "queue"
     COUNT = "count"
     TOPIC = "topic"
+    REPLY = "reply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +65,9 @@ def parse_destination(text: str, connection: str, single_queue: QueueName | None
         raise ProtocolError(str(error), f"destination:{text}") from None
 
 
-def is_private_of_another(queue: QueueName, connection: str) -> bool:
-    """Whether a queue belongs to a connection of another name, such as the one that waits for a reply."""
-    return queue.project == PRIVATE_PROJECT and not queue.queue.startswith(connection + ".")
+def reply_destination(queue: QueueName) -> str:
+    """Return the destination at which others send to a temporary queue."""
+    return REPLY_PREFIX + queue.queue.removeprefix(_TEMP)
 
 
 def _parse(text: str, connection: str, single_queue: QueueName | None) -> Destination:
@@ -71,14 +77,16 @@ def _parse(text: str, connection: str, single_queue: QueueName | None) -> Destin
         return Destination(kind, single_queue)
     if text.startswith("/topic/"):
         return Destination(
-            Kind.TOPIC, QueueName(PRIVATE_PROJECT, f"{connection}.topic"), event_name(text[7:]), private=True
+            Kind.TOPIC, QueueName(PRIVATE_PROJECT, f"topic.{connection}"), event_name(text[7:]), private=True
         )
+    if text.startswith(REPLY_PREFIX):
+        return Destination(Kind.REPLY, private_name(_TEMP + text[len(REPLY_PREFIX) :]), private=True)
     # "/queue/count" is a queue's name, not the count of nothing.
     path = text[: -len(COUNT_SUFFIX)] if counted else text
     if path in ("/queue", "/q", TEMP_PREFIX[:-1]):
         path, kind = text, Kind.QUEUE
     if path.startswith(TEMP_PREFIX):
-        name = queue_name(f"{connection}.{path[len(TEMP_PREFIX) :]}", PRIVATE_PROJECT)
+        name = private_name(f"{_TEMP}{connection}.{path[len(TEMP_PREFIX) :]}")
         return Destination(kind, name, private=True)
     return Destination(kind, _queue(text, path), keuss=path.startswith("/q/"))
 
@@ -99,6 +107,6 @@ def _queue(text: str, path: str) -> QueueName:
         raise ProtocolError("the destination must match /q/<namespace>/<queue>", f"destination:{text}")
     raise ProtocolError(
         "unknown destination; there are /queue/{queue}, /queue/{project}/{queue}, /q/{project}/{queue}, "
-        "{queue}, ./{queue}, . and /topic/{event}",
+        "{queue}, ./{queue}, ., /topic/{event}, /temp-queue/{name} and /reply-queue/{id}",
         f"destination:{text}",
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PRIVATE_BODIES = 8
+"""So many of the largest bodies have a place in a private queue, less what the log itself takes."""
+
 COMMAND_BYTES_MAX = 32
 """Longest first line of a frame; a longer one is refused before anything is buffered."""
 
@@ -38,8 +41,8 @@ class Limits:
     window_max: int = 1_000_000
     parallel_max: int = 1_000
 
-    private_bytes_max: int = 16 * 1024 * 1024
-    """What may wait in the queue of a topic's subscriber, or a temporary one, before it counts as too slow."""
+    private_cap_min: int = 64 * 1024 * 1024
+    """The least cap of the queue of a topic's subscriber, or a temporary one: once it is full, it is too slow."""
 
     transactions_max: int = 100
     transaction_frames_max: int = 10_000
@@ -53,3 +56,8 @@ class Limits:
     """Their bodies, headers and receipts."""
     output_bytes_max: int = 4 * 1024 * 1024
     """Unsent output before reading stops: a client that never reads its receipts must not fill the memory."""
+
+    @property
+    def private_cap(self) -> int:
+        """The cap of a private queue."""
+        return max(self.private_cap_min, PRIVATE_BODIES * self.body_bytes_max)

@@ -6,13 +6,13 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from curbstone.core import headers as blocks
-from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.stomp import fields, frames, private
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.connection import Connection
-from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, is_private_of_another, parse_destination
+from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination, reply_destination
 from curbstone.stomp.errors import ProtocolError
 
 SERVER_HEADERS = frozenset(
@@ -67,7 +67,7 @@ class Publisher:
         self._connection = connection
         # One target per queue, by whatever name it was sent to, or the order of its messages would be lost.
         # The plans keep the targets alive, and the parser keeps so many heads with plans.
-        self._targets: WeakValueDictionary[tuple[QueueName, str], Target] = WeakValueDictionary()
+        self._targets: WeakValueDictionary[tuple[Kind, QueueName, str], Target] = WeakValueDictionary()
         self._destinations: dict[str, Target] = {}
         self.opened: list[Target] = []
         """Targets that hold messages."""
@@ -121,9 +121,7 @@ class Publisher:
         parsed = parse_destination(destination, connection.name, connection.single_queue)
         if parsed.kind is Kind.COUNT:
             raise ProtocolError("a count can be subscribed to, not sent to", f"destination:{destination}")
-        if parsed.private and parsed.kind is Kind.QUEUE:
-            connection.private.add(parsed.queue)
-        key = parsed.queue, parsed.event
+        key = parsed.kind, parsed.queue, parsed.event
         target = self._targets.get(key)
         if target is None:
             target = self._targets[key] = Target(parsed)
@@ -147,22 +145,21 @@ class Publisher:
             if name not in NOT_STORED and not name.lower().startswith(_DEAD_PREFIX)
         }
         if temporary:
-            # The answer comes from another connection, which needs the queue's full name.
-            name = parse_destination(reply_to, self._connection.name, self._connection.single_queue).queue
-            pairs["reply-to"] = f"/queue/{name}"
+            # The answer comes from another connection, which may only send to it.
+            named = parse_destination(reply_to, self._connection.name, self._connection.single_queue)
+            pairs["reply-to"] = reply_destination(named.queue) if named.private else f"/queue/{named.queue}"
         return blocks.encode(pairs.items())
 
 
 class _Run:
     """The messages of one read for one queue, on their way to the disk."""
 
-    __slots__ = ("_bytes", "_connection", "_done", "_receipts", "_target")
+    __slots__ = ("_bytes", "_connection", "_done", "_receipts")
 
     def __init__(
         self, connection: Connection, target: Target, messages: list[Message], receipts: list[bytes | None]
     ) -> None:
         self._connection = connection
-        self._target = target
         self._receipts = receipts
         self._done = 0
         # Small bodies may come with large headers and receipts, and those wait in memory as well.
@@ -177,14 +174,13 @@ class _Run:
     def _publish(self, target: Target, messages: list[Message]) -> bool:
         """Hand the messages over; False if nobody is left to want them."""
         broker = self._connection.broker
-        if target.destination.kind is Kind.TOPIC:
-            broker.publish_event(target.destination.event, messages, self._published)
-        elif is_private_of_another(target.name, self._connection.name):
-            # A reply to a client that is gone. It must not end the connection of the one who serves them all.
-            try:
-                broker.get(target.name).publish(messages, self._published)
-            except NoSuchQueue:
-                return False
+        destination = target.destination
+        if destination.kind is Kind.TOPIC:
+            broker.publish_event(destination.event, messages, self._published)
+        elif destination.kind is Kind.REPLY:
+            return private.reply(broker, target.name, messages, self._published)
+        elif destination.private:
+            private.make(self._connection, target.name).publish(messages, self._published)
         else:
             # Looked up anew each time: the queue may have been deleted meanwhile, and STOMP creates on use.
             broker.ensure(target.name).publish(messages, self._published)
@@ -199,7 +195,7 @@ class _Run:
         asked = [receipt for receipt in mine if receipt is not None]
         if error is None:
             connection.traffic.confirmed += count
-        if error is not None and not self._is_harmless(error):
+        if error is not None:
             connection.fail(error, mine[0] if mine else None)
         elif asked and not connection.lost:
             connection.write(frames.receipts(asked))
@@ -207,12 +203,3 @@ class _Run:
         if self._done >= len(self._receipts):
             size, self._bytes = self._bytes, 0
         connection.confirmed(count, size)
-
-    def _is_harmless(self, error: CurbstoneError) -> bool:
-        """Whether only queues of other clients missed it, who do not take what is sent to them or are gone."""
-        destination = self._target.destination
-        if destination.kind is Kind.TOPIC:
-            return private.is_harmless(error)
-        return isinstance(error, NoSuchQueue | QueueFull) and is_private_of_another(
-            self._target.name, self._connection.name
-        )

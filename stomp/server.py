@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.net.tcp import Connection, TcpServer
-from curbstone.stomp import private
 from curbstone.stomp.errors import one_line
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.pulse import Pulse
@@ -38,8 +37,7 @@ class StompServer(TcpServer):
         """Of all its connections."""
 
     async def start(self, address: tuple[str, int]) -> tuple[str, int]:
-        """Listen and return the address bound. Private queues that a crash left behind are deleted first."""
-        private.clear(self.broker)
+        """Listen and return the address bound."""
         return await super().start(address)
 
     def connection(self) -> _Client:

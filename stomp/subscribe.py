@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.names import QueueName, queue_name
+from curbstone.core.names import QueueName, private_name
 from curbstone.stomp import fields, private
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.connection import Connection
 from curbstone.stomp.counts import CountSubscription
-from curbstone.stomp.destinations import Kind, is_private_of_another, parse_destination
+from curbstone.stomp.destinations import Kind, parse_destination
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.subscription import ACK_MODES, AUTO, Subscription
 
@@ -49,14 +49,17 @@ class Subscriptions:
             raise ProtocolError(f"more than {connection.limits.subscriptions_max} subscriptions")
         wishes = self._wishes(head)
         destination = parse_destination(text, connection.name, connection.single_queue)
-        if is_private_of_another(destination.queue, connection.name):
-            raise ProtocolError("this queue is another connection's own", head.lines["destination"])
+        if destination.kind is Kind.REPLY:
+            raise ProtocolError(
+                "a reply queue can be sent to; who waits for the reply subscribes to /temp-queue/{name}",
+                head.lines["destination"],
+            )
         index = self._next_index
         self._next_index += 1
         if destination.kind is Kind.COUNT:
-            if destination.private:
-                connection.private.add(destination.queue)
-            self._named[key] = CountSubscription(connection, index, lines, destination.queue)
+            name = destination.queue
+            queue = private.make(connection, name) if destination.private else connection.broker.ensure(name)
+            self._named[key] = CountSubscription(connection, index, lines, queue)
         else:
             self._named[key] = self._consume(
                 Subscription(connection, index, key, wishes.mode, destination, lines), wishes
@@ -93,7 +96,6 @@ class Subscriptions:
         """Forget a subscription that has ended and has nothing left to settle."""
         if subscription.drained:
             self.by_index.pop(b"%d" % subscription.index, None)
-            subscription.unwatch()
             subscription.consumer.close()
             # In the other modes acks may be on their way to the disk: then the queue stays to the end.
             if subscription.destination.kind is Kind.TOPIC and subscription.mode == AUTO:
@@ -120,7 +122,6 @@ class Subscriptions:
             if isinstance(count, CountSubscription):
                 count.close()
         for subscription in subscriptions.values():
-            subscription.unwatch()
             subscription.consumer.close()
 
     def delete_private(self) -> None:
@@ -161,7 +162,7 @@ class Subscriptions:
         destination = subscription.destination
         name = destination.queue
         if destination.kind is Kind.TOPIC:
-            name = queue_name(f"{name.queue}.{subscription.index}", name.project)
+            name = private_name(f"{name.queue}.{subscription.index}")
         queue = private.make(connection, name) if destination.private else broker.ensure(name)
         if destination.kind is Kind.TOPIC:
             broker.bind(destination.event, name, on_done=self._bound)
@@ -171,11 +172,9 @@ class Subscriptions:
             weight=wishes.weight,
             group=wishes.group,
             auto=wishes.mode == AUTO,
-            on_closed=self._lost,
+            on_closed=partial(self._lost, destination.private),
         )
         subscription.bind(queue, consumer)
-        if destination.private:
-            subscription.unwatch = queue.watch(partial(private.close_if_slow, connection, queue, consumer))
         if connection.held:
             consumer.hold()
         self.by_index[b"%d" % subscription.index] = subscription
@@ -185,10 +184,11 @@ class Subscriptions:
         if error is not None:
             self._connection.fail(error)
 
-    def _lost(self, error: CurbstoneError) -> None:
+    def _lost(self, is_private: bool, error: CurbstoneError) -> None:
         """The queue of a subscription was deleted, or its engine stopped."""
-        if not self._connection.lost:
-            self._connection.fail(error)
+        connection = self._connection
+        if not connection.lost:
+            connection.fail(private.told(error, connection) if is_private else error)
 
     def _delete_private(self, name: QueueName) -> None:
         self._connection.private.discard(name)

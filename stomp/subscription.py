@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,6 @@ class Subscription:
         self.consumer: Consumer
         self.queue: Queue
         self._handouts: Handouts
-        self.unwatch: Callable[[], None] = _nothing
-        """Ends the watch over a private queue."""
         self.active = True
         """False after UNSUBSCRIBE, when only what is unsettled can still be settled."""
         # What the current read settles: seqs in order, receipts, and how far a cumulative ACK has walked.
@@ -102,7 +100,3 @@ class Subscription:
     def drained(self) -> bool:
         """Whether it is unsubscribed and nothing of it can be settled any more."""
         return not self.active and not self.consumer.unsettled
-
-
-def _nothing() -> None:
-    """There is nothing to end."""

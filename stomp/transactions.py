@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.stomp import fields
+from curbstone.stomp import fields, private
 from curbstone.stomp.codec import Head
 from curbstone.stomp.connection import Connection
 from curbstone.stomp.destinations import Kind
@@ -26,13 +28,18 @@ if TYPE_CHECKING:
 class _Open:
     """One open transaction."""
 
-    __slots__ = ("acked", "builder", "bytes", "frames", "published", "rejected", "returned", "settled", "touched")
+    __slots__ = (
+        "acked", "builder", "bytes", "frames", "published", "rejected", "replies", "returned",
+        "settled", "touched",
+    )  # fmt: skip
 
     def __init__(self, builder: Transaction) -> None:
         self.builder = builder
         self.settled: set[tuple[int, int]] = set()
         """(subscription index, seq) of what it settles."""
         self.touched: dict[int, Subscription] = {}
+        self.replies: list[tuple[QueueName, Message]] = []
+        """What goes to other clients' temporary queues: sent once all the rest is on disk, which it can't undo."""
         self.frames = 0
         self.bytes = 0
         self.published = 0
@@ -69,10 +76,16 @@ class Transactions:
     def send(self, head: Head, plan: SendPlan, body: bytes) -> None:
         """Put a SEND in its transaction."""
         transaction = self._count(head, len(body) + len(plan.block))
-        if plan.target.destination.kind is Kind.TOPIC:
-            raise ProtocolError("a transaction can't send to a topic", head.lines["destination"])
-        queue = self._connection.broker.ensure(plan.target.name)
-        transaction.builder.publish(queue, plan.message(body))
+        destination = plan.target.destination
+        if destination.kind is Kind.TOPIC:
+            transaction.builder.publish_event(destination.event, plan.message(body))
+        elif destination.kind is Kind.REPLY:
+            transaction.replies.append((destination.queue, plan.message(body)))
+        else:
+            connection = self._connection
+            name = destination.queue
+            queue = private.make(connection, name) if destination.private else connection.broker.ensure(name)
+            transaction.builder.publish(queue, plan.message(body))
         transaction.published += 1
 
     def ack(self, head: Head) -> None:
@@ -105,6 +118,8 @@ class Transactions:
         def done(error: CurbstoneError | None) -> None:
             if error is None:
                 transaction.count(connection.traffic)
+                for name, message in transaction.replies:
+                    private.reply(connection.broker, name, [message], _ignore)
             if error is not None:
                 connection.fail(error, receipt)
             elif not connection.lost:
@@ -154,3 +169,7 @@ class Transactions:
     def _settle(self, transaction: _Open, subscription: Subscription, seqs: list[int]) -> None:
         transaction.settled.update((subscription.index, seq) for seq in seqs)
         transaction.touched[subscription.index] = subscription
+
+
+def _ignore(_error: CurbstoneError | None, _first_seq: int, _count: int) -> None:
+    """The client that waits for it is told what there is to tell."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.stomp import frames, private
+from curbstone.stomp import frames
 from curbstone.stomp.errors import ProtocolError, one_line
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.pulse import Pulse
@@ -87,7 +87,6 @@ class StompSockets:
         self.sync = broker.health().sync
         self.traffic = Traffic()
         """Of all its connections."""
-        private.clear(broker)
 
     def open(self, request: Request) -> StompSocket:
         """Return the session for a request; raise BadRequest if it offers subprotocols and none is STOMP's.

@@ -7,6 +7,7 @@ another name, synced, renamed, and the directory synced.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,14 @@ from zlib import crc32
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, DataDirectoryError, MetaDamaged
 from curbstone.core.log.window import read_around
-from curbstone.core.names import QueueName, queue_name
+from curbstone.core.names import QueueName, stored_name
 from curbstone.core.options import QueueOptions
 
 META_FORMAT = 1
 META_BYTES_MAX = 16 * 1024
+
+_FORMER_PRIVATE = re.compile(r"[0-9a-f]{16}\.topic\.[1-9][0-9]*")
+_FORMER_OPTIONS = {"cap": 64 * 1024 * 1024}
 
 
 def meta_reserve(cap: int) -> int:
@@ -51,6 +55,22 @@ class Meta:
     def options(self) -> QueueOptions:
         """The options in force."""
         return self.defaults.merged(self.changes, self.name.project)
+
+    @property
+    def is_left_over(self) -> bool:
+        """Whether this was a private queue, whose client is gone since the process that served it ended.
+
+        Earlier versions had them in a project `_temp`, which was also a user's to use. Only of a topic's subscriber is
+        it sure there whose it was: nobody else could bind a queue of another project than `default`.
+        """
+        if self.name.is_private:
+            return True
+        return (
+            self.name.project == "_temp"
+            and _FORMER_PRIVATE.fullmatch(self.name.queue) is not None
+            and self.changes == _FORMER_OPTIONS
+            and len(self.bindings) == 1
+        )
 
     def with_options(self, changes: Mapping[str, object], next_seq: int) -> Meta:
         """Return this with options merged in; raise BadRequest. A new group starts at `next_seq`."""
@@ -101,7 +121,7 @@ class Meta:
         if facts["format"] > META_FORMAT:
             raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
         try:
-            name = queue_name(facts["queue"], facts["project"])
+            name = stored_name(facts["queue"], facts["project"])
             uid, groups, unused_s = facts["uid"], facts["groups"], facts.get("unused_s")
             since, skips = facts.get("since", {}), frozenset(facts.get("skips", ()))
             bindings = frozenset(facts["bindings"])

@@ -45,7 +45,7 @@ class Lab:
         self.settle()
 
     def _cap_of(self, directory: str) -> int | None:
-        for queue in self.broker.queues() if hasattr(self, "broker") else []:
+        for queue in [*self.broker.queues(), *self.broker.private_queues()] if hasattr(self, "broker") else []:
             if directory == queue.log.directory:
                 return queue.options.cap
         return None

@@ -12,7 +12,7 @@ import pytest
 from curbstone.core.errors import BadRequest, Conflict, EventRefused, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.log.format import Released
 from curbstone.core.log.log import Log
-from curbstone.core.names import QueueName, queue_name
+from curbstone.core.names import private_name, queue_name
 from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message, numbered
 
@@ -254,7 +254,7 @@ def test_a_queue_that_refuses_an_event_is_told_and_the_others_have_theirs() -> N
 def test_a_refusal_by_a_private_queue_does_not_tell_its_name() -> None:
     """Who knows the name of a private queue may send to it."""
     lab = Lab()
-    private = QueueName("_temp", "secret.topic0")
+    private = private_name("secret.topic0")
     lab.answer(lambda done: lab.broker.declare(private, {"max_message_size": 3}, done))
     lab.answer(partial(lab.broker.bind, "order", private))
     lab.answer(partial(lab.broker.bind, "order", Q))

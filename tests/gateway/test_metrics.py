@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from curbstone.core.names import PRIVATE_PROJECT
+from curbstone.core.message import Message
+from curbstone.core.names import PRIVATE_PROJECT, private_name
 from tests.gateway.running import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
@@ -156,8 +159,9 @@ async def test_openmetrics_is_spoken_where_it_is_asked_for(gateway: Running) -> 
 
 
 async def test_private_queues_have_no_series(gateway: Running) -> None:
-    await gateway.http.put(f"/v2/{PRIVATE_PROJECT}/queues/c1.topic")
-    await gateway.http.post(f"/v2/{PRIVATE_PROJECT}/queues/c1.topic/messages", content="a")
+    stored = asyncio.Event()
+    gateway.broker.ensure(private_name("topic.c1.1")).publish([Message(b"a", b"")], lambda *_answer: stored.set())
+    await stored.wait()
     found = await samples(gateway)
     assert not any(PRIVATE_PROJECT in labels for _, labels in found)
     assert found["curbstone_messages_published_total", ()] == 1

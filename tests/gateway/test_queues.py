@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from curbstone.core.message import Message
+from curbstone.core.names import private_name
 from tests.gateway.running import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
@@ -192,3 +196,23 @@ async def test_a_popped_dead_letter_tells_where_it_comes_from(gateway: Running) 
 @pytest.mark.parametrize("body", ['{"to":5}', '{"to":"a b"}', '{"limit":0}', '{"limit":"x"}', "[]"])
 async def test_a_bad_redrive_is_400(gateway: Running, body: str) -> None:
     assert (await gateway.http.post(QUEUE + "/redrive", content=body)).status_code == 400
+
+
+async def test_no_path_reaches_a_private_queue(gateway: Running) -> None:
+    """Anyone could list, pop and delete the queues of topics' subscribers and of replies."""
+    stored = asyncio.Event()
+    queue = gateway.broker.ensure(private_name("temp.c1.answers"))
+    queue.publish([Message(b"secret", b"")], lambda *_answer: stored.set())
+    await stored.wait()
+    project, name = queue.name
+    for spelled in (project, "%7Eprivate", "_temp", "default"):
+        path = f"/v2/{spelled}/queues/{name}"
+        for method, url in (
+            ("GET", path), ("DELETE", path), ("DELETE", f"{path}/messages"), ("GET", f"{path}/messages"),
+            ("POST", f"{path}/messages/lease"), ("POST", f"{path}/purge"), ("GET", f"{path}/browse"),
+        ):  # fmt: skip
+            reply = await gateway.http.request(method, url, content=b"{}")
+            assert b"secret" not in reply.content
+        listed = await gateway.http.get(f"/v2/{spelled}/queues")
+        assert name not in listed.text
+    assert gateway.broker.private_queues() == [queue] and queue.counts().rdy == 1

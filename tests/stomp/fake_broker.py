@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, StaleDelivery
+from curbstone.core.events import left_out
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.stats import Stats
@@ -227,8 +228,10 @@ class FakeTransaction:
 
     def publish_event(self, event: str, message: Message) -> None:
         def step() -> None:
-            for name in self._broker.bound.get(event, []):
+            for name in list(self._broker.bound.get(event, [])):
                 queue = self._broker.all[name]
+                if queue.refuse is not None and left_out(cast(Any, queue), queue.refuse):
+                    continue
                 queue.add(Message(message.body, message.headers))
                 queue.changed()
 
@@ -274,7 +277,13 @@ class FakeBroker:
         self._pending: list[Callable[[], None]] = []
 
     def queues(self) -> list[FakeQueue]:
-        return list(self.all.values())
+        return [queue for queue in self.all.values() if not queue.name.is_private]
+
+    def private_queues(self) -> list[FakeQueue]:
+        return [queue for queue in self.all.values() if queue.name.is_private]
+
+    def end(self, queue: FakeQueue, reason: CurbstoneError) -> None:
+        self.delete(queue.name, lambda _existed: None, reason)
 
     def get(self, name: QueueName) -> FakeQueue:
         if name not in self.all:
@@ -293,11 +302,11 @@ class FakeBroker:
     def bindings(self, name: QueueName) -> set[str]:
         return {event for event, names in self.bound.items() if name in names}
 
-    def delete(self, name: QueueName, on_done: Callable[[bool], None]) -> None:
+    def delete(self, name: QueueName, on_done: Callable[[bool], None], reason: CurbstoneError | None = None) -> None:
         queue = self.all.pop(name, None)
         if queue is not None:
             for consumer in list(queue.consumers):
-                self.queue_call(partial(consumer.on_closed, NoSuchQueue(f"queue {name} was deleted")))
+                self.queue_call(partial(consumer.on_closed, reason or NoSuchQueue(f"queue {name} was deleted")))
             for names in self.bound.values():
                 if name in names:
                     names.remove(name)
@@ -313,10 +322,10 @@ class FakeBroker:
 
     def publish_event(self, event: str, messages: list[Message], on_done: Callable[[Any, int, int], None]) -> None:
         refused: dict[QueueName, CurbstoneError] = {}
-        for name in self.bound.get(event, []):
+        for name in list(self.bound.get(event, [])):
             queue = self.all[name]
             if queue.refuse is not None:
-                if not isinstance(queue.refuse, NoSuchQueue):
+                if not left_out(cast(Any, queue), queue.refuse):
                     refused[name] = queue.refuse
                 continue
             for message in messages:

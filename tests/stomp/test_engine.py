@@ -120,6 +120,23 @@ def test_a_transaction_over_two_queues_is_one(tmp_path: Path) -> None:
     run(tmp_path, before, after)
 
 
+def test_a_transaction_takes_a_queue_and_a_topic_together(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        reader, peer = await world.peer(), await world.peer()
+        await reader.send(b"SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
+        assert (await reader.frame()).headers["receipt-id"] == "s"
+        frames = [b"BEGIN\ntransaction:t\n\n\0"]
+        for destination in (b"/topic/news", b"/queue/a", b"/topic/nobody"):
+            frames.append(b"SEND\ndestination:%b\ntransaction:t\n\nhot\0" % destination)
+        frames.append(b"COMMIT\ntransaction:t\nreceipt:c\n\n\0")
+        await peer.send(b"".join(frames))
+        assert (await peer.frame()).headers["receipt-id"] == "c"
+        assert (await reader.frame()).body == b"hot"
+        assert world.count() == 1
+
+    run(tmp_path, test)
+
+
 def test_a_full_queue_refuses_with_an_error_and_the_receipt(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
@@ -163,7 +180,7 @@ def test_topics_and_their_queues(tmp_path: Path) -> None:
         for reader in readers:
             assert (await reader.frame()).body == b"hot"
             await reader.close()
-        await until(lambda: not world.broker.queues())
+        await until(lambda: not world.broker.private_queues())
 
     run(tmp_path, test)
 
@@ -178,7 +195,7 @@ def test_the_acks_of_a_topic_are_confirmed_although_its_queue_goes(tmp_path: Pat
             ack = b"ACK\nid:%b\nreceipt:a\n\n\0" % message.headers["ack"].encode()
             await peer.send(goodbye + ack + b"DISCONNECT\nreceipt:d\n\n\0")
             assert [frame.headers.get("receipt-id") for frame in await peer.rest()] == ["a", "d"]
-            await until(lambda: not world.broker.queues())
+            await until(lambda: not world.broker.private_queues())
 
     run(tmp_path, test)
 

@@ -28,7 +28,8 @@ TOKENS = [
     b"\n", b"\r\n", b"\n\n", b"\0", b":", b"\\", rb"\c", rb"\n", rb"\r", rb"\t", b"\r", b"\xff", "ü".encode(),
     b"receipt:1\n",
     b"content-length:5\n", b"content-length:99999999999999999999\n", b"transaction:t\n", b"id:1.1.0\n", b"destination:",
-    b"/queue/a", b"/topic/e", b"/temp-queue/x", b"a/count", b"SEND\n", b"ACK\n", b"CONNECT\n", b"x" * 700,
+    b"/queue/a", b"/topic/e", b"/temp-queue/x", b"/reply-queue/x", b"a/count", b"SEND\n", b"ACK\n", b"CONNECT\n",
+    b"x" * 700,
 ]  # fmt: skip
 SOAK_S = float(os.environ.get("CURBSTONE_SIM_SECONDS", "60")) / 4
 
@@ -108,9 +109,9 @@ def check_session(data: bytes, random: Random) -> None:
     client.session.lose()
     client.broker.turn()
     assert client.session.take_output() == []
+    assert not client.broker.private_queues()
     for queue in client.broker.queues():
         assert not queue.consumers and not queue.watchers
-        assert queue.name.project != "_temp"
         assert all(not item.wip for items in queue.items.values() for item in items.values())
 
 

@@ -12,13 +12,14 @@ import pytest
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
+from curbstone.stomp.destinations import reply_destination
 from curbstone.stomp.limits import Limits
 from tests.stomp.client import WAIT_S, Peer, until
-from tests.stomp.fake_broker import FakeBroker
-from tests.stomp.harness import Client, send
+from tests.stomp.fake_broker import FakeBroker, FakeQueue
+from tests.stomp.harness import SUB, Client, send
 from tests.stomp.test_engine import World, serving
 
-LIMITS = Limits(private_bytes_max=200_000)
+LIMITS = Limits(private_cap_min=800_000, body_bytes_max=100_000)
 NEWS = b"SEND\ndestination:/topic/news\nreceipt:%d\n\n%b\0"
 
 
@@ -48,7 +49,7 @@ def test_a_stuck_subscriber_of_a_topic_is_closed_and_the_publishers_go_on(tmp_pa
             await publisher.send(NEWS % (n, body))
             assert (await publisher.frame()).headers["receipt-id"] == str(n)
             assert (await quick.frame()).body == body
-        await until(lambda: len(world.broker.queues()) == 1)
+        await until(lambda: len(world.broker.private_queues()) == 1)
         # What does not fit in a full socket, its ERROR too, is cut off in the end.
         with suppress(ConnectionError):
             await asyncio.wait_for(stuck.reader.read(), WAIT_S)
@@ -81,7 +82,7 @@ def test_a_burst_that_fills_the_private_queue_at_once_does_not_fail_its_publishe
         got = {(await publisher.frame()).headers["receipt-id"] for _ in range(count)}
         assert got == {str(n) for n in range(count)}
         assert (await stuck.rest())[-1].command == "ERROR"
-        await until(lambda: not world.broker.queues())
+        await until(lambda: not world.broker.private_queues())
 
     run(tmp_path, test)
 
@@ -89,11 +90,11 @@ def test_a_burst_that_fills_the_private_queue_at_once_does_not_fail_its_publishe
 def test_a_stuck_reader_of_replies_does_not_end_the_one_who_answers(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         asker = await subscribed(world, b"client", b"/temp-queue/r")
-        (name,) = [queue.name for queue in world.broker.queues()]
+        (name,) = [queue.name for queue in world.broker.private_queues()]
         server = await world.peer()
         count, body = 60, b"x" * 50_000
-        reply = b"SEND\ndestination:/queue/%b\nreceipt:%d\n\n%b\0"
-        server.writer.write(b"".join([reply % (str(name).encode(), n, body) for n in range(count)]))
+        reply = b"SEND\ndestination:%b\nreceipt:%d\n\n%b\0"
+        server.writer.write(b"".join([reply % (reply_destination(name).encode(), n, body) for n in range(count)]))
         got = {(await server.frame()).headers["receipt-id"] for _ in range(count)}
         assert got == {str(n) for n in range(count)}
         assert "too slow" in (await asker.rest())[-1].headers["message"]
@@ -123,18 +124,92 @@ def test_a_subscriber_with_room_is_never_too_slow(tmp_path: Path) -> None:
     [(QueueFull("full"), False, False), (NoSuchQueue("gone"), False, False), (QueueFull("full"), True, True),
      (Unavailable("no disk"), False, True)],
 )  # fmt: skip
-def test_only_what_private_queues_alone_refused_is_harmless(error: CurbstoneError, durable: bool, fails: bool) -> None:
+def test_what_a_private_queue_has_no_room_for_is_harmless(error: CurbstoneError, durable: bool, fails: bool) -> None:
     broker = FakeBroker()
     reader, writer = Client(broker, name="s1"), Client(broker, name="s2")
     reader.send("SUBSCRIBE|id:0|destination:/topic/news")
-    (private,) = broker.queues()
-    private.refuse = error
+    refusing: FakeQueue = broker.private_queues()[0]
     if durable:
-        kept = broker.ensure(QueueName("default", "kept"))
-        kept.refuse = error
-        broker.bind("news", kept.name, on_done=lambda _error: None)
+        refusing = broker.ensure(QueueName("default", "kept"))
+        broker.bind("news", refusing.name, on_done=lambda _error: None)
+    refusing.refuse = error
     (answer,) = writer.send(send("hot", "receipt:r", queue="/topic/news"))
     assert (answer.command, answer.headers["receipt-id"]) == ("ERROR" if fails else "RECEIPT", "r")
+
+
+def test_a_subscriber_never_misses_a_message_in_silence() -> None:
+    broker = FakeBroker()
+    reader, writer = Client(broker, name="s1"), Client(broker, name="s2")
+    reader.send("SUBSCRIBE|id:0|destination:/topic/news")
+    broker.private_queues()[0].refuse = QueueFull("full")
+    assert writer.receipts(send("hot", "receipt:r", queue="/topic/news")) == ["r"]
+    (told,) = reader.read()
+    assert told.command == "ERROR" and "too slow" in told.headers["message"]
+
+
+def test_a_reply_in_a_transaction_reaches_who_asked_and_needs_nobody() -> None:
+    """The one who asked may be gone, or take nothing: that is no reason not to commit."""
+    for state in ("there", "gone", "full"):
+        broker = FakeBroker()
+        asker, server = Client(broker, name="s1"), Client(broker, name="s2")
+        asker.send("SUBSCRIBE|id:r|destination:/temp-queue/r", send("?", "reply-to:/temp-queue/r"))
+        (question,) = server.send(SUB)
+        if state == "gone":
+            asker.session.lose()
+            broker.turn()
+        elif state == "full":
+            broker.private_queues()[0].refuse = QueueFull("full")
+        reply = send("!", "transaction:t", queue=question.headers["reply-to"])
+        assert server.send("BEGIN|transaction:t", f"ACK|id:{question.headers['ack']}|transaction:t", reply) == []
+        assert asker.read() == []
+        assert server.receipts("COMMIT|transaction:t|receipt:c") == ["c"]
+        assert broker.bodies("a") == [] and not server.session.ending
+        got = [frame.command for frame in asker.read()]
+        assert got == {"there": ["MESSAGE"], "gone": [], "full": ["ERROR"]}[state]
+        assert bool(broker.private_queues()) == (state == "there")
+
+
+def test_large_messages_pass_a_topic_and_close_nobody(tmp_path: Path) -> None:
+    """Private queues held 64 MiB whatever a message could have: larger ones were lost behind a RECEIPT."""
+    largest = 3_000_000
+    body = b"x" * largest
+
+    async def test(world: World) -> None:
+        readers = [await subscribed(world, ack) for ack in (b"auto", b"client")]
+        publisher = await world.peer()
+        for n in range(4):
+            await publisher.send(NEWS % (n, body))
+            assert (await publisher.frame()).headers["receipt-id"] == str(n)
+        for reader in readers:
+            for _ in range(4):
+                message = await reader.frame()
+                assert message.command == "MESSAGE" and message.body == body
+            await reader.send(b"DISCONNECT\nreceipt:d\n\n\0")
+            assert (await reader.frame()).headers["receipt-id"] == "d"
+
+    async def main() -> None:
+        limits = Limits(private_cap_min=100_000, body_bytes_max=largest)
+        async with serving(tmp_path, QueueOptions(max_message_size=largest), limits) as world:
+            await test(world)
+
+    asyncio.run(main())
+
+
+def test_its_own_temporary_queue_is_made_by_a_send_too(tmp_path: Path) -> None:
+    """In either case with the cap of a private queue, and gone with its client."""
+
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        await peer.send(b"SEND\ndestination:/temp-queue/r\nreceipt:1\n\nnote\0")
+        assert (await peer.frame()).headers["receipt-id"] == "1"
+        (queue,) = world.broker.private_queues()
+        assert queue.options.cap == LIMITS.private_cap
+        await peer.send(b"SUBSCRIBE\nid:0\ndestination:/temp-queue/r\n\n\0")
+        assert (await peer.frame()).body == b"note"
+        await peer.close()
+        await until(lambda: not world.broker.private_queues())
+
+    run(tmp_path, test)
 
 
 def test_the_mark_that_the_gateway_keeps_in_a_block_is_not_a_header() -> None:

@@ -305,21 +305,6 @@ def test_a_reset_connection_returns_its_deliveries() -> None:
     run(test)
 
 
-def test_private_queues_of_an_earlier_life_are_deleted_at_the_start() -> None:
-    async def main() -> None:
-        from curbstone.core.names import QueueName
-
-        broker = LiveBroker()
-        broker.ensure(QueueName("_temp", "dead.topic.1"))
-        broker.ensure(QueueName("default", "kept"))
-        server = StompServer(cast(Any, broker), cast(Any, Host()))
-        await server.start(("127.0.0.1", 0))
-        assert [str(name) for name in broker.all] == ["default/kept"]
-        await server.stop()
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("kind", [stomp.Connection10, stomp.Connection11, stomp.Connection12])
 def test_stomp_py_in_every_version(kind: Any) -> None:
     async def test(world: World) -> None:

@@ -214,7 +214,9 @@ def test_a_temporary_queue_takes_the_reply() -> None:
     server.send(send("!", queue=reply_to))
     (answer,) = asker.turn()
     assert (answer.body, answer.headers["destination"]) == (b"!", "/temp-queue/answers")
-    assert "own" in Client(broker, name="s3").error(f"SUBSCRIBE|id:0|destination:{reply_to}").headers["message"]
+    assert reply_to == "/reply-queue/s1.answers"
+    stranger = Client(broker, name="s3").error(f"SUBSCRIBE|id:0|destination:{reply_to}")
+    assert "can be sent to" in stranger.headers["message"]
     asker.send(send("note to self", queue="/temp-queue/other"), "SUBSCRIBE|id:c|destination:/temp-queue/third/count")
     asker.session.lose()
     broker.turn()

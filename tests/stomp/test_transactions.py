@@ -39,6 +39,18 @@ def test_t03_a_send_is_invisible_until_commit() -> None:
     assert client.broker.bodies("a") == [b"1", b"2"]
 
 
+def test_t03_a_send_to_a_topic_too() -> None:
+    client = Client()
+    client.send("SUBSCRIBE|id:0|destination:/topic/news")
+    frames = ["BEGIN|transaction:t", send("hot", "transaction:t", "receipt:1", queue="/topic/news")]
+    assert client.receipts(*frames, send("kept", "transaction:t")) == ["1"]
+    got = client.send("COMMIT|transaction:t|receipt:c")
+    assert sorted((frame.command, frame.body) for frame in got) == [("MESSAGE", b"hot"), ("RECEIPT", b"")]
+    assert client.broker.bodies("a") == [b"kept"]
+    client.send("BEGIN|transaction:t", send("never", "transaction:t", queue="/topic/news"))
+    assert client.send("ABORT|transaction:t") == []
+
+
 def test_t04_an_ack_that_was_aborted_can_be_given_again() -> None:
     client = Client()
     (message,) = client.send(send(), SUB)
