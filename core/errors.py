@@ -79,9 +79,14 @@ class AlreadyCommitted(Conflict):
 
 
 class OtherReader(Conflict):
-    """Another program reads as the same group: what is acked by one, the other would miss."""
+    """Another program reads as the same group: what is acked by one, the other would miss.
 
-    members = {"other_reader": True}
+    `acked`: up to there the group was acked, and the reader is not as far.
+    """
+
+    def __init__(self, text: str, **members: object) -> None:
+        super().__init__(text)
+        self.members = {"other_reader": True, **members}
 
 
 class KeyReused(CurbstoneError):

@@ -384,6 +384,7 @@ class Queue:
         for name, mark in batch.marks.items():
             self.pending.groups[name].marked(mark, commit.segment.number)
         self.reading.losses.logged(batch.losses, commit.segment.number)
+        self.reading.acks.logged(batch.acks, commit.segment.number)
         if batch.key_notes:
             for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
                 self.keys.recover(payload, commit.segment.number)

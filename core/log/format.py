@@ -79,6 +79,7 @@ class Note(IntEnum):
     KEY = 3  # an idempotency key, and what was published under it
     STAGED = 4  # how many messages of a staged transaction are in this log
     LOSS = 5  # what a declared group has lost: how far, and how much
+    ACKED = 6  # up to where a declared group was acked
     FILLER = 255  # nothing; it fills the place of what a repair took out
 
 
@@ -387,6 +388,11 @@ def encode_loss(group: str, floor: int, lost: int) -> bytes:
     return encode_note(Note.LOSS, _LOSS.pack(floor, lost) + group.encode())
 
 
+def encode_acked(group: str, seq: int) -> bytes:
+    """Return the note that `group` was acked up to and with `seq`."""
+    return encode_note(Note.ACKED, seq.to_bytes(8, "little") + group.encode())
+
+
 def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield (kind, payload) of the notes; a kind this version does not know is yielded all the same."""
     while offset < end:
@@ -403,6 +409,11 @@ def decode_floor(payload: bytes) -> int:
 
 def decode_delivered(payload: bytes) -> tuple[str, int]:
     """Return the group and the seq of a delivered note."""
+    return payload[8:].decode(), int.from_bytes(payload[:8], "little")
+
+
+def decode_acked(payload: bytes) -> tuple[str, int]:
+    """Return the group and the seq of an acked note."""
     return payload[8:].decode(), int.from_bytes(payload[:8], "little")
 
 

@@ -223,6 +223,7 @@ class Pending:
                 self.clear_run(group, run, bits, run.bytes_live * bits.bit_count() // run.live().bit_count())
         self.end_deliveries(group, self._queue.next_seq)
         self._queue.reading.losses.forget(name)
+        self._queue.reading.acks.forget(name)
         self._queue.dirty()
 
     def _damaged(self, run: Run, text: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
 from curbstone.core.log.format import Reason
+from curbstone.core.notes.acks import Acks
 from curbstone.core.notes.losses import Loss, Losses
 from curbstone.core.pending.pending import release_bytes
 from curbstone.core.pending.runs import Run, ranges_of
@@ -62,6 +63,7 @@ class ReadingGroups:
         self.next = 1
         """Everything below this seq is there or never will be: one past the last committed."""
         self.losses = Losses(queue)
+        self.acks = Acks(queue)
         self._skipping = Skipping(queue)
         self._readers: dict[str, Readers] = {}
 
@@ -254,9 +256,10 @@ class ReadingGroups:
             queue.host.call_soon(lambda: on_done(refusal, None))
             return
         if reader:
-            self._readers.setdefault(name, Readers()).ack(name, reader, seq)
+            self._readers.setdefault(name, Readers()).ack(name, reader, seq, self.acks.of(name))
         position = group.first_pending(self.next)
         if seq >= position:
+            self.acks.add(name, seq)
             queue.stats.acked += queue.pending.clear_below(group, seq + 1)
             queue.writer.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
             queue.wake(name)

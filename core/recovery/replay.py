@@ -9,6 +9,7 @@ from curbstone.core.log.format import (
     Flag,
     Note,
     Released,
+    decode_acked,
     decode_delivered,
     decode_entries,
     decode_floor,
@@ -183,6 +184,9 @@ class Replay:
             elif kind == Note.LOSS:
                 name, *loss = decode_loss(payload)
                 queue.reading.losses.recover(name, Loss(*loss), segment.number, is_earlier=name in earlier)
+            elif kind == Note.ACKED:
+                name, seq = decode_acked(payload)
+                queue.reading.acks.recover(name, seq, segment.number, is_earlier=name in earlier)
             elif kind == Note.KEY:
                 queue.keys.recover(payload, segment.number)
             elif kind == Note.STAGED:

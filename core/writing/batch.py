@@ -15,6 +15,7 @@ from curbstone.core.log.format import (
     Flag,
     Reason,
     Released,
+    encode_acked,
     encode_batch,
     encode_delivered,
     encode_entries,
@@ -74,6 +75,7 @@ class Batch:
         self.key_notes = b""
         self.staged_notes = b""
         self.losses: dict[str, Loss] = {}
+        self.acks: dict[str, int] = {}
         self._settled_parts: list[bytes] = []
         self._released_part = b""
         self._records_bytes = 0
@@ -393,6 +395,8 @@ class Batch:
                     notes += encode_delivered(group.name, mark)
         self.losses = queue.reading.losses.to_log(floor)
         notes += b"".join([encode_loss(name, *loss) for name, loss in self.losses.items()])
+        self.acks = queue.reading.acks.to_log(floor)
+        notes += b"".join([encode_acked(name, seq) for name, seq in self.acks.items()])
         publishes = [part.publish for part in self.taken]
         self.key_notes = queue.keys.notes(publishes, queue.next_seq, floor)
         self.staged_notes = queue.staged.notes(publishes, floor)

@@ -18,6 +18,7 @@ from curbstone.core.log.format import (
     Settled,
     UnknownFormat,
     batch_is_whole,
+    decode_acked,
     decode_batch_header,
     decode_delivered,
     decode_entries,
@@ -29,6 +30,7 @@ from curbstone.core.log.format import (
     decode_segment_header,
     decode_seqs,
     decode_settled,
+    encode_acked,
     encode_batch,
     encode_delivered,
     encode_entries,
@@ -138,10 +140,12 @@ def test_notes_come_back() -> None:
 
 def test_the_facts_in_notes_come_back() -> None:
     notes = encode_floor(77) + encode_delivered("a.group", 1 << 40) + encode_loss("g", 1 << 41, 9)
-    (_, floor), (_, delivered), (kind, loss) = decode_notes(notes, 0, len(notes))
+    notes += encode_acked("g", 1 << 42)
+    (_, floor), (_, delivered), (kind, loss), (last, acked) = decode_notes(notes, 0, len(notes))
     assert decode_floor(floor) == 77
     assert decode_delivered(delivered) == ("a.group", 1 << 40)
     assert (kind, decode_loss(loss)) == (Note.LOSS, ("g", 1 << 41, 9))
+    assert (last, decode_acked(acked)) == (Note.ACKED, ("g", 1 << 42))
 
 
 def test_extras_are_only_where_there_are_any() -> None:

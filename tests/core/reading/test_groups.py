@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull, StaleDelivery
+from curbstone.core.errors import (
+    BadRequest,
+    Conflict,
+    CurbstoneError,
+    NoSuchGroup,
+    OtherReader,
+    QueueFull,
+    StaleDelivery,
+)
 from curbstone.core.log.meta import Meta
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
@@ -200,6 +208,30 @@ def test_a_cumulative_ack_settles_all_below_and_survives(how: str) -> None:
     queue = lab.again(queue)
     assert queue.reading.info("g")[2:] == (11, 11, 0, "hold", 0, 0)
     assert lab.pop_all(queue) == numbered(10)
+
+
+@HOWS
+def test_a_reader_with_an_old_position_is_told_also_after_a_restart_and_when_the_log_has_turned_over(how: str) -> None:
+    """The ids of readers were all that was known of acks, in memory: after a restart an old position passed."""
+    lab = Lab()
+    queue = lab.queue(cap=256 * 1024)
+    declare(lab, queue)
+    lab.publish(queue, *numbered(30))
+    ack_to(lab, queue, 20)
+    noted = queue.log.active.number
+    for _ in range(2):
+        lab.restart(how)
+        queue = lab.again(queue)
+        with pytest.raises(OtherReader) as caught:
+            informed(lab, partial(queue.reading.ack_to, "g", 19, reader="old"))
+        assert caught.value.members == {"other_reader": True, "acked": 20}
+        while queue.log.segments[0].number <= noted:
+            lab.publish(queue, "x" * 10_000)
+            lab.purge(queue)
+    informed(lab, partial(queue.reading.ack_to, "g", 20, reader="new"))
+    lab.queue(groups=[])
+    declare(lab, queue)
+    informed(lab, partial(queue.reading.ack_to, "g", 1, reader="first"))
 
 
 def test_an_ack_of_what_is_not_there_yet_is_refused() -> None:

@@ -1,0 +1,60 @@
+"""Notes in the log about declared groups: one value for each group, said when it changes.
+
+A group's note is written in the next batch, so with the settles it tells of, and once more when the segment with
+the last one is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+
+Value = TypeVar("Value")
+
+
+class GroupNotes(Generic[Value]):
+    """The notes of one kind in one queue's log; a group of which there is none has the value `nothing`."""
+
+    def __init__(self, queue: Queue, nothing: Value) -> None:
+        self._queue = queue
+        self._nothing = nothing
+        self._values: dict[str, Value] = {}
+        self._logged: dict[str, Value] = {}
+        self._noted: dict[str, int] = {}
+        """The segments with the last notes."""
+
+    def of(self, name: str) -> Value:
+        """Return the value of a group."""
+        return self._values.get(name, self._nothing)
+
+    def forget(self, name: str) -> None:
+        """A group is no longer declared; the log is told before another of that name may be."""
+        self._values.pop(name, None)
+
+    def to_log(self, floor: int) -> dict[str, Value]:
+        """Return what the log does not know yet, or no longer will once the segments below `floor` are dropped."""
+        if not self._values and not self._logged:
+            return {}
+        return {
+            name: self.of(name)
+            for name in sorted(self._values.keys() | self._logged.keys())
+            if self.of(name) != self._logged.get(name, self._nothing)
+            or (name in self._values and self._noted[name] < floor)
+        }
+
+    def logged(self, values: dict[str, Value], segment: int) -> None:
+        """The log knows of these now; the notes are in that segment."""
+        for name, value in values.items():
+            self._noted[name] = segment
+            if value == self._nothing:
+                self._logged.pop(name, None)
+            else:
+                self._logged[name] = value
+
+    def recover(self, name: str, value: Value, segment: int, *, is_earlier: bool) -> None:
+        """Take a note in; `is_earlier` where it is of an earlier group of that name."""
+        self.logged({name: value}, segment)
+        if name in self._queue.meta.groups and not is_earlier:
+            self._values[name] = value
