@@ -18,6 +18,9 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if command -v $$p >/dev/null && $$p -c '$(NEW_ENOUGH)' 2>/dev/null; then echo $$p; exit; fi; done)
 
+# Processes that share the tests in `make test`; much of a test's time is waiting for other processes.
+TEST_WORKERS ?= 3
+
 # Seconds of simulated histories in `make soak`.
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
@@ -35,7 +38,7 @@ run: $(RUNTIME)  ## Start the server with its defaults
 	@exec $(BIN)/curbstone serve
 
 test: $(DEV) sdk-tools interop-deps spark-deps  ## Run the tests (soak tests left out)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 
 lint: $(DEV)  ## Ruff, formatting, types, and the import rule
 	$(BIN)/ruff check .

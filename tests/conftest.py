@@ -1,13 +1,47 @@
-"""Fixtures for all tests. Code that tests share is imported from modules such as tests.server."""
+"""Fixtures for all tests, and how they are dealt to workers. What tests share is in modules such as tests.server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.server import ServerProcess
+
+HERE = Path(__file__).parent
+FIRST = ("spark", "crash", "sim", "interop", "sdk", "test_packaging.py", "faults")
+"""What takes long, in order. Begun first, so that no worker is left with it at the end."""
+
+# Several processes share two cores and the time of an example says nothing; a failure prints how to repeat it.
+hypothesis.settings.register_profile(
+    "curbstone", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("curbstone")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long."""
+    items.sort(key=lambda item: _place(item.path.relative_to(HERE)))
+
+
+def _place(path: Path) -> int:
+    return FIRST.index(path.parts[0]) if path.parts[0] in FIRST else len(FIRST)
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Keeps the tests of a file in one worker, for what they share; those of Spark all in one, for its Java process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Return what deals the tests to the workers."""
+    return ByFile(config, log)
 
 
 @pytest.fixture

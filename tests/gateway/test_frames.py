@@ -81,7 +81,7 @@ def test_what_is_written_is_read_by_another_implementation(size: int) -> None:
     assert sent(text_frame(data) + binary_frame(data)) == [(Opcode.TEXT, data), (Opcode.BINARY, data)]
 
 
-@pytest.mark.parametrize("trailing", [b"", masked(Opcode.TEXT, b"late")])
+@pytest.mark.parametrize("trailing", [b"", masked(Opcode.TEXT, b"late")], ids=["nothing", "more"])
 def test_the_peers_close_is_answered_and_ends_everything(trailing: bytes) -> None:
     frames, messages = fed(masked(Opcode.TEXT, b"a") + CLOSE + trailing)
     assert messages == [Inbound(True, b"a")]
@@ -103,6 +103,7 @@ def test_the_peers_close_is_answered_and_ends_everything(trailing: bytes) -> Non
         (masked(Opcode.TEXT, b"\xc3", fin=False) + masked(Opcode.CONT, b"("), 1007),
         (masked(Opcode.CLOSE, b"\x03"), 1002),
     ],
+    ids=range(10),  # masks are random, and each worker must find the same names
 )
 def test_a_peer_that_breaks_the_protocol_is_told_so_and_closed(data: bytes, code: int) -> None:
     for pieces in ([data], one_by_one(data)):

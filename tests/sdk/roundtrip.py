@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from io import BytesIO
+from typing import Any
 
 from curbstone_client import Client
 from curbstone_client.api.leases import ack_leases, lease_messages
 from curbstone_client.api.messages import peek_messages, pop_message, publish_batch, publish_message
 from curbstone_client.api.queues import delete_queue, ensure_queue, get_queue
+from curbstone_client.errors import ProblemError
 from curbstone_client.models import (
     AckRequest,
     BatchMessage,
@@ -17,7 +19,6 @@ from curbstone_client.models import (
     MessageIds,
     PeekedMessages,
     PeekMessagesState,
-    Problem,
     QueueChanges,
     QueueInfo,
     Settled,
@@ -35,7 +36,6 @@ def main(url: str) -> None:
     marked = client.with_headers({"x-msg-x-color": "blue"})
     published = publish_message.sync_detailed(PROJECT, QUEUE, client=marked, body=File(payload=BytesIO(b"\0\1\xff")))
     assert published.status_code == 201
-    client = Client(base_url=url, raise_on_unexpected_status=True)
     batch = publish_batch.sync(PROJECT, QUEUE, client=client, body=[BatchMessage(message="Grüße")])
     assert isinstance(batch, MessageIds) and len(batch.ids) == 1
 
@@ -57,10 +57,39 @@ def main(url: str) -> None:
 
     info = get_queue.sync(PROJECT, QUEUE, client=client)
     assert isinstance(info, QueueInfo) and (info.rdy, info.options.max_tries) == (0, 5)
-    missing = get_queue.sync(PROJECT, "none", client=client)
-    assert isinstance(missing, Problem) and missing.status == 404 and missing.message
+    bodies(client)
+    try:
+        get_queue.sync(PROJECT, "none", client=client)
+    except ProblemError as missing:
+        assert missing.status == missing.problem.status == 404 and missing.problem.message in str(missing)
+    else:
+        raise AssertionError("a queue that is not there was no error")
     assert delete_queue.sync_detailed(PROJECT, QUEUE, client=client).status_code == 204
     print("done")
+
+
+def bodies(client: Client) -> None:
+    """What is given as a body arrives, with its type, or raises; nothing is stored as an empty message instead."""
+    for body, stored, media in (
+        ("text: ü", "text: ü".encode(), "text/plain; charset=utf-8"),
+        (b"\0\xff", b"\0\xff", "application/octet-stream"),
+        ({"total": 12}, b'{"total": 12}', "application/json"),
+        ([1, 2], b"[1, 2]", "application/json"),
+        (File(BytesIO(b"a,b"), mime_type="text/csv"), b"a,b", "text/csv"),
+    ):
+        assert publish_message.sync_detailed(PROJECT, QUEUE, client=client, body=body).status_code == 201
+        popped = pop_message.sync_detailed(PROJECT, QUEUE, client=client)
+        assert (popped.content, popped.headers["content-type"]) == (stored, media)
+        assert "x-msg-x-color" not in popped.headers, "with_headers changed the client that it was called on"
+    not_bodies: tuple[Any, ...] = (12, None, object())
+    for wrong in not_bodies:
+        try:
+            publish_message.sync_detailed(PROJECT, QUEUE, client=client, body=wrong)
+        except TypeError as error:
+            assert type(wrong).__name__ in str(error)
+        else:
+            raise AssertionError(f"{wrong} was taken for a body")
+    assert pop_message.sync_detailed(PROJECT, QUEUE, client=client).status_code == 204
 
 
 if __name__ == "__main__":

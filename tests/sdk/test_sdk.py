@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -27,6 +28,14 @@ def test_the_python_client_works(sdk: Path, server: ServerProcess) -> None:
     shutil.copy(HERE / "roundtrip.py", folder)
     run(tool("mypy"), "--strict", "curbstone_client", "roundtrip.py", cwd=folder)
     assert run(tool("python"), "roundtrip.py", server.url, cwd=folder) == "done\n"
+
+
+def test_the_example_of_the_python_client_runs_as_it_is_printed(sdk: Path, server: ServerProcess) -> None:
+    folder = sdk / "python"
+    (example,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (folder / "example.py").write_text(example.replace("http://localhost:8080", server.url), encoding="utf-8")
+    said = run(tool("python"), "example.py", cwd=folder).splitlines()
+    assert [said[0].split()[0], *said[1:]] == ["201", '{"total": 12} 0', "404 no such queue: shop/none"]
 
 
 def test_the_typescript_client_works(sdk: Path, server: ServerProcess) -> None:

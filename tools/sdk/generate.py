@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import templates
 import yaml
 
 HERE = Path(__file__).resolve().parent
@@ -35,8 +36,10 @@ def make_python(out: Path) -> None:
     contract.write_text(json.dumps(for_python(yaml.safe_load(CONTRACT.read_text(encoding="utf-8")))), encoding="utf-8")
     tools = Path(sys.executable).parent  # the generator looks for ruff on the PATH
     environment = os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"}
+    templates.write(out / "templates-for-python")
     command = [tools / "openapi-python-client", "generate", "--path", contract]
     options = ["--output-path", out / "python", "--overwrite", "--meta", "setup", "--fail-on-warning"]
+    options += ["--custom-template-path", out / "templates-for-python"]
     subprocess.run([*command, *options, "--config", HERE / "python.yaml"], check=True, env=environment)
     (out / "python" / "curbstone_client" / "py.typed").touch()
 
