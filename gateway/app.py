@@ -29,13 +29,14 @@ from curbstone.gateway.queues import Queues
 from curbstone.gateway.reading_groups import ReadingGroups
 from curbstone.gateway.reply import reply_problem
 from curbstone.gateway.resource import Resource
-from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.settings import UNFINISHED_BYTES_MAX, GatewaySettings
 from curbstone.gateway.sockets import Opener, Session, SocketRequest
 from curbstone.gateway.traffic import GatewayTraffic
 from curbstone.gateway.transactions import Transactions
 from curbstone.gateway.upkeep import Upkeep
 from curbstone.gateway.waiting import Polls
 from curbstone.gateway.ways import Ways
+from curbstone.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -129,6 +130,8 @@ class Gateway:
         self._streams = streams
         self.message_bytes_max = message_bytes_max
         """The largest WebSocket message that is read."""
+        self.unfinished = Unfinished(max(UNFINISHED_BYTES_MAX, 2 * message_bytes_max))
+        """Of all WebSockets."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every error becomes a problem reply."""

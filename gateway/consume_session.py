@@ -19,12 +19,10 @@ from curbstone.gateway.json_body import parse_json
 from curbstone.gateway.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.parameters import seconds_ms
 from curbstone.gateway.problem import Problem
-from curbstone.gateway.sockets import GOING_AWAY, Wire, error_frame
+from curbstone.gateway.sockets import GOING_AWAY, Wire, close_for, error_frame
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
-
-NORMAL = 1000
 
 _UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
@@ -199,11 +197,15 @@ class ConsumeSession:
         if isinstance(error, StaleDelivery):
             error = _UNKNOWN_ID
         self._wire.send(error_frame(error.status, str(error)))
-        self._wire.close(NORMAL)
+        close_for(self._wire, error.status, str(error))
 
     def too_big(self) -> None:
         """See `Session.too_big`."""
         self._fail(Problem(413, "the message is too large for a command"))
+
+    def refuse(self, status: int, reason: str) -> None:
+        """See `Session.refuse`."""
+        self._fail(Problem(status, reason))
 
     def stop(self) -> None:
         """See `Session.stop`; acknowledgments that arrived are with the engine already."""

@@ -1,8 +1,9 @@
 """WebSocket frames (RFC 6455), server side, without a socket.
 
 Whole unfragmented data messages, which is nearly all there is, are read and written here: at tens of
-thousands a second that costs an eighth of a general parser. Everything else (control frames, fragments,
-what breaks the protocol) is left to the sans-IO protocol of `websockets`, frame by frame.
+thousands a second that costs an eighth of a general parser. So are pings, of which only the latest is owed a
+pong (RFC 6455 §5.5.3): answers to them can't pile up. Everything else (fragments, the close, what breaks the
+protocol) is left to the sans-IO protocol of `websockets`, frame by frame.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ PING = b"\x89\x00"
 TEXT = 0x81
 BINARY = 0x82
 _WHOLE = frozenset((TEXT, BINARY))
+_PING = 0x89
+_PONG = 0x8A
 _MASKED = 0x80
 _CONTROL = 0x08
+_HEAD_BYTES_MAX = 14
 _INVALID_DATA = 1007
 
 
@@ -56,9 +60,9 @@ class Frames:
     """The frames of one connection after its handshake.
 
     `receive` takes bytes as they come and returns the whole messages among them, in order. After each
-    call `take_output` has what must be written in answer (pongs, the close frame). Once `is_closed`,
-    nothing more is received. `too_big` tells that a message above the limit began: it is not read, and
-    the owner has to say so to the peer and `close`.
+    call `take_output` has what must be written in answer (the close frame), and `take_pong` what may be
+    written as soon as there is room. Once `is_closed`, nothing more is received. `too_big` tells that a
+    message above the limit began: it is not read, and the owner has to say so to the peer and `close`.
     """
 
     def __init__(self, message_bytes_max: int) -> None:
@@ -69,6 +73,10 @@ class Frames:
         self._skipped = 0
         self._partial: bytearray | None = None
         self._is_text = False
+        self._pinged: bytes | None = None
+        self._output: list[bytes] = []
+        self.began_anew = False
+        """Whether the last read ended a message or a control frame: what is unfinished began in that read."""
         self.is_closed = False
         self.peer_closed = False
         self.too_big = False
@@ -76,6 +84,7 @@ class Frames:
     def receive(self, data: bytes) -> list[Inbound]:
         """Take what was read; return the whole messages it completes."""
         messages: list[Inbound] = []
+        self.began_anew = False
         if self.is_closed or self.too_big:
             self._after_close(data)
             return messages
@@ -86,7 +95,13 @@ class Frames:
             data = bytes(self._buffer)
             self._buffer.clear()
         self._read(data, messages)
+        self.began_anew = self.began_anew or bool(messages)
         return messages
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """How much is kept of a message or a frame that is not whole; above 0 while there is one."""
+        return len(self._buffer) + (0 if self._partial is None else len(self._partial) + 1)
 
     def _read(self, data: bytes, messages: list[Inbound]) -> None:
         at = 0
@@ -120,6 +135,10 @@ class Frames:
                 if first == TEXT and not payload.isascii() and not self._is_utf8(payload):
                     return
                 messages.append(Inbound(first == TEXT, payload))
+            elif first in (_PING, _PONG):
+                if first == _PING:
+                    self._pinged = apply_mask(data[body:stop], data[body - 4 : body])
+                self.began_anew = self.began_anew or self._partial is None
             else:
                 self._general(data[at:stop], messages)
                 if self.is_closed or self.too_big:
@@ -170,8 +189,13 @@ class Frames:
         if self._skipped >= len(data):
             self._skipped -= len(data)
             return
+        is_closing = self._protocol.state is not State.OPEN
+        if is_closing:
+            self._output += self._protocol.data_to_send()
         self._protocol.receive_data(data[self._skipped :])
         self._skipped = 0
+        if is_closing:
+            self._protocol.data_to_send()  # pongs: behind our close frame nothing is sent
         for event in self._protocol.events_received():
             if isinstance(event, Frame) and event.opcode is Opcode.CLOSE:
                 self.peer_closed = True
@@ -185,12 +209,22 @@ class Frames:
         self.is_closed = True
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(code, reason)
-        if self._buffer:
+        self._partial = None
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        if len(rest) > _HEAD_BYTES_MAX and not rest[0] & _CONTROL:
+            # The rest of a large frame is skipped, so that its beginning need not be kept.
+            self._skipped = self._wanted - len(rest)
+        elif rest:
             # The beginning of a frame: without it the general parser would not find the next one.
-            rest = bytes(self._buffer)
-            self._buffer.clear()
             self._after_close(rest)
 
+    def take_pong(self) -> bytes:
+        """Return the pong that is owed, if one is; only the latest ping is."""
+        data, self._pinged = self._pinged, None
+        return b"" if data is None or self.is_closed else _head(_PONG, len(data)) + data
+
     def take_output(self) -> bytes:
-        """Return what to write now: pongs and the close frame."""
-        return b"".join(self._protocol.data_to_send())
+        """Return what to write now: the close frame."""
+        output, self._output = self._output, []
+        return b"".join([*output, *self._protocol.data_to_send()])

@@ -150,7 +150,9 @@ class HttpWire(HttpToolsProtocol):
             return
         response, session = shaken
         self.connections.discard(self)
-        wire = SocketWire(self.transport, session, gateway.message_bytes_max, self.connections, self.loop)
+        wire = SocketWire(
+            self.transport, session, gateway.message_bytes_max, self.connections, self.loop, gateway.unfinished
+        )
         self.transport.set_protocol(wire)  # type: ignore[arg-type]  # asyncio asks for the methods only
         wire.begin(response, rest)
 

@@ -18,12 +18,10 @@ from curbstone.gateway.frames import Inbound, text_frame
 from curbstone.gateway.json_body import parse_json
 from curbstone.gateway.publication import check_size, message_of, put_body
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.sockets import GOING_AWAY, TOO_BIG, Wire, error_frame
+from curbstone.gateway.sockets import GOING_AWAY, Wire, close_for, error_frame
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
-
-NORMAL = 1000
 
 UNCONFIRMED_MAX = 20_000
 UNCONFIRMED_BYTES_MAX = 16 * 1024 * 1024
@@ -184,7 +182,7 @@ class PublishSession:
         self._wire.send(error_frame(error.status, str(error)) * (count if isinstance(error, QueueFull) else 1))
         if isinstance(error, QueueFull):
             return True
-        self._wire.close(TOO_BIG if isinstance(error, MessageTooLarge) else NORMAL)
+        close_for(self._wire, error.status, str(error))
         return False
 
     def _finish(self) -> None:
@@ -197,7 +195,7 @@ class PublishSession:
             self._wire.close(GOING_AWAY, text)
             return
         self._wire.send(error_frame(status, text))
-        self._wire.close(TOO_BIG if status == MessageTooLarge.status else NORMAL)
+        close_for(self._wire, status, text)
 
     def _fail(self, status: int, text: str) -> None:
         if not self._failure:
@@ -207,6 +205,10 @@ class PublishSession:
     def too_big(self) -> None:
         """See `Session.too_big`."""
         self._fail(MessageTooLarge.status, f"the message is larger than {self._settings.max_message_size} bytes")
+
+    def refuse(self, status: int, reason: str) -> None:
+        """See `Session.refuse`."""
+        self._fail(status, reason)
 
     def _look(self) -> None:
         if self._queue.is_closed:

@@ -64,6 +64,7 @@ class GatewayServer:
     async def start(self, address: tuple[str, int]) -> tuple[str, int]:
         """Listen; port 0 picks a free one. Return the address that is listened on."""
         self._loop = asyncio.get_running_loop()
+        self._ticked_at = self._loop.time()
         # Made by the loop and not by hand, so that each connection gets TCP_NODELAY.
         self._server = await self._loop.create_server(self._protocol, *address, backlog=BACKLOG)
         self._tick()
@@ -77,8 +78,12 @@ class GatewayServer:
         """Once a second: the Date header, and what takes too long."""
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         now = self._loop.time()
-        for connection in list(self._connections):
-            connection.check(now)
+        # Where the tick itself comes late the process was stopped or busy, and what clients sent meanwhile may not
+        # have been read: nobody is found silent before it was.
+        if now - self._ticked_at < 2 * _TICK_S:
+            for connection in list(self._connections):
+                connection.check(now)
+        self._ticked_at = now
         self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
 
     async def stop(self) -> None:

@@ -16,6 +16,9 @@ HEAD_BYTES_MAX = 64 * KIB
 HEAD_FIELDS_MAX = 128
 """The most header fields a request may have."""
 
+UNFINISHED_BYTES_MAX = 64 * MIB
+"""The most that all WebSockets together hold of large messages that are not whole, or twice the largest message."""
+
 JSON_GROWTH_MAX = 6
 """One byte of a body is at most this many in JSON: a control character is written as six."""
 

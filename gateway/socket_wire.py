@@ -1,6 +1,8 @@
-"""The transport end of a WebSocket: the handshake, reads, writes, pings, and the end.
+"""The transport end of a WebSocket: the handshake, reads, writes, pings, deadlines, and the end.
 
 It drives a `sockets.Session` straight from the event loop's callbacks: one call per read, one write per turn.
+What is said here holds for every WebSocket, whatever protocol is spoken on it: a message must be whole in time,
+what all peers together have begun is bounded, and of pings only the latest is answered, once there is room.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.frames import PING, Frames
 from curbstone.gateway.problem import Problem, problem_of
 from curbstone.gateway.sockets import Session, SocketRequest
+from curbstone.net.progress import Progress
+from curbstone.net.unfinished import Unfinished
 
 CLOSE_S_MAX = 5
 """How long the peer may take to answer a close frame."""
@@ -24,7 +28,12 @@ PING_AFTER_S = 30
 """After so long without a word from the peer it is asked for one."""
 
 DEAD_AFTER_S = 90
-"""After so long it is taken for gone, and its unsettled messages go back."""
+"""After so long without a word, or without reading anything of what waits for it, it is taken for gone, and its
+unsettled messages go back."""
+
+MESSAGE_S_MAX = 30
+MESSAGE_BYTES_PER_S = 1024
+"""A message that began must be whole in so many seconds, or go on coming at that rate."""
 
 
 class Transport(Protocol):
@@ -41,6 +50,9 @@ class Transport(Protocol):
 
     def is_closing(self) -> bool:
         """Whether it is closed or about to be."""
+
+    def get_write_buffer_size(self) -> int:
+        """How much of what was written waits for the peer to read."""
 
     def pause_reading(self) -> object:
         """Read no more."""
@@ -93,7 +105,9 @@ class SocketWire:
         message_bytes_max: int,
         connections: set[Any],
         loop: Loop,
+        unfinished: Unfinished,
     ) -> None:
+        """`unfinished` counts what all of the server's WebSockets have begun."""
         self._transport = transport
         self._session: Session | None = session
         self._frames = Frames(message_bytes_max)
@@ -102,6 +116,11 @@ class SocketWire:
         self._output: list[bytes] = []
         self._flush_due = False
         self._is_held = False
+        self._unfinished = unfinished
+        self._message = Progress(MESSAGE_S_MAX * 1000, MESSAGE_BYTES_PER_S)
+        self._is_full = False
+        self._unsent_bytes = 0
+        self._unread_since = 0.0
         self._heard_at = loop.time()
         self._pinged = False
         self._close_by = 0.0
@@ -129,6 +148,10 @@ class SocketWire:
             self._session.too_big()
         if frames.is_closed:
             self._end_session()
+        begun = frames.unfinished_bytes
+        if begun or self._message.is_begun:
+            self._message.unfinished(begun, frames.began_anew, round(self._heard_at * 1000))
+            self._unfinished.note(self, begun, frames.began_anew)
         # Pongs and the close frame can wait for the end of the turn, like all output.
         self._flush_soon()
 
@@ -137,17 +160,23 @@ class SocketWire:
 
     def pause_writing(self) -> None:
         """The peer reads slower than the session writes."""
+        self._is_full = True
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._unread_since = self._loop.time()
         if self._session:
             self._session.hold()
 
     def resume_writing(self) -> None:
         """The peer caught up."""
+        self._is_full = False
         if self._session:
             self._session.resume()
+        self._flush_soon()  # a pong may have waited for it
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The connection is gone."""
         self._connections.discard(self)
+        self._unfinished.note(self, 0, True)
         self._end_session()
 
     def abort(self) -> None:
@@ -159,10 +188,14 @@ class SocketWire:
         if self._close_by:
             if now > self._close_by:
                 self._transport.abort()
+        elif self._is_stuck(now):
+            self._transport.abort()
         elif self._is_held:
             self._heard_at = now  # it is we who do not listen
         elif now - self._heard_at > DEAD_AFTER_S:
             self._transport.abort()
+        elif self._message.is_late(round(now * 1000)):
+            self._refuse(408, f"no complete message within {MESSAGE_S_MAX} s")
         elif now - self._heard_at > PING_AFTER_S and not self._pinged:
             self._pinged = True
             self._transport.write(PING)
@@ -171,6 +204,10 @@ class SocketWire:
         """The server stops."""
         if self._session:
             self._session.stop()
+
+    def evict(self) -> None:
+        """See `unfinished.Holder`."""
+        self._refuse(503, "too much of too many large messages is under way; send it again later")
 
     # ------------------------------------------------------------ what the session calls
 
@@ -192,20 +229,39 @@ class SocketWire:
         """See `sockets.Wire.hold`."""
         if not self._is_held and not self._transport.is_closing():
             self._is_held = True
+            self._message.reading(False, round(self._loop.time() * 1000))
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """See `sockets.Wire.resume`."""
         if self._is_held:
             self._is_held = False
+            self._message.reading(True, round(self._loop.time() * 1000))
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
     # ------------------------------------------------------------ inside
 
+    def _is_stuck(self, now: float) -> bool:
+        """Whether the peer has read nothing of a full buffer for so long that it is taken for gone."""
+        if not self._is_full:
+            return False
+        unsent = self._transport.get_write_buffer_size()
+        if unsent < self._unsent_bytes:
+            self._unread_since = now
+        self._unsent_bytes = unsent
+        return now - self._unread_since > DEAD_AFTER_S
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Drop what the peer began, tell it why, and close."""
+        if self._session:
+            self._message.unfinished(0, True, 0)
+            self._session.refuse(status, reason)
+
     def _end_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
+            self._unfinished.note(self, 0, True)
             self._close_by = self._loop.time() + CLOSE_S_MAX
             self.resume()  # to see the peer's close frame
             session.closed()
@@ -219,6 +275,8 @@ class SocketWire:
         """Write everything of this turn in one piece."""
         self._flush_due = False
         output, self._output = self._output, []
+        if not self._is_full:
+            output.append(self._frames.take_pong())
         output.append(self._frames.take_output())
         data = b"".join(output)
         if self._transport.is_closing():

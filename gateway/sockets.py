@@ -13,8 +13,12 @@ import orjson
 
 from curbstone.gateway.frames import Inbound, text_frame
 
+NORMAL = 1000
 GOING_AWAY = 1001
 TOO_BIG = 1009
+
+_CODES = {408: 1008, 413: TOO_BIG, 503: 1013}
+_REASON_BYTES_MAX = 120
 
 
 class SocketRequest(NamedTuple):
@@ -63,6 +67,9 @@ class Session(Protocol):
     def too_big(self) -> None:
         """Tell the peer that its message is above the limit, and close."""
 
+    def refuse(self, status: int, reason: str) -> None:
+        """Tell the peer that what it began to send is dropped, and close: 408 it was too slow, 503 try again."""
+
     def hold(self) -> None:
         """The socket's buffer is full: produce no more for a while."""
 
@@ -83,3 +90,8 @@ Opener = Callable[[SocketRequest], Session]
 def error_frame(code: int, text: str) -> bytes:
     """Return an error as this protocol tells it."""
     return text_frame(orjson.dumps({"code": code, "error": text}))
+
+
+def close_for(wire: Wire, status: int, text: str) -> None:
+    """Close behind an error, whose text is the reason that a close frame has room for."""
+    wire.close(_CODES.get(status, NORMAL), text.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore"))

@@ -19,7 +19,7 @@ class Limits:
     junk_bytes_max: int = 64 * 1024 * 1024
     """How much of a line that is too long is skipped in search of its end, before the connection is ended."""
     line_ms: int = 30_000
-    """From the first byte of a line to its last, unless its bytes keep coming at `line_bytes_per_s`."""
+    """From the first byte of a line to its last, unless each such time brings bytes at `line_bytes_per_s`."""
     line_bytes_per_s: int = 1024
     errors_max: int = 1_000
     """Bad requests without a good one between them, before the connection is ended."""

@@ -28,7 +28,7 @@ class Limits:
     connect_ms: int = 10_000
     """From the connection to the complete CONNECT frame."""
     frame_ms: int = 30_000
-    """From the first byte of a frame to its last, unless its bytes keep coming at `frame_bytes_per_s`."""
+    """From the first byte of a frame to its last, unless each such time brings bytes at `frame_bytes_per_s`."""
     frame_bytes_per_s: int = 1024
     heart_beat_ms_min: int = 100
     """Most often the server sends a heart-beat, whatever the client asks for."""

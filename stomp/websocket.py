@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Best first. Which version is spoken is settled by CONNECT alone."""
 
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1001, 1002, 1008, 1009
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1000, 1001, 1002, 1008, 1009, 1013
 _REASON_BYTES_MAX = 120
 
 log = logging.getLogger("curbstone.stomp")
@@ -162,6 +162,11 @@ class StompSocket:
         """A message came that is larger than the listener reads."""
         self._close_code = self._close_code or TOO_BIG
         self._session.refuse(ProtocolError("the WebSocket message is too large"))
+
+    def refuse(self, status: int, reason: str) -> None:
+        """What the client began to send is dropped: 503 where it may try again."""
+        self._close_code = self._close_code or (TRY_AGAIN if status == 503 else POLICY_VIOLATION)
+        self._session.refuse(ProtocolError(reason))
 
     def hold(self) -> None:
         """The socket is full."""

@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 
-# Imports point inward: an adapter knows the engine and itself, those over TCP also their sockets; the engine and
-# the sockets know only themselves.
+# Imports point inward: an adapter knows the engine, itself, and what connections have in common; the engine and
+# net know only themselves.
 # curbstone/ puts all together and may import everything.
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
-    "gateway": {"core", "openapi"},
+    "gateway": {"core", "net", "openapi"},
     "mqks": {"core", "net"},
     "net": set(),
     "openapi": set(),

@@ -54,12 +54,14 @@ class Running:
         writer.close()
         return reply
 
-    async def raw_socket(self, query: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a consumer's WebSocket by hand; what the reader gives next is its first frame."""
+    async def raw_socket(
+        self, query: str, protocol: str = "consume"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a WebSocket by hand; what the reader gives next is its first frame."""
         reader, writer = await asyncio.open_connection(*self.address)
         lines = [f"GET {MESSAGES}{query} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket"]
         lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
-        writer.write("\r\n".join([*lines, "Sec-WebSocket-Protocol: consume", "", ""]).encode())
+        writer.write("\r\n".join([*lines, f"Sec-WebSocket-Protocol: {protocol}", "", ""]).encode())
         await reader.readuntil(b"\r\n\r\n")
         return reader, writer
 

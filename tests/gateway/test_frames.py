@@ -63,7 +63,63 @@ def test_frames_are_read_one_after_the_other() -> None:
 def test_frames_are_read_in_one_piece() -> None:
     frames, messages = fed(WHOLE)
     assert messages == EXPECTED
-    assert sent(frames.take_output()) == [(Opcode.PONG, b"ping")]
+    assert sent(frames.take_pong()) == [(Opcode.PONG, b"ping")]
+    assert frames.take_output() == frames.take_pong() == b""
+
+
+def test_only_the_latest_ping_is_owed_a_pong() -> None:
+    frames, _ = fed(*[masked(Opcode.PING, b"%d" % number) for number in range(1000)])
+    assert sent(frames.take_pong()) == [(Opcode.PONG, b"999")]
+    frames.receive(masked(Opcode.PING, b""))
+    assert sent(frames.take_pong()) == [(Opcode.PONG, b"")]
+    assert frames.take_pong() == b""
+
+
+def test_behind_the_close_frame_no_ping_is_answered() -> None:
+    frames, _ = fed(masked(Opcode.PING, b"before"))
+    frames.close(1000, "")
+    for piece in (masked(Opcode.PING, b"behind"), masked(Opcode.PING, b"it")):
+        frames.receive(piece)
+    assert frames.take_pong() == b""
+    assert sent(frames.take_output()) == [(Opcode.CLOSE, b"\x03\xe8")]
+    frames.receive(masked(Opcode.PING, b"again"))
+    assert frames.take_output() == b""
+
+
+@pytest.mark.parametrize(
+    ("pieces", "unfinished"),
+    [
+        ([masked(Opcode.BINARY, b"a")], 0),
+        ([masked(Opcode.BINARY, b"b" * 1000)[:700]], 700),
+        ([masked(Opcode.BINARY, b"", fin=False)], 1),
+        ([masked(Opcode.BINARY, b"ccc", fin=False), masked(Opcode.CONT, b"cc", fin=False)], 6),
+        ([masked(Opcode.BINARY, b"ccc", fin=False), masked(Opcode.PING, b"p"), masked(Opcode.CONT, b"cc")], 0),
+        ([masked(Opcode.BINARY, b"ccc", fin=False) + masked(Opcode.CONT, b"c" * 20)[:9]], 13),
+        ([masked(Opcode.PING, b"d" * 100)[:50]], 50),
+    ],
+)
+def test_what_is_not_whole_is_counted(pieces: list[bytes], unfinished: int) -> None:
+    assert fed(*pieces)[0].unfinished_bytes == unfinished
+
+
+def test_pings_within_a_message_do_not_begin_it_anew() -> None:
+    frames, _ = fed(masked(Opcode.PING, b""))
+    assert frames.began_anew
+    begun, more = masked(Opcode.BINARY, b"a", fin=False), masked(Opcode.CONT, b"", fin=False)
+    for piece in (begun, masked(Opcode.PING, b""), more):
+        frames.receive(piece)
+        assert not frames.began_anew
+    frames.receive(masked(Opcode.CONT, b""))
+    assert frames.began_anew
+
+
+def test_our_close_drops_what_was_begun_of_a_large_message() -> None:
+    big = masked(Opcode.BINARY, b"b" * 60_000)
+    frames, _ = fed(big[:50_000])
+    frames.close(1008, "too slow")
+    assert frames.unfinished_bytes == 0
+    assert frames.receive(big[50_000:] + CLOSE) == []
+    assert frames.peer_closed
 
 
 def test_frames_are_read_byte_by_byte() -> None:

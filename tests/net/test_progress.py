@@ -36,8 +36,18 @@ def test_the_time_begins_anew_behind_what_was_completed() -> None:
 
 
 def test_what_is_large_has_as_long_as_its_bytes_keep_coming() -> None:
-    assert not begun(200).is_late(2000)
-    assert begun(199).is_late(2000)
+    progress = begun(5000)
+    for second in range(1, 10):
+        progress.unfinished(5000 + second * 100, False, second * LIMIT_MS - 1)
+        assert not progress.is_late(second * LIMIT_MS)
+    assert progress.is_late(10 * LIMIT_MS - 1)
+
+
+def test_what_came_before_buys_no_time_for_the_last_byte() -> None:
+    progress = begun(6_000_000)
+    progress.unfinished(6_000_099, False, 500)
+    assert not progress.is_late(LIMIT_MS - 1)
+    assert progress.is_late(LIMIT_MS)
 
 
 def test_who_is_not_read_is_not_late_and_has_the_whole_time_again_afterwards() -> None:

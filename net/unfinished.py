@@ -1,0 +1,46 @@
+"""What all connections of a server hold together of messages that are not whole. Knows no sockets.
+
+Each connection bounds its own; many together could still fill the memory with messages whose last byte never
+comes. So there is one sum of the large ones, and above it that connection goes which began the longest ago: who
+sends a message without delay is never that one for long.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+SMALL_BYTES = 64 * 1024
+"""What is not above this is not counted."""
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    def evict(self) -> None:
+        """Drop what was begun, and end."""
+
+
+class Unfinished:
+    """The sum, at most `bytes_max`; which must be more than one connection may hold."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._sizes: dict[Holder, int] = {}
+        self.bytes = 0
+
+    def note(self, holder: Holder, size: int, began_anew: bool) -> None:
+        """Say how much a connection holds now, and whether it is of another message than at the last call."""
+        sizes = self._sizes
+        if size <= SMALL_BYTES:
+            if sizes:
+                self.bytes -= sizes.pop(holder, 0)
+            return
+        before = sizes.get(holder, 0)
+        if began_anew and before:
+            del sizes[holder]  # to stand behind the others again
+        sizes[holder] = size
+        self.bytes += size - before
+        while self.bytes > self._bytes_max:
+            oldest = next(iter(sizes))
+            self.bytes -= sizes.pop(oldest)
+            oldest.evict()
