@@ -243,28 +243,37 @@ class FrameParser:
             return -1
         # After a wait for the rest of a body the head is read again, once: it is short.
         match = self._end.search(data, pos if in_body else pos + max(0, searched - 2), bound)
-        if match is None:
-            if size >= bound:
-                raise ProtocolError(f"headers larger than {limits.header_bytes_max} bytes", data[pos : pos + 80])
-            self._searched = size - pos
-            return -1
-        end, start = match.span()
-        if data[end] == 0:
-            if data[end - 1] != 10:
-                raise ProtocolError("a NUL inside a header", data[data.rfind(b"\n", pos, end) + 1 : end + 1])
-            end, start = end - 1, end
-            self._blank_is_lf = True
-        else:
-            self._blank_is_lf = start - end == 2 and data[end - 1] != 13
         try:
+            if isinstance(command, ProtocolError) and (match is not None or size >= bound or not self._version):
+                raise command
+            if match is None:
+                if size >= bound:
+                    raise ProtocolError(f"headers larger than {limits.header_bytes_max} bytes", data[pos : pos + 80])
+                self._searched = size - pos
+                return -1
+            assert not isinstance(command, ProtocolError)
+            end, start = match.span()
+            if data[end] == 0:
+                if data[end - 1] != 10:
+                    raise ProtocolError("a NUL inside a header", data[data.rfind(b"\n", pos, end) + 1 : end + 1])
+                end, start = end - 1, end
+                self._blank_is_lf = True
+            else:
+                self._blank_is_lf = start - end == 2 and data[end - 1] != 13
             head, receipt = self._head(command, data[pos:end])
             return self._body(data, pos, start, searched if in_body else 0, head, receipt, frames)
         except ProtocolError as error:
-            error.receipt = _plain_receipt(data[pos:end])
+            if match is not None:
+                error.receipt = self._receipt_of(data[pos : match.start()])
+            if command in ("CONNECT", "STOMP"):
+                error.shown = b""  # it may be a passcode
             raise
 
-    def _command(self, data: bytes, pos: int) -> str | None:
-        """Return the command at `pos`, None if its line is unfinished; raise on one that is not a client's."""
+    def _command(self, data: bytes, pos: int) -> str | ProtocolError | None:
+        """Return the command at `pos`, None if its line is unfinished, or what is wrong with one that is no client's.
+
+        Raise where there is not even a line that could be a command.
+        """
         stop = data.find(b"\n", pos, pos + COMMAND_BYTES_MAX + 2)
         line = data[pos : stop if stop >= 0 else pos + COMMAND_BYTES_MAX + 2]
         if stop < 0:
@@ -277,10 +286,23 @@ class FrameParser:
         if command in CLIENT_COMMANDS:
             return command
         if command in SERVER_COMMANDS:
-            raise ProtocolError("this command is for servers only", line)
+            return ProtocolError("this command is for servers only", line)
         if command.upper() in CLIENT_COMMANDS:
-            raise ProtocolError("unknown command; commands are written in capitals", line)
-        raise ProtocolError("unknown command", line)
+            return ProtocolError("unknown command; commands are written in capitals", line)
+        return ProtocolError("unknown command", line)
+
+    def _receipt_of(self, raw: bytes) -> bytes | None:
+        """Return the receipt of a head that breaks a rule, unless it breaks one itself."""
+        for line in raw.split(b"\n")[1:]:
+            if line.startswith(b"receipt:"):
+                if self._end is _END_CRLF:
+                    line = line.removesuffix(b"\r")
+                try:
+                    pair = self._header("SEND", line)
+                except ProtocolError:
+                    return None
+                return line[8:] if self._version != V10 else pair[1].encode()
+        return None
 
     def _head(self, command: str, raw: bytes) -> tuple[Head, bytes | None]:
         """Parse a head (no final line end); return it with its receipt."""
@@ -375,12 +397,3 @@ class FrameParser:
             raise ProtocolError(f"a body on a {head.command} frame", data[start : min(stop, start + 80)])
         frames.append((head, receipt, data[start:stop]))
         return stop + 1
-
-
-def _plain_receipt(raw: bytes) -> bytes | None:
-    """Return the receipt of a head that breaks a rule, if it is simple enough to be sure of."""
-    for line in raw.split(b"\n"):
-        if line.startswith(b"receipt:"):
-            receipt = line[8:].rstrip(b"\r")
-            return None if receipt.translate(None, PLAIN) else receipt
-    return None

@@ -108,9 +108,12 @@ class Connection:
         self.failure = str(error)
         self.failed_by_rule = isinstance(error, ProtocolError)
         if isinstance(error, ProtocolError):
-            frame = frames.error(str(error), error.shown, error.receipt or receipt, error.headers)
+            # Before CONNECT is answered nothing that came is shown: it may be a passcode.
+            shown = error.shown if self.version else ""
+            asked = receipt if error.receipt is None else error.receipt
+            frame = frames.error(str(error), shown, asked, error.headers, self.version)
         else:
-            frame = frames.error(str(error) or type(error).__name__, "", receipt)
+            frame = frames.error(str(error) or type(error).__name__, "", receipt, version=self.version)
         if self.ending:
             self._last = frame
         else:

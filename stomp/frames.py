@@ -20,7 +20,7 @@ CHARSET_MARK = b"x-http-charset:"
 _CHARSET_LINE = re.compile(rb"^x-http-charset:[^\n]*\n", re.MULTILINE)
 _LENGTH = b"\ncontent-length:"
 
-_BARE = str.maketrans({":": " -", "\\": "/", "\n": " ", "\r": " ", "\0": " "})
+_BARE = str.maketrans({"\\": "/", "\n": " ", "\r": " ", "\0": " "})
 
 
 def connected(version: str, heart_beat: tuple[int, int], session: str, server: str, sync: str) -> bytes:
@@ -41,10 +41,22 @@ def receipts(receipt_ids: Iterable[bytes]) -> bytes:
     return b"RECEIPT\nreceipt-id:" + b"\n\n\0\nRECEIPT\nreceipt-id:".join(receipt_ids) + b"\n\n\0\n"
 
 
-def error(rule: str, shown: bytes | str = "", receipt_id: bytes | None = None, headers: tuple[str, ...] = ()) -> bytes:
-    """Return ERROR with a text body. `message` holds no colon or backslash, so that no client can misread it."""
+def error(
+    rule: str,
+    shown: bytes | str = "",
+    receipt_id: bytes | None = None,
+    headers: tuple[str, ...] = (),
+    version: str = "",
+) -> bytes:
+    """Return ERROR with a text body. `message` holds no backslash but that of an escaped colon, so nobody misreads it.
+
+    Before a version is agreed on, it is written as in 1.0, without escapes.
+    """
     body = body_text(rule, shown).encode("utf-8", "backslashreplace")
-    head = f"ERROR\nmessage:{rule.translate(_BARE)}\n".encode("utf-8", "backslashreplace")
+    message = rule.translate(_BARE)
+    if version in (V11, V12):
+        message = message.replace(":", "\\c")
+    head = f"ERROR\nmessage:{message}\n".encode("utf-8", "backslashreplace")
     if receipt_id is not None:
         head += b"receipt-id:%b\n" % receipt_id
     for line in headers:

@@ -262,3 +262,39 @@ def test_f32_headers_are_utf8() -> None:
     (error,) = client.turn()
     assert "not UTF-8" in error.headers["message"]
     assert b"xff" in error.body, "what broke the rule is shown"
+
+
+@pytest.mark.parametrize("command", ["send", "FOO", "MESSAGE", "RECEIPT", "ERROR", "CONNECTED"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+def test_f28_f29_f30_the_error_to_a_command_that_is_no_clients_has_the_receipt(command: str, version: str) -> None:
+    """However the frame is cut: the rest of the head is waited for."""
+    frame = Client.frame(f"{command}|destination:/queue/a|receipt:r 7|k:v||x")
+    for cut in range(len(command) + 1, frame.index(b"\n\n") + 3):
+        client = Client(version=version)
+        client.feed(frame[:cut])
+        client.feed(frame[cut:])
+        (error,) = client.turn()
+        assert (error.command, error.headers["receipt-id"]) == ("ERROR", "r 7")
+        assert ("servers" if command.isupper() and command != "FOO" else "unknown") in error.headers["message"]
+        assert client.session.closing
+
+
+def test_f29_an_unknown_command_without_a_head_is_not_waited_for_without_a_bound() -> None:
+    client = Client(limits=Limits(header_bytes_max=200))
+    client.feed(b"FOO\n" + b"k:v\n" * 60)
+    (error,) = client.turn()
+    assert "unknown command" in error.headers["message"]
+    assert "unknown command" in Client().error("F" * 40).headers["message"]
+
+
+@pytest.mark.parametrize(("receipt", "told"), [(r"a\cb", "a:b"), ("ü", "ü"), (r"a\tb", None), ("", "")])
+def test_the_receipt_of_a_broken_frame_comes_back_as_it_was(receipt: str, told: str | None) -> None:
+    error = Client().error(f"SEND|destination:/queue/a|no colon|receipt:{receipt}")
+    assert error.headers.get("receipt-id") == told
+
+
+@pytest.mark.parametrize(("version", "shown"), [("1.0", b". _ : -"), ("1.1", rb". _ \c -"), ("1.2", rb". _ \c -")])
+def test_a_colon_in_the_message_of_an_error_stays_one(version: str, shown: bytes) -> None:
+    error = Client(version=version).error(send("x", queue="/queue/a b"))
+    assert error.headers["message"].endswith("1 to 200 of A-Z a-z 0-9 . _ : -")
+    assert shown in error.raw.partition(b"\n\n")[0]

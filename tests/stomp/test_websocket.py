@@ -222,7 +222,11 @@ def test_w05_a_text_message_that_lost_its_nul_waits_for_it(tmp_path: Path) -> No
     run(tmp_path, test)
 
 
-@pytest.mark.parametrize("bad", ["SEND\n\nx\0", "FOO\n\n\0", "ACK\nid:9\n\n\0", "SEND\ndestination:/queue/a\nx\n\n\0"])
+@pytest.mark.parametrize(
+    "bad",
+    ["SEND\nreceipt:b\n\nx\0", "FOO\nreceipt:b\n\n\0", "MESSAGE\nreceipt:b\n\n\0", "ACK\nid:9\nreceipt:b\n\n\0",
+     "SEND\ndestination:/queue/a\nx\nreceipt:b\n\n\0"],
+)  # fmt: skip
 def test_w06_the_error_comes_before_the_close_and_its_code(tmp_path: Path, bad: str) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
@@ -230,6 +234,7 @@ def test_w06_the_error_comes_before_the_close_and_its_code(tmp_path: Path, bad: 
             await peer.send(send("kept", "receipt:1") + bad + send("lost"))
             frames, code, reason = await peer.end()
             assert [frame.command for frame in frames] == ["RECEIPT", "ERROR"]
+            assert frames[1].headers["receipt-id"] == "b"
             assert code == 1002
             assert reason.startswith(frames[1].body.decode().split("\n")[0][:100])
         await until(lambda: world.count() == 1)
