@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 import secrets
@@ -12,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.consumer import Done
+from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.disk import Disk
 from curbstone.core.errors import (
     BadRequest,
@@ -32,16 +34,17 @@ from curbstone.core.names import QueueName, event_name
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.pending.reader import Cache
 from curbstone.core.queue import Queue
-from curbstone.core.recovery.recovery import holds_something
+from curbstone.core.recovery.recovery import holds_something, last_commit_ms
 from curbstone.core.recovery.replay import Replay
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Commits
 from curbstone.core.transaction import Transaction
 from curbstone.core.writing.journal import Journal
 
-QUEUES = "queues"
 CLOSE_POLL_MS = 5
-_QUEUE_DIR = re.compile(r"[0-9a-f]{12}(\.gone)?")
+_QUEUE_DIR = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
+_OF_ONE_QUEUE = {errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT}
+"""What may be wrong with one directory while the others are well."""
 
 logger = logging.getLogger("curbstone.core")
 
@@ -82,7 +85,7 @@ class Broker:
         self._bindings = Bindings()
         self._dirty: dict[Queue, None] = {}  # in order, so that a simulated run can be repeated
         self._turn_is_set = False
-        self._closing: set[Queue] = set()
+        self._directories = Directories(host, disk)
         self.staging = Staging(self, salt, max_staged, staged_ttl_ms)
         self.left: dict[str, str] = {}
         """Directories of queues that can't be served, and why."""
@@ -116,51 +119,81 @@ class Broker:
         return broker
 
     def _recover(self, entry: str) -> None:
+        """Take in one directory. Where that can't be, only its queue is not served, and nothing of it is touched."""
         directory = f"{QUEUES}/{entry}"
         if not _QUEUE_DIR.fullmatch(entry):
             logger.warning("%s is not the directory of a queue, and is left alone", directory)
             return
         try:
-            meta = None if entry.endswith(".gone") else load_meta(self.disk, directory, self.defaults)
-            if meta is None and not entry.endswith(".gone") and holds_something(self.disk, directory, int(entry, 16)):
-                raise MetaDamaged(f"{directory}/meta is missing, and there are commits in the log beside it")
+            if entry.endswith(TWIN_SUFFIX):
+                self._leave(entry, f"{directory} was set aside, as another directory holds its queue")
+            elif entry.endswith(GONE_SUFFIX):
+                self.disk.remove_tree(directory)
+            else:
+                self._recover_queue(entry, directory)
         except MetaDamaged as error:
             self._leave(entry, str(error))
-            return
-        if meta is None:  # a deletion or a creation that was not finished
+        except OSError as error:
+            if error.errno not in _OF_ONE_QUEUE:
+                raise
+            self._leave(entry, f"{directory} can't be read: {error.strerror}")
+
+    def _recover_queue(self, entry: str, directory: str) -> None:
+        self.disk.list_dir(directory)  # which does not follow a link
+        meta = load_meta(self.disk, directory, self.defaults)
+        if meta is None and holds_something(self.disk, directory, int(entry, 16)):
+            raise MetaDamaged(f"{directory}/meta is missing, and there are commits in the log beside it")
+        if meta is None:  # a creation that was not finished
             self.disk.remove_tree(directory)
             return
+        if meta.uid != entry:
+            raise MetaDamaged(f"{directory}/meta is that of another directory, {meta.uid}")
         if meta.is_left_over:
-            self.disk.rename(directory, f"{directory}.gone")
+            self.disk.rename(directory, directory + GONE_SUFFIX)
             self.disk.sync_dir(QUEUES)
-            self.disk.remove_tree(f"{directory}.gone")
+            self.disk.remove_tree(directory + GONE_SUFFIX)
             return
-        earlier = self._queues.get(meta.name)
         queue = self._make(meta)
         replay = Replay(queue)
         if not replay.run():
             queue.log.create(queue.next_seq, replay.first_number)  # a crash left `meta` alone of what was being created
             self.disk.sync_dir(directory)
-        if earlier is not None:
-            queue = self._choose(earlier, queue)
-        self._opened(queue)
+        earlier = self._queues.get(meta.name)
+        if earlier is None or self._takes_over(queue, earlier):
+            self._add(queue)
 
     def _leave(self, entry: str, text: str) -> None:
         """Serve all but this queue, whose name can't be known for sure, and touch nothing of it."""
-        self.left[entry] = text
+        self.left[entry[:12]] = text
         logger.error("damaged: %s; the queue is not served, see curbstone repair", text)
 
-    def _choose(self, one: Queue, other: Queue) -> Queue:
-        """Two directories of one name: a creation failed after all was written, and the next did not. Keep the used."""
-        unused = one if one.log.next_batch == 1 else other
-        if unused.log.next_batch != 1:
-            raise DataDirectoryError(f"{one.log.directory} and {other.log.directory} both hold queue {one.name}")
-        unused.is_closed = True
-        unused.log.close()
-        self.disk.remove_tree(unused.log.directory)
-        used = other if unused is one else one
-        self._queues[used.name] = used
-        return used
+    def _takes_over(self, queue: Queue, other: Queue) -> bool:
+        """Of two directories of one name keep what was used; of two that were, serve the one written to last.
+
+        Earlier versions could leave both, when a queue was deleted and made again and a crash came in between.
+        """
+        unused = next((one for one in (other, queue) if one.log.next_batch == 1 and not one.damaged), None)
+        loser = unused or min(queue, other, key=self._last_commit_ms)
+        loser.is_closed = True
+        loser.log.close()
+        if loser is other:
+            self._forget(other)
+        directory = loser.log.directory
+        if unused is not None:
+            self.disk.remove_tree(directory)
+            return loser is other
+        self._leave(
+            loser.uid, f"{directory} holds queue {queue.name}, and so does another that is newer; it is set aside"
+        )
+        try:  # so that it does not take the place of the other when that is deleted
+            self.disk.rename(directory, directory + TWIN_SUFFIX)
+            self.disk.sync_dir(QUEUES)
+        except OSError as error:
+            logger.error("%s can't be set aside: %s", directory, error)
+        return loser is other
+
+    def _last_commit_ms(self, queue: Queue) -> int:
+        return last_commit_ms(self.disk, queue.log.directory, queue.log.uid)
 
     def _replay_journal(self) -> None:
         """Write the parts of transactions that are in the journal and not yet in their queue's log."""
@@ -189,10 +222,16 @@ class Broker:
         log = Log(
             self.disk, directory, uid, cap=meta.options.cap, meta_bytes=meta_reserve(meta.options.cap), salt=self._salt
         )
-        queue = Queue(self, meta, log)
-        self._queues[meta.name] = queue
-        self._bindings.change(meta.name, (), meta.bindings)
-        return queue
+        return Queue(self, meta, log)
+
+    def _add(self, queue: Queue) -> None:
+        """Serve a queue that is there."""
+        self._know(queue)
+        self._opened(queue)
+
+    def _know(self, queue: Queue) -> None:
+        self._queues[queue.name] = queue
+        self._bindings.change(queue.name, (), queue.meta.bindings)
 
     def _opened(self, queue: Queue) -> None:
         queue.reading.next = queue.next_seq
@@ -224,26 +263,32 @@ class Broker:
         meta = Meta(secrets.token_hex(6) if self._salt is random_salt else f"{self._salt():012x}", name, self.defaults)
         meta = meta.with_options(changes, 1)
         queue = self._make(meta)
+        self._know(queue)
         directory = queue.log.directory
         data = meta.encode()
+        is_begun = False
 
         def job() -> None:
+            nonlocal is_begun
+            is_begun = True
             self.disk.make_dir(directory)
             queue.log.create(1)
             store_meta(self.disk, directory, data)
             self.disk.sync_dir(QUEUES)
 
-        def done(_: object, error: BaseException | None) -> None:
+        def done(error: BaseException | None) -> None:
             if error is None:
                 self._opened(queue)
                 return
             failed = Unavailable(f"queue {name} can't be created: {error}")
             logger.error("%s", failed)
-            self._forget(queue)
-            self.host.submit(lambda: self.disk.remove_tree(directory), lambda _result, _error: None)
+            if self._queues.get(name) is queue:
+                self._forget(queue)
+            if is_begun:  # what there is of it must not come back
+                self._directories.remove(name, directory, lambda: True, queue.log.close, lambda _error: None)
             queue.fail_to_open(failed)
 
-        self.host.submit(job, done)
+        self._directories.create(name, job, done)
         return queue
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
@@ -284,47 +329,38 @@ class Broker:
         queue.log.resize(meta.options.cap, meta_reserve(meta.options.cap))
         queue.opening.when_open(lambda error: on_done(error) if error else queue.opening.store(data, on_done))
 
-    def delete(self, name: QueueName, on_done: Callable[[bool], None], reason: CurbstoneError | None = None) -> None:
-        """Delete a queue with all its messages; tells whether there was one. Its consumers are told the `reason`."""
+    def delete(
+        self,
+        name: QueueName,
+        on_done: Callable[[bool | CurbstoneError], None],
+        reason: CurbstoneError | None = None,
+    ) -> None:
+        """Delete a queue with all its messages; tells whether there was one, when nothing of it is on disk any more.
+
+        Its consumers are told the `reason`. An error says that it may be there again after a restart, or its files
+        may: it is tried again until that is done, and whoever deletes it once more waits for that.
+        """
         queue = self._queues.get(name)
-        if queue is None:
+        if queue is not None:
+            self._forget(queue)
+            queue.close(reason or NoSuchQueue(f"no such queue: {name}"))
+            self._remove(queue, lambda error: on_done(error or True))
+        elif not self._directories.when_removed(name, lambda error: on_done(error or True)):
             self.host.call_soon(partial(on_done, False))
-            return
-        self._forget(queue)
-        was_open = queue.opening.is_open
-        queue.close(reason or NoSuchQueue(f"no such queue: {name}"))
-        self._closing.add(queue)
-        self._remove_when_idle(queue, was_open, on_done)
 
     def end(self, queue: Queue, reason: CurbstoneError) -> None:
         """Delete a queue in a later turn, if it is still there then; its consumers are told the reason."""
 
         def end() -> None:
             if self._queues.get(queue.name) is queue:
-                self.delete(queue.name, lambda _existed: None, reason)
+                self.delete(queue.name, lambda _outcome: None, reason)
 
         self.host.call_soon(end)
 
-    def _remove_when_idle(self, queue: Queue, was_open: bool, on_done: Callable[[bool], None]) -> None:
-        """Remove the directory once no job works in it; renamed first, so that a crash leaves all or nothing."""
-        if queue.is_working:
-            self.host.call_later(CLOSE_POLL_MS, lambda: self._remove_when_idle(queue, was_open, on_done))
-            return
-        directory = queue.log.directory
-
-        def job() -> None:
-            queue.log.close()
-            self.disk.rename(directory, f"{directory}.gone")
-            self.disk.sync_dir(QUEUES)
-            self.disk.remove_tree(f"{directory}.gone")
-
-        def done(_: object, error: BaseException | None) -> None:
-            self._closing.discard(queue)
-            if error is not None:
-                logger.error("queue %s could not be removed from the disk: %s", queue.name, error)
-            on_done(error is None)
-
-        self.host.submit(job, done)
+    def _remove(self, queue: Queue, on_done: Done) -> None:
+        """Remove the directory once no job works in it."""
+        log = queue.log
+        self._directories.remove(queue.name, log.directory, lambda: not queue.is_working, log.close, on_done)
 
     def _forget(self, queue: Queue) -> None:
         del self._queues[queue.name]
@@ -427,12 +463,13 @@ class Broker:
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, finish what is under way, then end consumers and close the files."""
         self.is_stopping = True
+        self._directories.is_stopping = True
         self.staging.stop()
         self._shutdown(on_done)
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.writer.failure)]
-        if working or self._closing or self._dirty or self.staging.is_working:
+        if working or self._directories.is_working or self._dirty or self.staging.is_working:
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):

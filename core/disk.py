@@ -46,7 +46,7 @@ class Disk(Protocol):
         """Open a file to read and write; FileNotFoundError, or FileExistsError with `create`."""
 
     def list_dir(self, path: str) -> list[str]:
-        """Return the names in a directory, in no order."""
+        """Return the names in a directory, in no order; a link is no directory."""
 
     def make_dir(self, path: str) -> None:
         """Make a directory; FileExistsError."""
@@ -146,7 +146,11 @@ class OsDisk:
 
     def list_dir(self, path: str) -> list[str]:
         """See `Disk.list_dir`."""
-        return os.listdir(self._path(path))
+        fd = self._open_dir(path)
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
 
     def make_dir(self, path: str) -> None:
         """See `Disk.make_dir`."""
@@ -166,11 +170,14 @@ class OsDisk:
 
     def sync_dir(self, path: str) -> None:
         """See `Disk.sync_dir`."""
-        fd = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open_dir(path)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def _open_dir(self, path: str) -> int:
+        return os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def close(self) -> None:
         """See `Disk.close`."""

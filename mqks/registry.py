@@ -195,5 +195,5 @@ class Registry:
             return ""
 
 
-def _ignore(_existed: bool) -> None:
+def _ignore(_outcome: object) -> None:
     """Nobody waits for it."""

@@ -310,7 +310,11 @@ class Session:
     def _delete_queue(self, request: Request) -> None:
         name = wishes.queue_of(wishes.text_of(wishes.only_word(request.rest, "queue")))
         self._registry.forget(name)
-        self._start(request, lambda done: self._broker.delete(name, lambda _existed: done(None)))
+
+        def start(done: Done) -> None:
+            self._broker.delete(name, lambda outcome: done(outcome if isinstance(outcome, CurbstoneError) else None))
+
+        self._start(request, start)
 
     # --- consumers
 

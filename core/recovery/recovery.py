@@ -231,6 +231,16 @@ def holds_something(disk: Disk, directory: str, uid: int) -> bool:
     return False
 
 
+def last_commit_ms(disk: Disk, directory: str, uid: int) -> int:
+    """Return the wall-clock time of the newest commit that can be read in a directory, 0 where there is none."""
+    for segment, header in reversed(find_chain(disk, directory, uid).segments):
+        scan = Scan(disk, segment, 0, is_active=True)
+        times = [batch.header.time_ms for batch in scan.batches()] if header is not None else []
+        if times:
+            return times[-1]
+    return 0
+
+
 def aside_bytes(disk: Disk, directory: str) -> int:
     """Return the bytes of the damaged segments that are kept for repair."""
     total = 0

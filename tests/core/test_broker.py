@@ -162,7 +162,7 @@ def test_a_queue_created_anew_right_after_a_delete_is_empty_and_works() -> None:
     lab = Lab()
     declare(lab)
     lab.publish(lab.broker.get(Q), "old")
-    done: list[bool] = []
+    done: list[object] = []
     lab.broker.delete(Q, done.append)
     new = lab.broker.ensure(Q)
     assert lab.publish(new, "new") == [1]
@@ -176,7 +176,7 @@ def test_deleting_a_queue_that_is_being_created_leaves_nothing() -> None:
     for seed in range(8):  # which of the jobs a thread takes first is chance
         lab = Lab(seed=seed)
         lab.broker.ensure(Q)
-        done: list[bool] = []
+        done: list[object] = []
         lab.host.turn()
         lab.broker.delete(Q, done.append)
         lab.settle()

@@ -302,7 +302,12 @@ class FakeBroker:
     def bindings(self, name: QueueName) -> set[str]:
         return {event for event, names in self.bound.items() if name in names}
 
-    def delete(self, name: QueueName, on_done: Callable[[bool], None], reason: CurbstoneError | None = None) -> None:
+    def delete(
+        self,
+        name: QueueName,
+        on_done: Callable[[bool | CurbstoneError], None],
+        reason: CurbstoneError | None = None,
+    ) -> None:
         queue = self.all.pop(name, None)
         if queue is not None:
             for consumer in list(queue.consumers):
