@@ -444,6 +444,7 @@ class Broker:
             if queue.writer.failure:
                 reasons.append(f"{label}: {queue.writer.failure}")
             reasons += [f"{label} is damaged: {text}" for text in queue.damaged]
+        reasons += self.staging.reasons
         ok = not self.is_stopping and not any(queue.writer.failure for queue in self._queues.values())
         return Health(ok, reasons, str(self.sync))
 

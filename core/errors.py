@@ -10,6 +10,7 @@ protocol has such a thing, and a text for people that names the rule broken::
     ├── NoSuchTransaction   404  nothing is staged under the id, or not this part
     ├── Conflict            409  an option contradicts what the queue holds
     │   ├── AlreadyCommitted     the staged transaction has been committed
+    │   ├── StagedDamaged        what was staged is damaged on the disk, and has to be staged again
     │   └── OtherReader          another program reads as the same group
     ├── KeyReused           422  an idempotency key came back with other content
     ├── StaleDelivery       410  the delivery ended before it was settled
@@ -76,6 +77,10 @@ class Conflict(CurbstoneError):
 
 class AlreadyCommitted(Conflict):
     """The staged transaction has been committed: nothing can be added to it, and it can't be dropped."""
+
+
+class StagedDamaged(Conflict):
+    """A part of a staged transaction is not what was staged any more; nothing was published."""
 
 
 class OtherReader(Conflict):

@@ -28,10 +28,11 @@ class Health:
         await reply_json(send, body, 200, [_FRESH])
 
     async def ready(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """GET /readyz: 503 with the reasons while messages can't be taken."""
+        """GET /readyz: 503 with the reasons while messages can't be taken; what else is wrong is in the body, too."""
         health = self._broker.health()
         if health.ok:
-            await reply_json(send, {"status": "ready", "sync": health.sync}, 200, [_FRESH])
+            told = {"reasons": health.reasons} if health.reasons else {}
+            await reply_json(send, {"status": "ready", **told, "sync": health.sync}, 200, [_FRESH])
             return
         body = {"status": "not ready", "reasons": health.reasons, "sync": health.sync}
         await reply_json(send, body, 503, [_FRESH, (b"retry-after", b"%d" % RETRY_AFTER_S[503])])

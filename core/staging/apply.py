@@ -2,7 +2,8 @@
 
 The parts are read in order. What a window of the file holds for a queue goes into its log as one batch, or
 a few where the queue's segments are small, each with a mark of how many messages of the transaction are in
-that log then. After a crash reading starts over, and what the marks count is skipped. Room was reserved
+that log then. After a crash reading starts over, and what the marks count is skipped; but first all files are
+checked, and while one of them is damaged or missing nothing goes on, and that is told. Room was reserved
 before: nothing is refused. Order: the transaction's messages stay in theirs in every queue. Other
 publishes may come between, before and after a crash; whoever waits for the commit's answer comes behind.
 """
@@ -12,16 +13,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from curbstone.core.disk import File
-from curbstone.core.errors import CurbstoneError
+from curbstone.core.errors import CurbstoneError, StagedDamaged
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
 from curbstone.core.log.publish import Publish, StagedMark
 from curbstone.core.message import Message
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
 from curbstone.core.pending.pending import release_bytes
 from curbstone.core.staging.frames import FrameReader, Read, Share
+from curbstone.core.staging.marker import Marker, PartFile
+from curbstone.core.staging.parts import check_part
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -30,18 +33,12 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 512 * 1024
 AHEAD_BYTES = 2 * WINDOW_BYTES
 RETRY_MS = 1000
+RETRY_MS_MAX = 60_000
 
 _EXTRAS_BYTES = 8
 _LIST_BYTES = 80
 
 logger = logging.getLogger("curbstone.core")
-
-
-class PartFile(NamedTuple):
-    """A file of frames, and how many bytes of it they are."""
-
-    path: str
-    size: int
 
 
 class Target:
@@ -106,25 +103,35 @@ class Application:
     def __init__(
         self,
         broker: Broker,
-        number: int,
-        files: list[PartFile],
+        directory: str,
+        marker: Marker,
         targets: dict[str, Target],
-        time_ms: int,
         on_done: Callable[[], None],
+        on_trouble: Callable[[str], None],
+        *,
+        is_checked: bool,
     ) -> None:
         self._broker = broker
-        self._number = number
-        self._files = files
+        self._directory = directory
+        self._number = marker.number
+        self._files = marker.files
         self._targets = targets
-        self._time_ms = time_ms
+        self._time_ms = marker.time_ms
         """Wall clock of the commit: delays count from there."""
         self._on_done = on_done
+        self._on_trouble = on_trouble
+        """Called with what keeps it from going on, and with an empty text when that is over."""
+        self._checked = len(self._files) if is_checked else 0
+        """How many of the files are known to be what was staged."""
         self._index = 0
         self._offset = 0
         self._file: File | None = None
         self._reader = FrameReader()
         self._outstanding = 0
+        self._retry_ms = RETRY_MS
+        self._trouble = ""
         self._is_reading = False
+        self._is_waiting = False
         self._is_over = False
         self._is_stopping = False
 
@@ -136,22 +143,76 @@ class Application:
 
     def go_on(self) -> None:
         """Read on while not too much is under way."""
-        if self._is_reading or self._is_stopping or self._is_over:
+        if self._is_reading or self._is_waiting or self._is_stopping or self._is_over:
             return
-        if self._index == len(self._files):
+        if self._checked < len(self._files):
+            self._is_reading = True
+            self._broker.host.submit(self._check, self._have_checked)
+        elif self._index == len(self._files):
             if not self._outstanding:
-                self._is_over = True
-                self._on_done()
+                self._end()
+        elif self._outstanding < AHEAD_BYTES:
+            self._is_reading = True
+            self._broker.host.submit(self._read, self._have_read)
+
+    def _end(self) -> None:
+        """All was read and written: it must be what the marker says."""
+        if any(target.handed != target.share.count for target in self._targets.values()):
+            self._fail(f"{self._directory}: its parts hold other messages than were committed")
             return
-        if self._outstanding >= AHEAD_BYTES:
-            return
-        self._is_reading = True
-        self._broker.host.submit(self._read, self._have_read)
+        self._is_over = True
+        self._on_done()
 
     @property
     def is_reading(self) -> bool:
         """Whether a job is under way."""
         return self._is_reading
+
+    # --- what keeps it from going on
+
+    def _fail(self, text: str) -> None:
+        """Start over later: read everything again, and skip what was handed over. Where the reader stands is lost."""
+        if text != self._trouble:
+            logger.error("a committed transaction can't be applied, it is tried again: %s", text)
+        self._trouble = text
+        self._on_trouble(text)
+        self._close()
+        self._reader = FrameReader()
+        self._checked = self._index = self._offset = 0
+        for target in self._targets.values():
+            target.skip, target.handed = max(target.skip, target.handed), 0
+        self._is_waiting = True
+        self._broker.host.call_later(self._retry_ms, self._try_again)
+        self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
+
+    def _try_again(self) -> None:
+        self._is_waiting = False
+        self.go_on()
+
+    def _check(self) -> None:
+        check_part(self._broker.disk, self._directory, self._files[self._checked])
+
+    def _have_checked(self, _: object, error: BaseException | None) -> None:
+        self._is_reading = False
+        if self._is_stopping:
+            return
+        if error is not None:
+            self._fail(self._text_of(error, self._checked))
+            return
+        self._checked += 1
+        if self._checked == len(self._files) and self._trouble:
+            self._trouble = ""
+            self._retry_ms = RETRY_MS
+            self._on_trouble("")
+        self.go_on()
+
+    def _text_of(self, error: BaseException, index: int) -> str:
+        if isinstance(error, StagedDamaged):
+            return str(error)
+        path = f"{self._directory}/{self._files[index].name}"
+        if isinstance(error, FileNotFoundError):
+            return f"{path} is missing"
+        return f"{path} can't be read: {error}"
 
     # --- reading, in a job
 
@@ -159,7 +220,7 @@ class Application:
         """Return what a window holds, and where the next begins."""
         part = self._files[self._index]
         if self._file is None:
-            self._file = self._broker.disk.open(part.path)
+            self._file = self._broker.disk.open(f"{self._directory}/{part.name}")
         size = WINDOW_BYTES
         while True:
             data = self._file.read(self._offset, min(size, part.size - self._offset))
@@ -172,7 +233,7 @@ class Application:
             if used:
                 return found, end
             if self._offset + len(data) >= part.size or len(data) < size:
-                raise OSError(f"{part.path} is damaged at byte {self._offset}")
+                raise StagedDamaged(f"{self._directory}/{part.name} is damaged at byte {self._offset}")
             size *= 2  # a large message
 
     def _have_read(self, result: tuple[list[Read], int], error: BaseException | None) -> None:
@@ -181,25 +242,18 @@ class Application:
             self._close()
             return
         if error is not None:
-            logger.error("a committed transaction can't be read back, trying again: %s", error)
-            self._start_over()
-            self._broker.host.call_later(RETRY_MS, self.go_on)
+            self._fail(self._text_of(error, self._index))
             return
         found, self._offset = result
+        if any(name not in self._targets for name, _, _ in found):
+            self._fail(f"{self._directory}/{self._files[self._index].name} is damaged: it names a queue it is not for")
+            return
         if self._offset == self._files[self._index].size:
             self._index += 1
             self._offset = 0
         for name, messages, size in _together(found):
             self._hand_over(self._targets[name], messages, size)
         self.go_on()
-
-    def _start_over(self) -> None:
-        """Read everything again, and skip what was handed over: where the reader stands is not known."""
-        self._close()
-        self._reader = FrameReader()
-        self._index = self._offset = 0
-        for target in self._targets.values():
-            target.skip, target.handed = max(target.skip, target.handed), 0
 
     def _close(self) -> None:
         file, self._file = self._file, None

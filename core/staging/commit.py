@@ -7,19 +7,18 @@ error. When everything is in the queues the id is remembered, durably, and then 
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import suppress
-from dataclasses import astuple
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
+from typing import TYPE_CHECKING
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import CurbstoneError, DataDirectoryError, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.log.window import read_around
 from curbstone.core.names import queue_name
-from curbstone.core.staging.apply import Application, PartFile, Target, windows_of
+from curbstone.core.staging.apply import Application, Target, windows_of
 from curbstone.core.staging.frames import Share
+from curbstone.core.staging.marker import MARKER, MARKER_BYTES_MAX, Marker, PartFile
 from curbstone.core.staging.parts import Part, check_part, disk_error
 from curbstone.core.staging.transaction import State
 
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from curbstone.core.queue import Queue
     from curbstone.core.staging.transaction import StagedTransaction
 
-MARKER = "commit"
-MARKER_BYTES_MAX = 64 * 1024 * 1024
 ROOM_MS = 2
 ROOM_MS_MAX = 10_000
 RETRY_MS = 1000
@@ -36,47 +33,16 @@ RETRY_MS = 1000
 logger = logging.getLogger("curbstone.core")
 
 
-class Marker(NamedTuple):
-    """What is to be applied."""
-
-    number: int
-    project: str
-    identifier: str
-    time_ms: int
-    files: list[tuple[str, int]]
-    """Names in the directory, and bytes of the frames in them."""
-    queues: dict[str, tuple[str, Share]]
-    """By name: uid, and what is for it."""
-
-    @property
-    def messages(self) -> int:
-        """How many there are in all."""
-        return sum(share.count for _, share in self.queues.values())
-
-    def encode(self) -> bytes:
-        """Return the file's contents."""
-        queues = {name: [uid, *astuple(share)] for name, (uid, share) in self.queues.items()}
-        line = json.dumps([*self[:5], queues], separators=(",", ":")).encode()
-        return line + b"\n%08x\n" % crc32(line)
-
-
-def load_marker(disk: Disk, directory: str) -> Marker | None:
-    """Return the marker in a directory, if there is one; blocking. Raise DataDirectoryError."""
-    path = f"{directory}/{MARKER}"
+def load_marker(disk: Disk, directory: str) -> bytes | None:
+    """Return what is in the file of a marker, if there is one; blocking."""
     try:
-        file = disk.open(path)
+        file = disk.open(f"{directory}/{MARKER}")
     except FileNotFoundError:
         return None
     try:
-        data = file.read(0, MARKER_BYTES_MAX)
+        return read_around(file, 0, MARKER_BYTES_MAX)[0]
     finally:
         file.close()
-    line, _, crc = data.partition(b"\n")
-    if crc.strip() != b"%08x" % crc32(line):
-        raise DataDirectoryError(f"{path} is damaged: its checksum does not match")
-    number, project, identifier, time_ms, files, queues = json.loads(line)
-    shares = {name: (uid, Share(*numbers)) for name, (uid, *numbers) in queues.items()}
-    return Marker(number, project, identifier, time_ms, [(name, size) for name, size in files], shares)
 
 
 class Commit:
@@ -91,7 +57,6 @@ class Commit:
         self._identifier = identifier
         self._targets: dict[str, Target] = {}
         self._files: list[PartFile] = []
-        self._parts: list[Part] = []
         self._deadline_ms = 0
         self._last_segments: dict[Queue, int] = {}
         self._marker: Marker | None = None
@@ -112,12 +77,11 @@ class Commit:
 
     def begin(self, parts: list[Part]) -> None:
         """Commit these parts."""
-        self._parts = parts
         shares: dict[str, Share] = {}
         for part in parts:
             for name, share in part.shares.items():
                 shares.setdefault(name, Share()).add(share)
-        self._files = [PartFile(f"{self._transaction.directory}/{part.file}", part.size) for part in parts]
+        self._files = [part.frames for part in parts]
         self._deadline_ms = self._host.now_ms() + ROOM_MS_MAX
         try:
             for name, share in shares.items():
@@ -186,23 +150,22 @@ class Commit:
     def _mark(self) -> None:
         """Make it happen."""
         transaction = self._transaction
-        files = [(part.file, part.size) for part in self._parts]
         queues = {t.name: (t.queue.uid, t.share) for t in self._targets.values() if t.queue is not None}
-        marker = Marker(self._number, self._project, self._identifier, self._host.wall_ms(), files, queues)
+        marker = Marker(self._number, self._project, self._identifier, self._host.wall_ms(), self._files, queues)
         data = marker.encode()
         disk, path = self._staging.disk, f"{transaction.directory}/{MARKER}"
 
         def job() -> None:
-            for part in self._parts:
-                check_part(disk, transaction.directory, part)
+            for file in self._files:
+                check_part(disk, transaction.directory, file)
             with suppress(FileNotFoundError):
                 disk.remove(f"{path}.new")
-            file = disk.open(f"{path}.new", create=True)
+            fresh = disk.open(f"{path}.new", create=True)
             try:
-                file.write(0, [data])
-                file.sync()
+                fresh.write(0, [data])
+                fresh.sync()
             finally:
-                file.close()
+                fresh.close()
             disk.rename(f"{path}.new", path)
             disk.sync_dir(transaction.directory)
 
@@ -212,7 +175,7 @@ class Commit:
                 logger.error("transaction %s can't be committed: %s", transaction.label, error)
                 self._unmark(disk_error(error))
             else:
-                self._apply(marker)
+                self._apply(marker, is_checked=True)
 
         self._is_busy = True
         transaction.submit(job, done)
@@ -244,7 +207,7 @@ class Commit:
 
     def resume(self, marker: Marker, queues: dict[str, Queue]) -> None:
         """Go on with what a crash or a stop left; `queues` are all by their uids. Nothing else has run yet."""
-        self._files = [PartFile(f"{self._transaction.directory}/{name}", size) for name, size in marker.files]
+        self._files = marker.files
         windows = windows_of(self._files)
         for name, (uid, share) in marker.queues.items():
             queue = queues.get(uid)
@@ -255,14 +218,15 @@ class Commit:
             target.skip = queue.staged.count(self._number)
             target.reserved = target.wanted_bytes(windows)
             queue.writer.reserve_again(target.reserved)
-        self._host.call_soon(partial(self._apply, marker))
+        self._host.call_soon(partial(self._apply, marker, is_checked=False))
 
     # --- afterwards
 
-    def _apply(self, marker: Marker) -> None:
+    def _apply(self, marker: Marker, *, is_checked: bool) -> None:
         self._marker = marker
+        directory, on_trouble = self._transaction.directory, self._transaction.stuck
         application = Application(
-            self._staging.broker, self._number, self._files, self._targets, marker.time_ms, self._applied
+            self._staging.broker, directory, marker, self._targets, self._applied, on_trouble, is_checked=is_checked
         )
         self._application = application
         if not self._staging.is_stopping:

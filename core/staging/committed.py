@@ -1,33 +1,33 @@
-"""The ids of staged transactions that were committed: a file that is appended to, and rewritten when half is old.
+"""The ids of staged transactions that were committed: files that are appended to, and rewritten when half is old.
 
 An id is kept as a hash of project and id for `KEPT_MS` by the wall clock. There are at most `IDS_MAX`; at that
-bound the oldest are forgotten early, which a repeated commit then learns as "no such transaction". ::
-
-    record   CRC of the rest (4), hash (16), wall clock in ms (8), messages (8)
+bound the oldest are forgotten early, which a repeated commit then learns as "no such transaction". Every id is in
+two files (see `core.staging.ids`): one that is lost would let a transaction be published twice.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
-from zlib import crc32
 
 from curbstone.core.consumer import Done
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import Host
+from curbstone.core.log.window import read_around
+from curbstone.core.staging.ids import HASH_BYTES, LOST, RECORD_BYTES, CommittedId, decode_ids
 
 KEPT_MS = 7 * 86_400_000
 IDS_MAX = 250_000
 RETRY_MS = 1000
-HASH_BYTES = 16
+COPY = ".copy"
+"""What the name of the second file ends with."""
 
-_RECORD = struct.Struct(f"<I{HASH_BYTES}sQQ")
 _OLD_MIN = 1000
 _SHIFT = 64
+_MESSAGES = (1 << _SHIFT) - 1
 _PRUNED_AT_ONCE = 64
 
 logger = logging.getLogger("curbstone.core")
@@ -47,11 +47,10 @@ class Committed:
         self._path = path
         self._ids: dict[bytes, int] = {}
         """The oldest first. The time and the count as one number: this is many times smaller than a tuple."""
-        self._file: File | None = None
-        self._end = 0
+        self._files: list[File] = []
         self._records = 0
         self._rewrite = False
-        self._waiting: list[tuple[bytes, bytes, Done]] = []
+        self._waiting: list[tuple[bytes, Done]] = []
         self._busy = False
         self._is_full = False
         self.is_stopping = False
@@ -59,43 +58,76 @@ class Committed:
     def __len__(self) -> int:
         return len(self._ids)
 
+    @property
+    def damage(self) -> str:
+        """What was lost of it, or an empty text."""
+        lost = self._ids.get(LOST)
+        if lost is None:
+            return ""
+        return (
+            f"{lost & _MESSAGES} ids in {self._path} are lost to damage:"
+            " a transaction of the last 7 days that is staged and committed again may be published twice"
+        )
+
     def recover(self) -> None:
-        """Read the file; blocking."""
-        try:
-            file = self._disk.open(self._path)
-        except FileNotFoundError:
+        """Read the files, and make both good; blocking."""
+        first, second = self._read(self._path), self._read(self._path + COPY)
+        if first is None and second is None:
             return
-        self._file = file
-        data = file.read(0, file.size())
-        size = _RECORD.size
-        while self._end + size <= len(data):
-            crc, hashed, time_ms, messages = _RECORD.unpack_from(data, self._end)
-            if crc32(memoryview(data)[self._end + 4 : self._end + size]) != crc:
-                break
-            self._ids.pop(hashed, None)
-            self._ids[hashed] = time_ms << _SHIFT | messages
-            self._end += size
-            self._records += 1
-        if self._end < len(data):  # an append that was cut off, and was never answered
-            file.truncate(self._end)
-        file.sync()  # a process that was killed may not have
+        ids = decode_ids(first or b"", second, lambda found: self._remember(*found))
+        if ids.healed:
+            logger.warning("%s was damaged in %d places; its copy has what was there", self._path, ids.healed)
+        if ids.lost:
+            self._remember(LOST, self._host.wall_ms(), ids.lost + (self._ids.get(LOST, 0) & _MESSAGES))
+            logger.error("damaged: %s", self.damage)
         self._prune(len(self._ids))
+        self._records = ids.good
+        try:
+            if not ids.is_same:
+                self._records = len(self._ids)
+                self._replace(self._all())
+                return
+            self._files = [self._disk.open(path) for path in self._paths]
+            for file in self._files:
+                file.sync()  # a process that was killed may not have
+        except OSError as error:
+            logger.error("%s can't be written: %s", self._path, error)
+            self._rewrite = True
+
+    @property
+    def _paths(self) -> tuple[str, str]:
+        return self._path, self._path + COPY
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            data, unreadable = read_around(file, 0, file.size())
+        finally:
+            file.close()
+        if unreadable:
+            logger.error("%s: %d places can't be read: the disk reports an error", path, len(unreadable))
+        return data
+
+    def _remember(self, hashed: bytes, time_ms: int, messages: int) -> None:
+        self._ids.pop(hashed, None)
+        self._ids[hashed] = time_ms << _SHIFT | messages
 
     def messages_of(self, hashed: bytes) -> int | None:
         """Return how many messages were committed under an id, or None where it is not known."""
         value = self._ids.get(hashed)
         if value is None or (value >> _SHIFT) + KEPT_MS <= self._host.wall_ms():
             return None
-        return value & (1 << _SHIFT) - 1
+        return value & _MESSAGES
 
     def add(self, hashed: bytes, messages: int, on_done: Done) -> None:
         """Remember an id; `on_done(None)` when that is on disk, an error only when the server stops."""
         time_ms = self._host.wall_ms()
-        rest = _RECORD.pack(0, hashed, time_ms, messages)[4:]
-        self._ids.pop(hashed, None)
-        self._ids[hashed] = time_ms << _SHIFT | messages
+        self._remember(hashed, time_ms, messages)
         self._prune(_PRUNED_AT_ONCE)
-        self._waiting.append((hashed, crc32(rest).to_bytes(4, "little") + rest, on_done))
+        self._waiting.append((CommittedId(hashed, time_ms, messages).encode(), on_done))
         self._flush()
 
     def _prune(self, most: int) -> None:
@@ -120,19 +152,19 @@ class Committed:
         if self._busy or not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        rewrite = self._rewrite or self._file is None or self._records > 2 * len(self._ids) + _OLD_MIN
-        data = self._all() if rewrite else b"".join(record for _, record, _ in waiting)
+        rewrite = self._rewrite or not self._files or self._records > 2 * len(self._ids) + _OLD_MIN
+        data = self._all() if rewrite else b"".join(record for record, _ in waiting)
         records = len(self._ids) if rewrite else self._records + len(waiting)
-        end = self._end
+        end = self._records * RECORD_BYTES
         self._busy = True
 
         def job() -> None:
             if rewrite:
                 self._replace(data)
                 return
-            assert self._file is not None
-            self._file.write(end, [data])
-            self._file.sync()
+            for file in self._files:  # one after the other: what a crash cuts off is whole in neither or in the first
+                file.write(end, [data])
+                file.sync()
 
         def done(_: object, error: BaseException | None) -> None:
             self._busy = False
@@ -140,16 +172,15 @@ class Committed:
                 logger.error("%s can't be written: %s", self._path, error)
                 self._rewrite = True
                 if self.is_stopping:
-                    for _, _, on_done in waiting:
+                    for _, on_done in waiting:
                         on_done(Unavailable("the server is shutting down"))
                     return
                 self._waiting = waiting + self._waiting
                 self._host.call_later(RETRY_MS, self._try_again)
                 return
             self._rewrite = False
-            self._end = len(data) if rewrite else end + len(data)
             self._records = records
-            for _, _, on_done in waiting:
+            for _, on_done in waiting:
                 on_done(None)
             self._flush()
 
@@ -160,31 +191,39 @@ class Committed:
             self._flush()
 
     def _all(self) -> bytes:
-        records = []
-        for hashed, value in self._ids.items():
-            rest = _RECORD.pack(0, hashed, value >> _SHIFT, value & (1 << _SHIFT) - 1)[4:]
-            records.append(crc32(rest).to_bytes(4, "little") + rest)
-        return b"".join(records)
+        items = self._ids.items()
+        return b"".join([CommittedId(hashed, value >> _SHIFT, value & _MESSAGES).encode() for hashed, value in items])
 
     def _replace(self, data: bytes) -> None:
-        """Put a new file in place; blocking."""
+        """Put new files in place; blocking."""
         self.close()
-        fresh = f"{self._path}.new"
+        files: list[File] = []
+        try:
+            for path in self._paths:
+                files.append(self._fresh(path, data))
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        self._files = files
+
+    def _fresh(self, path: str, data: bytes) -> File:
+        fresh = f"{path}.new"
         with suppress(FileNotFoundError):
             self._disk.remove(fresh)
         file = self._disk.open(fresh, create=True)
         try:
             file.write(0, [data])
             file.sync()
-            self._disk.rename(fresh, self._path)
-            self._disk.sync_dir(self._path.rpartition("/")[0])
+            self._disk.rename(fresh, path)
+            self._disk.sync_dir(path.rpartition("/")[0])
         except BaseException:
             file.close()
             raise
-        self._file = file
+        return file
 
     def close(self) -> None:
-        """Close the file."""
-        file, self._file = self._file, None
-        if file is not None:
+        """Close the files."""
+        files, self._files = self._files, []
+        for file in files:
             file.close()

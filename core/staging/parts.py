@@ -9,6 +9,7 @@ disk; a part that replaces another is a file with a higher number. ::
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +19,10 @@ from zlib import crc32
 
 from curbstone.core.consumer import Done
 from curbstone.core.disk import Disk, File
-from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, StagedDamaged, Unavailable
+from curbstone.core.log.window import read_around
 from curbstone.core.staging.frames import FrameCheck, Share
+from curbstone.core.staging.marker import PartFile
 from curbstone.core.writing.writer import NO_SPACE
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ _END = struct.Struct("<II8s")
 _MAGIC = b"CURBPART"
 PART_PREFIX = "p."
 FRESH_PREFIX = "t."
+END_BYTES_MAX = 64 * 1024 * 1024
+_FILE = re.compile(r"p\.[0-9]+\.(.+)", re.DOTALL)
 
 
 class Part(NamedTuple):
@@ -49,6 +54,8 @@ class Part(NamedTuple):
     time_ms: int
     """Wall clock when it was staged."""
     shares: dict[str, Share]
+    is_damaged: bool = False
+    """Whether the end of the file can't be read: then only its name and its length are known."""
 
     def encode(self) -> bytes:
         """Return the end of the file."""
@@ -56,6 +63,11 @@ class Part(NamedTuple):
         facts = {"messages": self.messages, "bytes": self.size, "crc": self.crc, "time": self.time_ms, "queues": shares}
         text = json.dumps(facts, separators=(",", ":")).encode()
         return text + _END.pack(len(text), crc32(text), _MAGIC)
+
+    @property
+    def frames(self) -> PartFile:
+        """Its frames, as a marker names them."""
+        return PartFile(self.file, self.size, self.crc, self.messages)
 
     @property
     def version(self) -> int:
@@ -68,40 +80,59 @@ def part_file(version: int, name: str) -> str:
     return f"{PART_PREFIX}{version}.{name}"
 
 
-def load_part(disk: Disk, directory: str, file_name: str) -> Part | None:
-    """Return what the end of a part's file says, or None where that is damaged; blocking."""
-    _, _, name = file_name.split(".", 2)
+def decode_end(file_name: str, text: bytes, end: bytes, file_bytes: int) -> Part:
+    """Return what the last bytes of a part's file say: `text`, and what is behind it."""
+    name = _FILE.fullmatch(file_name)
+    assert name is not None
+    size, crc, magic = _END.unpack(end) if len(end) == _END.size else (0, 0, b"")
+    if magic == _MAGIC and size == len(text) and crc32(text) == crc:
+        facts = json.loads(text)
+        if facts["bytes"] + size + _END.size == file_bytes:
+            shares = {queue: Share(*numbers) for queue, numbers in facts["queues"].items()}
+            return Part(name[1], file_name, facts["messages"], facts["bytes"], facts["crc"], facts["time"], shares)
+    return Part(name[1], file_name, 0, file_bytes, 0, 0, {}, is_damaged=True)
+
+
+def is_part_file(file_name: str) -> bool:
+    """Return whether a file of a transaction's directory is a part."""
+    return _FILE.fullmatch(file_name) is not None
+
+
+def load_part(disk: Disk, directory: str, file_name: str) -> Part:
+    """Return what the end of a part's file says; blocking."""
     file = disk.open(f"{directory}/{file_name}")
     try:
-        end = file.size() - _END.size
-        if end < 0:
-            return None
-        size, crc, magic = _END.unpack(file.read(end, _END.size))
-        text = file.read(end - size, size) if magic == _MAGIC and size <= end else b""
+        file_bytes = file.size()
+        at = max(file_bytes - _END.size, 0)
+        end, _ = read_around(file, at, _END.size)
+        size = _END.unpack(end)[0] if len(end) == _END.size else 0
+        text = read_around(file, at - size, size)[0] if size <= min(at, END_BYTES_MAX) else b""
     finally:
         file.close()
-    if not text or crc32(text) != crc:
-        return None
-    facts = json.loads(text)
-    shares = {queue: Share(*numbers) for queue, numbers in facts["queues"].items()}
-    return Part(name, file_name, facts["messages"], facts["bytes"], facts["crc"], facts["time"], shares)
+    return decode_end(file_name, text, end, file_bytes)
 
 
-def check_part(disk: Disk, directory: str, part: Part) -> None:
-    """Read a part back; raise OSError where it is not what was staged. Blocking."""
-    file = disk.open(f"{directory}/{part.file}")
+def check_part(disk: Disk, directory: str, part: PartFile) -> None:
+    """Read the frames of a part back; raise StagedDamaged where they are not what was staged. Blocking."""
+    path = f"{directory}/{part.name}"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        raise StagedDamaged(f"{path} is missing") from None
     try:
         crc = at = 0
         while at < part.size:
-            data = file.read(at, min(READ_BYTES, part.size - at))
-            if not data:
+            data, unreadable = read_around(file, at, min(READ_BYTES, part.size - at))
+            if not data or unreadable:
                 break
             crc = crc32(data, crc)
             at += len(data)
     finally:
         file.close()
-    if at < part.size or crc != part.crc:
-        raise OSError(f"{directory}/{part.file} is damaged: its checksum does not match")
+    if at < part.size:
+        raise StagedDamaged(f"{path} is damaged: {part.size} bytes were staged, {at} can be read")
+    if part.crc is not None and crc != part.crc:
+        raise StagedDamaged(f"{path} is damaged: its checksum does not match")
 
 
 class Upload:
@@ -251,7 +282,9 @@ def part_too_large() -> CurbstoneError:
 
 
 def disk_error(error: BaseException) -> CurbstoneError:
-    """Return what is told of a write that failed."""
+    """Return what is told of a write that failed, or of what could not be read back."""
+    if isinstance(error, CurbstoneError):
+        return error
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return QueueFull("no space left on the disk")
     return Unavailable(f"what is staged can't be written: {error}")

@@ -4,7 +4,7 @@ A client stages parts under an id of its own and commits them, all or nothing, o
 The id is remembered for a week, so a commit that is repeated changes nothing. What is staged and not
 committed goes after a while without a call. ::
 
-    staging/committed           the ids committed (see `core.staging.committed`)
+    staging/committed, committed.copy   the ids committed (see `core.staging.committed`)
     staging/<hash of the id>/   p.<version>.<part>  parts; t.<version>  on their way in; commit  the marker
     staging/gone-<n>/           on its way out
 """
@@ -27,10 +27,11 @@ from curbstone.core.errors import (
     Unavailable,
 )
 from curbstone.core.names import queue_name
-from curbstone.core.staging.commit import MARKER, Commit, Marker, load_marker
+from curbstone.core.staging.commit import Commit, load_marker
 from curbstone.core.staging.committed import Committed, hash_of
 from curbstone.core.staging.frames import FrameCheck
-from curbstone.core.staging.parts import PART_PREFIX, Upload, disk_error, load_part
+from curbstone.core.staging.marker import MARKER, Marker, decode_marker
+from curbstone.core.staging.parts import Part, Upload, disk_error, is_part_file, load_part
 from curbstone.core.staging.transaction import ROOT, StagedTransaction, State
 from curbstone.core.staging.transaction import Committed as CommitDone
 
@@ -61,6 +62,13 @@ class Look(NamedTuple):
     state: State
     parts: list[tuple[str, int, int]]
     messages: int
+
+
+class Recovered(NamedTuple):
+    """A commit that has to go on after a restart; without one where its marker is damaged."""
+
+    commit: Commit | None
+    marker: Marker | None
 
 
 class Staging:
@@ -120,12 +128,14 @@ class Staging:
     def commit(self, project: str, identifier: str, parts: Sequence[str] | None, on_done: CommitDone) -> None:
         """Publish parts in this order, all by default; `on_done` when all is on disk, or nothing has happened.
 
-        Raise NoSuchTransaction, BadRequest or Unavailable.
+        Raise NoSuchTransaction, BadRequest, StagedDamaged or Unavailable.
         """
         hashed, label = self._hash(project, identifier)
         self._check_running()
         transaction = self._transactions.get(hashed)
         if transaction is not None and transaction.state is State.COMMITTING:
+            if transaction.trouble:
+                raise transaction.stuck_error()
             transaction.waiting.append(on_done)
             return
         messages = self.committed.messages_of(hashed)
@@ -280,7 +290,10 @@ class Staging:
     # --- start and stop
 
     def recover(self) -> None:
-        """Find what was staged, and go on with what was committed; blocking. Raise DataDirectoryError."""
+        """Find what was staged, and go on with what was committed; blocking.
+
+        What is damaged stops the one transaction, and is among the `reasons`.
+        """
         try:
             names = sorted(self.disk.list_dir(ROOT))
         except FileNotFoundError:
@@ -288,38 +301,47 @@ class Staging:
         self.disk.sync_dir("")
         self.disk.sync_dir(ROOT)
         self.committed.recover()
-        unfinished = set()
+        unfinished: set[int] | None = set()
         queues = {queue.uid: queue for queue in self.broker.queues()}
         for name in names:
             directory = f"{ROOT}/{name}"
             if name.startswith("gone-"):
                 self.disk.remove_tree(directory)
             elif re.fullmatch("[0-9a-f]{32}", name):
-                commit = self._recover(directory, bytes.fromhex(name))
-                if commit is not None:
-                    marker = commit[1]
-                    unfinished.add(marker.number)
-                    commit[0].resume(marker, queues)
+                recovered = self._recover(directory, bytes.fromhex(name))
+                if recovered is None:
+                    continue
+                commit, marker = recovered
+                if marker is None:
+                    unfinished = None
+                elif commit is not None:
+                    commit.resume(marker, queues)
+                    if unfinished is not None:
+                        unfinished.add(marker.number)
         self.disk.sync_dir(ROOT)  # what was removed is gone before a directory of the same name is made
-        for queue in queues.values():
-            queue.staged.keep_only(unfinished)
+        if unfinished is not None:  # what number a damaged marker had is not known
+            for queue in queues.values():
+                queue.staged.keep_only(unfinished)
         self._arm()
 
-    def _recover(self, directory: str, hashed: bytes) -> tuple[Commit, Marker] | None:
-        """Take in what is in a transaction's directory; return the commit that has to go on, if there is one."""
+    def _recover(self, directory: str, hashed: bytes) -> Recovered | None:
+        """Take in what is in a transaction's directory."""
         self.disk.sync_dir(directory)  # what a process that was killed left is durable before it counts
-        marker = load_marker(self.disk, directory)
+        written = load_marker(self.disk, directory)
+        marker = decode_marker(written) if written is not None else None
         if self.committed.messages_of(hashed) is not None:  # all but the end of its files had happened
             self.disk.remove_tree(directory)
             return None
         transaction = StagedTransaction(self, hashed, f"{marker.project}/{marker.identifier}" if marker else directory)
         transaction.is_made = True
-        self._recover_parts(transaction, {name for name, _ in marker.files} if marker else None)
+        if written is not None and marker is None:
+            return self._recover_damaged(transaction)
+        self._recover_parts(transaction, {file.name for file in marker.files} if marker else None)
         if marker is None and not transaction.parts:
             self.disk.remove_tree(directory)
             return None
         self._transactions[hashed] = transaction
-        self.bytes += transaction.size
+        self.count(transaction.size)
         if marker is None:
             last_ms = max(part.time_ms for part in transaction.parts.values())
             transaction.touched_ms -= min(max(self.host.wall_ms() - last_ms, 0), self._ttl_ms)
@@ -328,7 +350,17 @@ class Staging:
         transaction.messages = marker.messages
         commit = Commit(transaction, marker.number, marker.project, marker.identifier)
         self._commits.add(commit)
-        return commit, marker
+        known = {part.file: part.frames for part in transaction.parts.values() if not part.is_damaged}
+        files = [known.get(file.name, file) if file.crc is None else file for file in marker.files]
+        return Recovered(commit, marker._replace(files=files))
+
+    def _recover_damaged(self, transaction: StagedTransaction) -> Recovered:
+        """It has been committed, and nobody knows any more what: leave all as it is."""
+        transaction.state = State.COMMITTING
+        transaction.stuck(f"{transaction.directory}/{MARKER} is damaged: its checksum does not match")
+        logger.error("damaged: %s", transaction.reasons[0])
+        self._transactions[transaction.hashed] = transaction
+        return Recovered(None, None)
 
     def _recover_parts(self, transaction: StagedTransaction, committed: set[str] | None) -> None:
         """Find the parts, the newest of each name; those of a commit whatever they are."""
@@ -336,17 +368,27 @@ class Staging:
             path = f"{transaction.directory}/{name}"
             if name == MARKER:
                 continue
-            part = load_part(self.disk, transaction.directory, name) if name.startswith(PART_PREFIX) else None
-            if part is None:
-                if committed is None or name not in committed:
-                    self.disk.remove(path)
+            if not is_part_file(name):
+                self.disk.remove(path)
                 continue
+            part = load_part(self.disk, transaction.directory, name)
+            if part.is_damaged:
+                part = part._replace(time_ms=self.host.wall_ms())
+                if committed is None:
+                    logger.error("damaged: %s; it has to be staged again", path)
             transaction.version = max(transaction.version, part.version)
             earlier = transaction.parts.get(part.name)
+            gone: Part | None = part
             if earlier is None or earlier.version < part.version:
-                transaction.parts[part.name], part = part, earlier
-            if part is not None and (committed is None or part.file not in committed):
-                self.disk.remove(f"{transaction.directory}/{part.file}")
+                transaction.parts[part.name], gone = part, earlier
+            if gone is not None and (committed is None or gone.file not in committed):
+                self.disk.remove(f"{transaction.directory}/{gone.file}")
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong with what is staged or was committed."""
+        told = [reason for transaction in self._transactions.values() for reason in transaction.reasons]
+        return [self.committed.damage, *told] if self.committed.damage else told
 
     def stop(self) -> None:
         """Take nothing more; what was committed and is not applied yet is at the next start."""

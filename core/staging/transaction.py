@@ -8,7 +8,15 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import AlreadyCommitted, BadRequest, Conflict, CurbstoneError, NoSuchTransaction
+from curbstone.core.errors import (
+    AlreadyCommitted,
+    BadRequest,
+    Conflict,
+    CurbstoneError,
+    NoSuchTransaction,
+    StagedDamaged,
+    Unavailable,
+)
 from curbstone.core.host import Job, JobDone
 from curbstone.core.staging.parts import Part
 
@@ -49,6 +57,8 @@ class StagedTransaction:
         """Who waits for the answer to a commit."""
         self.messages = 0
         """Of what is being committed."""
+        self.trouble = ""
+        """Why what was committed can't be put into the queues, or an empty text."""
         self.version = 0
         self.is_made = False
         """Whether there may be a directory."""
@@ -164,15 +174,37 @@ class StagedTransaction:
         self.touched_ms = self.staging.host.now_ms()
 
     def chosen(self, names: Sequence[str] | None) -> list[Part]:
-        """Return parts by their names, in that order; all by default. Raise NoSuchTransaction or BadRequest."""
+        """Return parts by their names, in that order; all by default.
+
+        Raise NoSuchTransaction, BadRequest or StagedDamaged.
+        """
         if names is None:
-            return [self.parts[name] for name in sorted(self.parts)]
+            names = sorted(self.parts)
         if len(set(names)) != len(names):
             raise BadRequest("bad parts: one is named twice")
         for name in names:
             if name not in self.parts:
                 raise NoSuchTransaction(f"transaction {self.label} has no part {name}")
+            if self.parts[name].is_damaged:
+                raise StagedDamaged(f"transaction {self.label}: {self.parts[name].file} is damaged; stage it again")
         return [self.parts[name] for name in names]
+
+    def stuck(self, trouble: str) -> None:
+        """What was committed can't be put into the queues, or can again where the text is empty."""
+        self.trouble = trouble
+        if trouble:
+            self.answer(self.stuck_error(), 0)
+
+    def stuck_error(self) -> CurbstoneError:
+        """Return what is told to who asks for the commit meanwhile."""
+        return Unavailable(f"transaction {self.label} is committed and can't be put into its queues: {self.trouble}")
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong with it."""
+        damaged = [part.file for part in self.parts.values() if part.is_damaged and self.state is State.STAGED]
+        told = [f"transaction {self.label}: {file} is damaged, and has to be staged again" for file in damaged]
+        return [f"transaction {self.label} is committed and waits: {self.trouble}"] if self.trouble else told
 
     def answer(self, error: CurbstoneError | None, messages: int) -> None:
         """Tell all who wait for the commit; the first asked for it, the others repeated it."""

@@ -76,8 +76,9 @@ def state(lab: Lab, identifier: str) -> str:
 
 
 def staged_files(lab: Lab) -> list[str]:
-    """Return the files below `staging`, but for the list of ids."""
-    return sorted(path for path in lab.disk.names if path.startswith("staging/") and path != "staging/committed")
+    """Return the files below `staging`, but for the lists of ids."""
+    paths = [path for path in lab.disk.names if path.startswith("staging/")]
+    return sorted(path for path in paths if not path.startswith("staging/committed"))
 
 
 def same(found: Any, wanted: Any, what: str) -> None:

@@ -15,6 +15,7 @@ from curbstone.core.errors import (
     NoSuchQueue,
     NoSuchTransaction,
     QueueFull,
+    StagedDamaged,
     Unavailable,
 )
 from curbstone.core.message import Message
@@ -94,6 +95,7 @@ def test_the_list_of_ids_is_rewritten_when_most_of_it_is_old() -> None:
     lab = start()
     committed = lab.broker.staging.committed
     lab.broker.disk.make_dir("staging")
+    lab.broker.disk.sync_dir("")
     for day in range(30):
         for number in range(100):
             hashed = b"%08d%08d" % (day, number)
@@ -317,7 +319,7 @@ def test_a_damaged_part_is_noticed_before_anything_happens() -> None:
     (path,) = staged_files(lab)
     lab.disk.names[path].cache[100] ^= 1
     error, _, _ = commit(lab, "t", passing_ms=5000)
-    assert isinstance(error, Unavailable) and "checksum" in str(error)
+    assert isinstance(error, StagedDamaged) and "checksum" in str(error)
     assert bodies(lab, "a") == [] and state(lab, "t") == "staged"
 
 
