@@ -2,12 +2,14 @@
 
 Each message leaves as a metadata frame and a binary payload frame, or with `encoding` as one JSON frame. With
 `ack` the client settles: `{"ackId"}`, `{"ackToId"}`, `{"nackId"}`, `{"rejectId"}`; an empty frame ends the
-deliveries. `ackId` counts from "1" on each connection and names one delivery, not one message.
+deliveries. An `ackId` names one delivery of one connection, as in "5f0c91aa.7": one that comes after a reconnect
+names nothing, and can't settle another message.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from curbstone.core.consumer import Consumer
@@ -15,7 +17,7 @@ from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
 from curbstone.core.traffic import Handouts, Traffic
 from curbstone.gateway.frames import Inbound, binary_frame, text_frame
-from curbstone.gateway.json_body import parse_json
+from curbstone.gateway.json_body import check_members, parse_json
 from curbstone.gateway.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.parameters import seconds_ms
 from curbstone.gateway.problem import Problem
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 
 _UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
-_ID = "[1-9][0-9]{0,17}"
+_ID = r"([0-9a-z]+)\.([1-9][0-9]{0,17})"
 _AN_ID = re.compile(_ID)
-_PLAIN_ACK = re.compile(rf'\{{"ackId": ?"({_ID})"\}}'.encode())
+_PLAIN_ACK = re.compile(rf'\{{"ackId": ?"{_ID}"\}}'.encode())
 """What nearly all commands are; it is worth a way of its own, without a JSON parser."""
 
 
@@ -46,7 +48,11 @@ class ConsumeSession:
         encoding: Encoding | None = None,
         group: str = "",
         traffic: Traffic | None = None,
+        name: str = "",
     ) -> None:
+        """`name` is what the ackIds of this connection begin with; without one it is drawn."""
+        self._name = name or secrets.token_hex(4)
+        self._name_bytes = self._name.encode()
         self._queue = queue
         self._traffic = traffic or Traffic()
         self._handouts = Handouts(self._traffic, queue)
@@ -57,7 +63,7 @@ class ConsumeSession:
         self._consumer: Consumer | None = None
         self._last_id = 0
         self._seqs: dict[int, int] = {}
-        """What is unsettled: ackId to seq, in the order of delivery."""
+        """What is unsettled: the number in the ackId to seq, in the order of delivery."""
         self._acked: list[int] = []
         """Seqs acknowledged in the read that is being worked off."""
 
@@ -81,7 +87,7 @@ class ConsumeSession:
             if self._settles:
                 self._last_id += 1
                 self._seqs[self._last_id] = message.seq
-                ack_id = b'"%d"' % self._last_id
+                ack_id = b'"%b.%d"' % (self._name_bytes, self._last_id)
             inside = metadata_json(message, queue.message_id(message.seq), delivery.tries, ack_id)
             if self._encoding:
                 pieces.append(text_frame(b"{%b,%b}" % (inside, body_json(message.body, self._encoding))))
@@ -120,20 +126,24 @@ class ConsumeSession:
             consumer.pause()
             return
         if is_text and self._settles and (plain := _PLAIN_ACK.fullmatch(data)):
-            self._acked.append(self._claim(int(plain[1])))
+            self._acked.append(self._claim(int(plain[2]) if plain[1] == self._name_bytes else 0))
             return
         command = self._command(is_text, data)
         if not self._settles:
             raise BadRequest("Acks can only be sent on connections without immediate acks.")
         match command:
-            case {"ackId": str(ack_id)}:
-                self._acked.append(self._claim(_number(ack_id)))
-            case {"ackToId": str(ack_id)}:
+            case {"ackId": str(ack_id), **options}:
+                _check_alone(options)
+                self._acked.append(self._claim(self._number(ack_id)))
+            case {"ackToId": str(ack_id), **options}:
+                _check_alone(options)
                 self._acked.extend(self._claim_up_to(ack_id))
             case {"nackId": str(ack_id), **options}:
+                check_members(options, ("delay", "error"), "a nackId")
                 delay_ms = seconds_ms("delay", options["delay"]) if options.get("delay") is not None else None
                 self._give_back(consumer, ack_id, _text(options), delay_ms, rejected=False)
             case {"rejectId": str(ack_id), **options}:
+                check_members(options, ("error",), "a rejectId")
                 self._give_back(consumer, ack_id, _text(options), None, rejected=True)
             case _:
                 raise BadRequest("Unrecognized command.")
@@ -149,13 +159,18 @@ class ConsumeSession:
 
     def _give_back(self, consumer: Consumer, ack_id: str, error: str, delay_ms: int | None, *, rejected: bool) -> None:
         self._flush()
-        seqs = [self._claim(_number(ack_id))]
+        seqs = [self._claim(self._number(ack_id))]
         if rejected:
             consumer.reject(seqs, error, self._on_settled)
             self._traffic.rejected += 1
         else:
             consumer.nack(seqs, delay_ms, error, self._on_settled)
             self._traffic.returned += 1
+
+    def _number(self, ack_id: str) -> int:
+        """Return the delivery's number; 0, which names none, for what is no ackId of this connection."""
+        parts = _AN_ID.fullmatch(ack_id)
+        return int(parts[2]) if parts and parts[1] == self._name else 0
 
     def _claim(self, number: int) -> int:
         """Return the seq of an unsettled delivery and forget it; raise for a number that names none."""
@@ -165,7 +180,7 @@ class ConsumeSession:
         return seq
 
     def _claim_up_to(self, ack_id: str) -> list[int]:
-        last = _number(ack_id)
+        last = self._number(ack_id)
         if last not in self._seqs:
             raise _UNKNOWN_ID
         claimed = []
@@ -218,9 +233,9 @@ class ConsumeSession:
             consumer.close()
 
 
-def _number(ack_id: str) -> int:
-    """Return the delivery's number; 0, which names none, for what is no number as we write them."""
-    return int(ack_id) if _AN_ID.fullmatch(ack_id) else 0
+def _check_alone(options: dict[str, Any]) -> None:
+    if options:
+        raise BadRequest(f"unknown member {next(iter(options))[:80]!r}; an ackId or ackToId stands alone")
 
 
 def _text(options: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ MEMBERS = ("message", "encoding", "Content-Type", "ttl", "delay", "groups")
 """What a message in JSON may have, beside its metadata, whose names begin with x- or ce-."""
 
 _METADATA = ("x-", "ce-")
+_A_MESSAGE = 'a message is {"message": …}, or a metadata frame and a payload frame'
 _OF_DELIVERIES = ("id", "timestamp", "redelivered", "tries", "ackId", "expires", "state", "due", "dead", "seq")
 _KNOWN = frozenset((*MEMBERS, *_OF_DELIVERIES))
 
@@ -25,12 +26,30 @@ def check_message(fields: Mapping[str, Any], more: Collection[str] = ()) -> None
 
     What deliveries have beside is known, so that a message can be sent on as it was received.
     """
+    if (name := _unknown(fields, more)) is not None:
+        known = ", ".join((*more, *MEMBERS))
+        raise BadRequest(f"unknown member {name[:80]!r}; a message may have {known}, and names with x- or ce-")
+
+
+def check_frame(fields: Mapping[str, Any]) -> None:
+    """Raise BadRequest for JSON in a WebSocket's text frame that was not meant as a message, or as metadata of one.
+
+    Any other JSON object would pass for metadata, and what comes next for its payload: both would be lost.
+    """
+    if (name := _unknown(fields)) is not None:
+        raise BadRequest(f"unknown member {name[:80]!r}; {_A_MESSAGE}")
+    if fields and "message" not in fields and not any(map(_says_something, fields)):
+        raise BadRequest(f"member {next(iter(fields))!r} says nothing about a message; {_A_MESSAGE}")
+
+
+def _unknown(fields: Mapping[str, Any], more: Collection[str] = ()) -> str | None:
     if _KNOWN.issuperset(fields):
-        return
-    for name in fields:
-        if name not in _KNOWN and not name.startswith(_METADATA) and name not in more:
-            known = ", ".join((*more, *MEMBERS))
-            raise BadRequest(f"unknown member {name[:80]!r}; a message may have {known}, and names with x- or ce-")
+        return None
+    return next((n for n in fields if n not in _KNOWN and not n.startswith(_METADATA) and n not in more), None)
+
+
+def _says_something(name: str) -> bool:
+    return name in MEMBERS or name.startswith(_METADATA)
 
 
 def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, ...] = ()) -> Message:

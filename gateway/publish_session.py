@@ -1,9 +1,9 @@
 """A WebSocket that publishes (subprotocol `publish`).
 
 A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame;
-or as one JSON object with `message`; or as a lone binary frame. Each is confirmed after its commit, in the
-order they came, with an empty text frame or `{"id":…}`. Errors close the connection once everything before
-them is answered; only "the queue is full" leaves it open.
+or as one JSON object with `message`; or as a lone binary frame. JSON that is none of these is refused. Each
+message is confirmed after its commit, in the order they came, with an empty text frame or `{"id":…}`. Errors
+close the connection once everything before them is answered; only "the queue is full" leaves it open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.frames import Inbound, text_frame
 from curbstone.gateway.json_body import parse_json
-from curbstone.gateway.publication import check_size, message_of, put_body
+from curbstone.gateway.publication import check_frame, check_size, message_of, put_body
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import GOING_AWAY, Wire, close_for, error_frame
 
@@ -120,6 +120,7 @@ class PublishSession:
             fields = None
         if not isinstance(fields, dict):
             raise BadRequest("Payload must be binary or a JSON object.")
+        check_frame(fields)
         message = message_of(fields, self._settings.max_ttl_s, self._groups)
         if "message" not in fields:
             self._pending = message

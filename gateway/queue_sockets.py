@@ -63,7 +63,7 @@ class QueueSockets:
         name = queue_name(unquote(match[2]), unquote(match[1]))
         protocol = _subprotocol(request)
         query = parse_query(request.query)
-        limit = whole_number("limit", query.get("limit") or self._settings.default_limit, 1, LIMIT_MAX)
+        limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, LIMIT_MAX)
         encoding = encoding_of(query)
         group = group_of(query)
         groups = groups_of(query.get("groups", ""))

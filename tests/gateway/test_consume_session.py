@@ -14,13 +14,17 @@ from curbstone.gateway.frames import Inbound
 from curbstone.gateway.message_json import Encoding
 from tests.gateway.fakes import FakeConsumer, FakeQueue, FakeWire, binary, delivery, text
 
+NAME = "k"
+
 
 class Reader:
     """A session with its queue, consumer and wire."""
 
     def __init__(self, *, settles: bool = True, encoding: Encoding | None = None) -> None:
         self.queue = FakeQueue()
-        self.session = ConsumeSession(self.queue.queue, settles=settles, limit=10, encoding=encoding, group="g")
+        self.session = ConsumeSession(
+            self.queue.queue, settles=settles, limit=10, encoding=encoding, group="g", name=NAME
+        )
         self.wire = FakeWire(self.session)
         self.consumer: FakeConsumer = self.queue.consumers[0]
 
@@ -51,7 +55,7 @@ def test_a_message_is_a_metadata_frame_and_a_payload_frame() -> None:
         ("Content-Type", "a/b"),
         ("timestamp", 1_700_000_000_000),
         ("redelivered", False),
-        ("ackId", "1"),
+        ("ackId", "k.1"),
         ("id", "uid-41"),
         ("tries", 0),
         ("x-msg-x-a", "1"),
@@ -90,52 +94,54 @@ def test_with_an_encoding_a_message_is_one_frame(encoding: Encoding, body: bytes
 
 def test_acknowledgments_of_one_read_are_settled_together() -> None:
     reader = Reader().given(11, 12, 13)
-    reader.send('{"ackId":"2"}', '{"ackId":"1"}')
+    reader.send('{"ackId":"k.2"}', '{"ackId":"k.1"}')
     assert reader.calls == [("ack", [12, 11])]
 
 
 def test_ack_to_id_settles_all_up_to_it() -> None:
     reader = Reader().given(11, 12, 13)
-    reader.send('{"ackId":"1"}', '{"ackToId":"2"}')
+    reader.send('{"ackId":"k.1"}', '{"ackToId":"k.2"}')
     assert reader.calls == [("ack", [11, 12])]
     assert list(reader.consumer.unsettled) == [13]
 
 
 def test_a_nack_keeps_its_place_among_acknowledgments() -> None:
     reader = Reader().given(11, 12, 13)
-    reader.send('{"ackId":"1"}', '{"nackId":"2","delay":1.5,"error":"why"}', '{"ackId":"3"}')
+    reader.send('{"ackId":"k.1"}', '{"nackId":"k.2","delay":1.5,"error":"why"}', '{"ackId":"k.3"}')
     assert reader.calls == [("ack", [11]), ("nack", [12], 1500, "why"), ("ack", [13])]
 
 
 def test_a_nack_without_a_delay_leaves_it_to_the_queue() -> None:
     reader = Reader().given(11)
-    reader.send('{"nackId":"1"}')
+    reader.send('{"nackId":"k.1"}')
     assert reader.calls == [("nack", [11], None, "")]
 
 
 def test_a_reject_says_why() -> None:
     reader = Reader().given(11)
-    reader.send('{"rejectId":"1","error":"bad"}')
+    reader.send('{"rejectId":"k.1","error":"bad"}')
     assert reader.calls == [("reject", [11], "bad")]
 
 
 def test_each_delivery_of_a_message_has_its_own_ack_id() -> None:
     reader = Reader().given(11)
-    reader.send('{"nackId":"1"}')
+    reader.send('{"nackId":"k.1"}')
     reader.given(11)
-    reader.send('{"ackId":"2"}')
+    reader.send('{"ackId":"k.2"}')
     assert reader.calls[-1] == ("ack", [11])
 
 
 def test_an_empty_frame_ends_deliveries_and_settling_goes_on() -> None:
     reader = Reader().given(11)
-    reader.send("", '{"ackId":"1"}')
+    reader.send("", '{"ackId":"k.1"}')
     assert reader.calls == [("pause",), ("ack", [11])]
     assert reader.wire.code is None
 
 
 @pytest.mark.parametrize("command", ["ackId", "ackToId", "nackId", "rejectId"])
-@pytest.mark.parametrize("ack_id", ["999", "0", "", "x", "01", "-1", "1.0", "9" * 5000, "²"])
+@pytest.mark.parametrize(
+    "ack_id", ["k.999", "k.0", "", "x", "k.01", "1", "k.1.0", "k." + "9" * 5000, "k.²", "j.1", "kk.1", ".1"]
+)
 def test_an_unknown_id_is_500_and_a_close(command: str, ack_id: str) -> None:
     reader = Reader().given(11)
     reader.send(orjson.dumps({command: ack_id}).decode())
@@ -144,9 +150,25 @@ def test_an_unknown_id_is_500_and_a_close(command: str, ack_id: str) -> None:
     assert reader.calls == [("close",)]
 
 
+def test_an_id_of_an_earlier_connection_names_nothing() -> None:
+    """Ids counted from 1 on each connection: an ack that came late removed another message, unprocessed."""
+    queue = FakeQueue()
+    wires = []
+    ids = []
+    for number in range(2):
+        session = ConsumeSession(queue.queue, settles=True, limit=10)
+        wires.append(FakeWire(session))
+        queue.consumers[number].give(delivery(11))
+        ids.append(wires[number].take_json()[0]["ackId"])
+    assert ids[0] != ids[1]
+    session.receive([text(f'{{"ackId":"{ids[0]}"}}')])
+    assert queue.consumers[1].calls == [("close",)]
+    assert wires[1].take_json() == [{"code": 500, "error": "Unrecognized acknowledgment ID"}]
+
+
 def test_an_id_settles_once() -> None:
     reader = Reader().given(11)
-    reader.send('{"ackId":"1"}', '{"ackId":"1"}')
+    reader.send('{"ackId":"k.1"}', '{"ackId":"k.1"}')
     assert reader.calls == [("ack", [11]), ("close",)]
     assert reader.wire.take_json()[0]["code"] == 500
 
@@ -163,7 +185,14 @@ def test_what_is_no_json_object_is_400_and_a_close(frame: str | Inbound) -> None
     "frame",
     [
         *("{}", '{"ackId":1}', '{"ackId":null}', '{"ackToId":[]}', '{"other":"1"}', '{"nackId":{}}', '{"rejectId":1}'),
-        *('{"nackId":"1","delay":"x"}', '{"nackId":"1","error":5}', '{"rejectId":"1","error":{}}', '{"ackid":"1"}'),
+        *('{"ackId":"k.1","x":1}', '{"ackToId":"k.1","ackId":"k.1"}', '{"nackId":"k.1","rejectId":"k.1"}'),
+        *('{"rejectId":"k.1","delay":1}', '{"nackId":"k.1","dely":1}'),
+        *(
+            '{"nackId":"k.1","delay":"x"}',
+            '{"nackId":"k.1","error":5}',
+            '{"rejectId":"k.1","error":{}}',
+            '{"ackid":"1"}',
+        ),
     ],
 )
 def test_an_unknown_command_is_400_and_a_close(frame: str) -> None:
@@ -176,7 +205,7 @@ def test_an_unknown_command_is_400_and_a_close(frame: str) -> None:
 
 def test_settling_without_ack_is_400_and_a_close() -> None:
     reader = Reader(settles=False).given(11)
-    reader.send('{"ackId":"1"}')
+    reader.send('{"ackId":"k.1"}')
     error = {"code": 400, "error": "Acks can only be sent on connections without immediate acks."}
     assert reader.wire.take_json() == [error]
     assert reader.wire.code == 1000
@@ -206,7 +235,7 @@ def test_a_stop_closes_with_1001_and_gives_back_what_is_unsettled() -> None:
 def test_nothing_is_delivered_or_settled_after_the_end() -> None:
     reader = Reader().given(11)
     reader.session.closed()
-    reader.send('{"ackId":"1"}')
+    reader.send('{"ackId":"k.1"}')
     reader.consumer.give(delivery(12))
     assert reader.calls == [("close",)]
     assert reader.wire.take() == []

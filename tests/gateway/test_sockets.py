@@ -21,6 +21,11 @@ async def take(socket: ClientConnection, count: int) -> list[tuple[dict[str, Any
     return [(await json_from(socket), await socket.recv()) for _ in range(count)]
 
 
+def ack(ack_id: str, what: str = "ackId", **more: Any) -> str:
+    """Return a command."""
+    return orjson.dumps({what: ack_id, **more}).decode()
+
+
 async def closed(socket: ClientConnection) -> int | None:
     """Wait for the server's close; return its code."""
     with pytest.raises(ConnectionClosed):
@@ -41,7 +46,12 @@ async def unsettled_went_back(gateway: Running, count: int) -> None:
     ("protocol", "query", "status"),
     [
         *(("foo", "", 400), ("", "", 400), ("publish,consume", "", 400), ("Publish", "", 400)),
-        *(("consume", "?ack&limit=0", 400), ("consume", "?limit=x", 400), ("consume", "?encoding=rot13", 400)),
+        *(
+            ("consume", "?ack&limit=0", 400),
+            ("consume", "?limit=x", 400),
+            ("consume", "?limit=", 400),
+            ("consume", "?encoding=rot13", 400),
+        ),
         *(("consume", "?group=a%20b", 400), ("publish", "?groups=a%20b", 400), ("publish", "?confirm=xml", 400)),
         *(("publish", "?limit=-1", 400), ("publish", "?encoding=x", 400)),
     ],
@@ -140,6 +150,47 @@ async def test_all_ways_to_write_a_message(gateway: Running) -> None:
     assert await gateway.pop_all() == [b"1", b"2", b"3", b"4", b"", b"", b""]
 
 
+@pytest.mark.parametrize(
+    ("frame", "rule"),
+    [
+        ('{"order":1}', "unknown member 'order'"),
+        ('{"Content-Type":"text/plain","order":1}', "unknown member 'order'"),
+        ('{"message":"a","text":"b"}', "unknown member 'text'"),
+        ('{"id":1}', "member 'id' says nothing about a message"),
+        ('{"timestamp":1,"redelivered":false}', "member 'timestamp' says nothing about a message"),
+    ],
+)
+async def test_json_that_is_no_message_is_refused_and_swallows_nothing(gateway: Running, frame: str, rule: str) -> None:
+    """Plain JSON counted as metadata: every second message was lost without an error."""
+    async with gateway.socket("publish") as socket:
+        await socket.send('{"message":"before"}')
+        await socket.send(frame)
+        await socket.send(frame)
+        assert await socket.recv() == ""
+        text = rule + '; a message is {"message": …}, or a metadata frame and a payload frame'
+        assert await json_from(socket) == {"code": 400, "error": text}
+        assert await closed(socket) == 1000
+        assert socket.close_reason == text
+    assert await gateway.pop_all() == [b"before"]
+
+
+async def test_what_was_received_can_be_sent_as_it_is(gateway: Running) -> None:
+    await gateway.publish("one", **{"x-msg-x-a": "1"})
+    await gateway.publish(b"\xff")
+    async with gateway.socket("consume", "?ack") as consumer, gateway.socket("publish") as producer:
+        for metadata, payload in await take(consumer, 2):
+            await producer.send(orjson.dumps(metadata).decode())
+            await producer.send(payload)
+            assert await producer.recv() == ""
+    async with gateway.socket("consume", "?ack&encoding=base64&limit=4") as consumer:
+        received = [await json_from(consumer) for _ in range(4)]
+        async with gateway.socket("publish") as producer:
+            for message in received:
+                await producer.send(orjson.dumps(message).decode())
+                assert await producer.recv() == ""
+    assert sorted(await gateway.pop_all()) == sorted([b"one", b"\xff"] * 4)
+
+
 async def test_a_fragmented_message_is_one_message(gateway: Running) -> None:
     async with gateway.socket("publish") as socket:
         await socket.send([b"a" * 30_000, b"b" * 30_000, b""])
@@ -205,11 +256,12 @@ async def test_with_ack_the_window_is_ten_and_each_ack_lets_one_more_in(gateway:
     await gateway.publish(*[b"%d" % number for number in range(15)])
     async with gateway.socket("consume", "?ack=false") as socket:
         taken = await take(socket, 10)
+        first = taken[0][0]["ackId"]
         assert [(metadata["ackId"], payload) for metadata, payload in taken] == [
-            (str(number + 1), b"%d" % number) for number in range(10)
+            (f"{first.removesuffix('.1')}.{number + 1}", b"%d" % number) for number in range(10)
         ]
         assert await gateway.counts() == (5, 10, 0)
-        await socket.send('{"ackId":"1"}')
+        await socket.send(ack(first))
         assert [payload for _, payload in await take(socket, 1)] == [b"10"]
         assert await gateway.counts() == (4, 10, 0)
 
@@ -217,21 +269,21 @@ async def test_with_ack_the_window_is_ten_and_each_ack_lets_one_more_in(gateway:
 async def test_ack_to_id_settles_all_before_and_the_rest_comes_back(gateway: Running) -> None:
     await gateway.publish(*[b"%d" % number for number in range(10)])
     async with gateway.socket("consume", "?ack") as socket:
-        await take(socket, 10)
-        await socket.send('{"ackToId":"5"}')
+        taken = await take(socket, 10)
+        await socket.send(ack(taken[4][0]["ackId"], "ackToId"))
     await unsettled_went_back(gateway, 5)
     async with gateway.socket("consume", "?ack") as socket:
         taken = await take(socket, 5)
         assert [payload for _, payload in taken] == [b"5", b"6", b"7", b"8", b"9"]
-        assert [metadata["ackId"] for metadata, _ in taken] == ["1", "2", "3", "4", "5"]
         assert {metadata["redelivered"] for metadata, _ in taken} == {True}
 
 
 async def test_with_an_encoding_there_is_one_frame(gateway: Running) -> None:
     await gateway.publish(b"\xff\x00", b"two")
     async with gateway.socket("consume", "?ack&limit=1&encoding=base64") as socket:
-        assert (await json_from(socket))["message"] == "/wA="
-        await socket.send('{"ackId":"1"}')
+        message = await json_from(socket)
+        assert message["message"] == "/wA="
+        await socket.send(ack(message["ackId"]))
         assert (await json_from(socket))["message"] == "dHdv"
 
 
@@ -245,14 +297,29 @@ async def test_an_unknown_id_ends_the_connection_and_gives_everything_back(gatew
     await unsettled_went_back(gateway, 1)
 
 
+async def test_an_ack_that_comes_after_a_reconnect_settles_nothing(gateway: Running) -> None:
+    """It removed the message that had the same number on the new connection, unprocessed."""
+    await gateway.publish(b"a")
+    async with gateway.socket("consume", "?ack") as socket:
+        [(first, _)] = await take(socket, 1)
+    await unsettled_went_back(gateway, 1)
+    async with gateway.socket("consume", "?ack") as socket:
+        [(again, _)] = await take(socket, 1)
+        await socket.send(ack(first["ackId"]))
+        assert await json_from(socket) == {"code": 500, "error": "Unrecognized acknowledgment ID"}
+        assert await closed(socket) == 1000
+    await unsettled_went_back(gateway, 1)
+    assert first["ackId"] != again["ackId"]
+
+
 async def test_after_an_empty_frame_nothing_is_delivered_and_acks_go_on(gateway: Running) -> None:
     await gateway.publish(b"a")
     async with gateway.socket("consume", "?ack") as socket:
-        await take(socket, 1)
+        [(metadata, _)] = await take(socket, 1)
         await socket.send("")
         await (await socket.ping())
         await gateway.publish(b"b")
-        await socket.send('{"ackId":"1"}')
+        await socket.send(ack(metadata["ackId"]))
         await (await socket.ping())
         assert await gateway.counts() == (1, 0, 0)
         with pytest.raises(TimeoutError):
@@ -274,12 +341,13 @@ async def test_nack_and_reject(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"dead_letter": "dead"})
     await gateway.publish(b"a", b"b")
     async with gateway.socket("consume", "?ack&limit=2") as socket:
-        await take(socket, 2)
-        await socket.send('{"nackId":"1","error":"not now"}')
+        one, two = [metadata["ackId"] for metadata, _ in await take(socket, 2)]
+        await socket.send(ack(one, "nackId", error="not now"))
         [(metadata, payload)] = await take(socket, 1)
-        assert (payload, metadata["ackId"], metadata["tries"], metadata["redelivered"]) == (b"a", "3", 1, True)
-        await socket.send('{"rejectId":"2","error":"never"}')
-        await socket.send('{"nackId":"3","delay":600}')
+        assert (payload, metadata["tries"], metadata["redelivered"]) == (b"a", 1, True)
+        assert metadata["ackId"] not in (one, two)
+        await socket.send(ack(two, "rejectId", error="never"))
+        await socket.send(ack(metadata["ackId"], "nackId", delay=600))
         await (await socket.ping())
     dead = await gateway.dead_letter()
     assert (dead["message"], dead["dead"]["error"]) == ("b", "never")

@@ -218,7 +218,7 @@ class ConsumeClient(SocketClient):
 
     def _settle(self, keys: list[str], **command: Any) -> list[Copy]:
         copies = self._hands.let_go(keys)
-        self.world.note(f"{self.name} {command} {copies}")
+        self.world.note(f"{self.name} {list(command)} {copies}")  # an ackId is drawn, and another in each run
         self.frame(TEXT, orjson.dumps(command))
         return copies
 
