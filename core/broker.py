@@ -39,6 +39,7 @@ from curbstone.core.recovery.replay import Replay
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Commits
 from curbstone.core.transaction import Transaction
+from curbstone.core.troubles import Troubles
 from curbstone.core.writing.journal import Journal
 
 CLOSE_POLL_MS = 5
@@ -79,6 +80,7 @@ class Broker:
         self.cache = Cache()
         self.journal = Journal(host, disk)
         self.commits = Commits()
+        self.troubles = Troubles()
         self.is_stopping = False
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}
@@ -438,15 +440,13 @@ class Broker:
     def health(self) -> Health:
         """Return whether all is well."""
         reasons = ["shutting down"] if self.is_stopping else []
+        reasons += self.troubles.reasons
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
             label = "a private queue" if queue.name.is_private else f"queue {queue.name}"
-            if queue.writer.failure:
-                reasons.append(f"{label}: {queue.writer.failure}")
             reasons += [f"{label} is damaged: {text}" for text in queue.damaged]
         reasons += self.staging.reasons
-        ok = not self.is_stopping and not any(queue.writer.failure for queue in self._queues.values())
-        return Health(ok, reasons, str(self.sync))
+        return Health(not self.troubles and not self.is_stopping, reasons, str(self.sync))
 
     def dirty(self, queue: Queue) -> None:
         """Have a queue's turn called at the end of this turn of the loop."""

@@ -130,8 +130,9 @@ class OsDisk:
             who = f"process {owner}" if owner else "another process"
             raise DataDirectoryError(f"the data directory {root} is in use by {who}") from error
         try:
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+            owner_line = f"{os.getpid()}\n".encode()
+            os.pwrite(self._lock, owner_line, 0)  # over the one before: a full disk has no room for another
+            os.ftruncate(self._lock, len(owner_line))
         except OSError as error:
             os.close(self._lock)
             raise DataDirectoryError(f"can't write to the data directory {root}: {error.strerror}") from error

@@ -15,8 +15,9 @@ from curbstone.core.delivery.settling import Settling
 from curbstone.core.delivery.timers import Timers
 from curbstone.core.delivery.waiters import Answer, Lease, Waiter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
+from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import BATCH_BYTES, Reason, Released, decode_notes, entry_bytes
-from curbstone.core.log.log import Commit, Log
+from curbstone.core.log.log import Log
 from curbstone.core.log.meta import Meta
 from curbstone.core.log.opening import Opening
 from curbstone.core.log.publish import Publish, Published
@@ -67,6 +68,8 @@ class Queue:
         self._meta_bytes = len(meta.encode())
         self.name = meta.name
         self.uid = meta.uid
+        self.label = f"private queue {meta.uid}" if meta.name.is_private else f"queue {meta.name}"
+        """What it is called where anybody may read it: the name of a private queue is a secret."""
         self.log = log
         self.next_seq = 1
         self.stats = Stats()
@@ -471,6 +474,7 @@ class Queue:
         self._end(error)
 
     def _end(self, error: CurbstoneError) -> None:
+        self.broker.troubles.over(self.label)
         self.writer.refuse_all(error)
         consumers, self._attached = list(self._attached), {}
         for ring in list(self._rings.values()):

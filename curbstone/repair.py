@@ -17,6 +17,7 @@ from pathlib import Path
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import BadRequest, MetaDamaged
+from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, segment_path
 from curbstone.core.log.format import (
     BATCH_BYTES,
     SEGMENT_BYTES,
@@ -31,7 +32,7 @@ from curbstone.core.log.format import (
     encode_filler,
     encode_segment_header,
 )
-from curbstone.core.log.log import ASIDE_SUFFIX, Segment, random_salt, segment_path
+from curbstone.core.log.log import random_salt
 from curbstone.core.log.meta import META_BYTES_MAX, Meta, load_meta
 from curbstone.core.log.window import read_around
 from curbstone.core.message import Message

@@ -8,17 +8,21 @@ Segments form a chain: each names the one before it and where that one ends, so 
 a failed or undone operation is never part of the log. The oldest are dropped, never others, and only
 after a batch is on disk that says so (the floor).
 
-Sizes: `free_bytes` counts contents; what a file has been grown beyond its contents, and the spare
-file kept for recycling, can be had back at once. `bytes` is what the directory really holds.
+Sizes: `free_bytes` counts contents; what a file has been grown beyond its contents, the spare file
+kept for recycling and the reserve can be had back at once. `bytes` is what the directory really holds.
+
+A full disk: publishes leave room there for the settles of what is pending, in the tail of the active
+segment, and where that is more than `TAIL_BYTES_MAX` in a file of its own, the reserve. A publish that
+can't is refused. Then settles use the tail, the reserve and the files of segments that were dropped.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 
-from curbstone.core.disk import Disk, File
+from curbstone.core.disk import Disk
+from curbstone.core.log.commit import Commit, Segment, Spare, reserve_path, segment_path
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
 
 SEGMENTS_PER_CAP = 16
@@ -31,8 +35,10 @@ LARGE_COMMIT_BYTES = 128 * 1024  # writing zeros for the next of its kind costs 
 IDLE_BYTES_MAX = 48 * 1024  # with `meta` an idle, empty queue keeps at most 64 KiB
 RECYCLE_BYTES_MAX = 64 * 1024 * 1024
 
-SEGMENT_SUFFIX = ".seg"
-ASIDE_SUFFIX = ".bad"
+SETTLE_BYTES = 128
+"""What settling one message takes where it is a commit of its own."""
+TAIL_BYTES_MAX = 32 * 1024
+RESERVE_BYTES_MAX = 1024 * 1024
 
 Salt = Callable[[], int]
 
@@ -40,185 +46,6 @@ Salt = Callable[[], int]
 def random_salt() -> int:
     """Return 32 random bits."""
     return secrets.randbits(32)
-
-
-class Segment:
-    """One file of the ring."""
-
-    __slots__ = ("damaged", "end", "file", "number", "path", "runs", "salt", "size", "states")
-
-    def __init__(self, number: int, path: str, salt: int, end: int, size: int, file: File | None = None) -> None:
-        self.number = number
-        self.path = path
-        self.salt = salt
-        self.end = end
-        """Where its contents end."""
-        self.size = size
-        """Bytes of the file: what lies behind `end` has been prepared, or is stale."""
-        self.file = file
-        """Open while the segment is written to."""
-        self.runs = 0
-        """How many runs have live messages here."""
-        self.states = 0
-        """How many pending messages have the latest record of their tries here."""
-        self.damaged = False
-
-    def __repr__(self) -> str:
-        return f"Segment({self.number}, {self.end}/{self.size} bytes, {self.runs} runs)"
-
-
-class Commit:
-    """The writes of one turn; `run` is called on a worker thread, all else on the engine's."""
-
-    __slots__ = (
-        "_aside", "_buffers", "_disk", "_fenced", "_grow", "_log", "_offset", "_old", "_recycled", "_remove_first",
-        "_remove_last", "_sync", "dropped", "end", "erases", "kept", "segment", "size", "unremoved",
-    )  # fmt: skip
-
-    def __init__(self, log: Log, *, sync: bool) -> None:
-        self._log = log
-        self._disk = log.disk
-        self._sync = sync
-        self.segment = log.active
-        """The segment the batches go to."""
-        self.end = self._offset = log.active.end
-        self.size = log.active.size
-        self.dropped: list[Segment] = []
-        self.kept: Segment | None = None
-        """The dropped segment whose file is kept as the spare."""
-        self.erases = False
-        """Whether what is removed must not come back, also not as a left-over after a crash."""
-        self.unremoved: set[str] = set()
-        self._buffers: list[bytes] = []
-        self._grow: tuple[int, int] | None = None
-        self._old: Segment | None = None
-        self._fenced = False
-        self._recycled = ""
-        self._remove_first: dict[str, int] = {}
-        self._remove_last: list[str] = []
-        self._aside: list[str] = []
-
-    @property
-    def rolled(self) -> bool:
-        """Whether this commit begins a new segment."""
-        return self._old is not None
-
-    @property
-    def added(self) -> int:
-        """Bytes that it adds."""
-        return self.end - self._offset
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return not self._buffers and not self.dropped
-
-    def roll(self, header: SegmentHeader, spare: str, spare_size: int, *, fenced: bool) -> None:
-        """Begin a new segment, in the file `spare` if that is given."""
-        self._old = self.segment
-        self._fenced = fenced
-        path = segment_path(self._log.directory, header.number)
-        self.segment = Segment(header.number, path, header.salt, SEGMENT_BYTES, 0)
-        self._recycled = spare
-        self.size = spare_size
-        self._buffers = [encode_segment_header(header)]
-        self._offset = 0
-        self.end = SEGMENT_BYTES
-
-    def add(self, buffers: list[bytes]) -> tuple[int, int]:
-        """Put a batch behind the others; return its offsets (start, end) in the segment."""
-        start = self.end
-        self.end += sum(map(len, buffers))
-        self._buffers += buffers
-        return start, self.end
-
-    def remove_first(self, path: str, size: int) -> None:
-        """Remove a file before anything is written."""
-        self._remove_first[path] = size
-
-    def remove_last(self, path: str) -> None:
-        """Remove a file after all is durable."""
-        self._remove_last.append(path)
-
-    def set_aside(self, path: str) -> None:
-        """Keep a damaged segment, under a name that is no part of the log, after all is durable."""
-        self._aside.append(path)
-
-    def grow_to(self, size: int) -> None:
-        """Prepare the file ahead, with real zeros: a later sync then changes no size and no extent."""
-        assert size >= self.end
-        if size <= self.size:
-            return
-        if self.size > self.end:  # what lies between was prepared before
-            self._grow = (self.size, size)
-        else:
-            self._buffers.append(bytes(size - self.end))
-        self.size = size
-
-    def run(self) -> None:
-        """Write, sync, then remove what is no longer needed; OSError leaves the log as it was."""
-        for path in self._remove_first:
-            self._remove(path)
-        if self._remove_first:
-            # A segment whose creation failed says where the one before it ends. Had it come back after a crash,
-            # it would cut off what is written there from now on.
-            self._disk.sync_dir(self._log.directory)
-        if self._old is not None:
-            self._open_new(self._old)
-        file = self.segment.file
-        if file is None:  # closed by an attempt at a new segment that failed
-            file = self.segment.file = self._disk.open(self.segment.path)
-        if self._buffers:
-            file.write(self._offset, self._buffers)
-        if self._grow is not None:
-            start, end = self._grow
-            file.write(start, [bytes(end - start)])
-        if self._sync or self.rolled:
-            file.sync()
-        if self.rolled:
-            self._disk.sync_dir(self._log.directory)
-        for path in self._remove_last:
-            try:
-                self._remove(path)
-            except OSError:  # it is no part of the log any more; the next commit tries again
-                self.unremoved.add(path)
-        if self.erases and self._remove_last:
-            with suppress(OSError):
-                self._disk.sync_dir(self._log.directory)
-        for path in self._aside:
-            with suppress(OSError):  # it is no part of the log under either name
-                self._disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
-        if self._aside:  # under its old name recovery would take it for a left-over
-            with suppress(OSError):
-                self._disk.sync_dir(self._log.directory)
-
-    def _remove(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self._disk.remove(path)
-
-    def _open_new(self, old: Segment) -> None:
-        if old.file is not None:
-            if old.size > old.end:  # durable before the bytes are used elsewhere: a crash must not exceed the cap
-                old.file.truncate(old.end)
-            if self._fenced:
-                with suppress(OSError):  # nothing is believed of this file any more but what was good before
-                    old.file.sync()
-            elif old.size > old.end or not self._sync:
-                old.file.sync()
-            old.file.close()
-            old.file = None
-        if self._recycled:
-            self._disk.rename(self._recycled, self.segment.path)
-        self.segment.file = self._disk.open(self.segment.path, create=not self._recycled)
-
-    def files_touched(self) -> dict[str, int]:
-        """Return the files, with sizes, that may be left where they are if this failed."""
-        files = dict(self._remove_first)
-        if self.rolled:
-            files[self.segment.path] = self.size
-            if self._recycled:
-                files[self._recycled] = self.size
-        return files
 
 
 class Log:
@@ -242,7 +69,9 @@ class Log:
         self.resize(cap, meta_bytes)
         self.aside_bytes = 0
         """Bytes of damaged segments that are kept for repair."""
-        self._spare: Segment | None = None
+        self._spare: Spare | None = None
+        self.reserve = 0
+        """Bytes of the reserve."""
         self._leftover: dict[str, int] = {}
         """Files that are no part of the log and could not be removed; the next commit does that first."""
         self._sealed_bytes = 0
@@ -260,7 +89,7 @@ class Log:
         """Bytes of all segment files, the spare and what could not be removed included."""
         spare = self._spare.size if self._spare else 0
         leftover = sum(self._leftover.values())
-        return self._sealed_bytes + self.active.size + spare + leftover + self.aside_bytes
+        return self._sealed_bytes + self.active.size + spare + self.reserve + leftover + self.aside_bytes
 
     @property
     def free_bytes(self) -> int:
@@ -324,6 +153,7 @@ class Log:
         """The size a segment is meant to have."""
         self.slack_bytes = self.segment_bytes // 4
         """Room kept for settling between two steps of the cleaner."""
+        self._tail_bytes = min(TAIL_BYTES_MAX, self.segment_bytes)
 
     # --- commits
 
@@ -350,8 +180,16 @@ class Log:
         self._sealed_bytes = sum([segment.size for segment in sealed])
         self._sealed_end_max = max([segment.end for segment in sealed], default=0)
 
-    def begin(self, *, sync: bool, roll: bool, next_seq: int, recycle: bool) -> Commit:
-        """Start a commit, in a new segment if `roll` or if the active one is fenced; in the spare file if `recycle`."""
+    def has_file_for(self, size: int) -> bool:
+        """Return whether a new segment of `size` bytes takes no room on the disk, unlike in the active one."""
+        spare = max(self.reserve, self._spare.size if self._spare else 0)
+        return self.active.end + size > self.active.size and SEGMENT_BYTES + size <= spare
+
+    def begin(self, *, sync: bool, roll: bool, next_seq: int, recycle: bool, is_full: bool) -> Commit:
+        """Start a commit, in a new segment if `roll` or if the active one is fenced; in the spare file if `recycle`.
+
+        If the disk is full the reserve will do, too.
+        """
         commit = Commit(self, sync=sync)
         commit.erases = not recycle
         for path, size in self._leftover.items():
@@ -361,43 +199,84 @@ class Log:
             old = self.active
             numbers = (self._numbers, old.number, old.end, self.floor)
             header = SegmentHeader(self._salt(), self.uid, *numbers, next_seq, self.next_batch, self.tx)
-            spare = self._spare if recycle else None
-            if spare is not None:
-                self._spare = None
-            commit.roll(header, spare.path if spare else "", spare.size if spare else 0, fenced=self.fenced)
+            commit.roll(header, self._take_spare(recycle, is_full), fenced=self.fenced)
         return commit
 
-    def finish(self, commit: Commit, drops: int) -> None:
-        """Complete a commit: drop the `drops` oldest segments with it, and prepare the file ahead."""
+    def _take_spare(self, recycle: bool, is_full: bool) -> Spare | None:
+        spare = self._spare if recycle else None
+        if is_full and self.reserve > (spare.size if spare else 0):
+            spare, self.reserve = Spare(reserve_path(self.directory), self.reserve), 0
+        elif spare is not None:
+            self._spare = None
+        return spare
+
+    def finish(self, commit: Commit, drops: int, pending: int | None, missed: int = 0) -> None:
+        """Complete a commit: drop the `drops` oldest segments with it, and prepare the file ahead.
+
+        Room is kept on the disk to settle `pending` messages one by one; None is for a full disk, where nothing
+        is prepared and what was prepared is used. `missed` bytes more are to show that there is room again.
+        """
         commit.dropped = self.segments[:drops]
         if not commit.erases:
             commit.kept = self._worth_keeping(commit.dropped)
         elif self._spare:
             commit.remove_first(self._spare.path, self._spare.size)
             self._spare = None
+        if commit.erases and self.reserve and not pending:
+            self.reserve = 0
+            commit.give_up_reserve()
         for segment in commit.dropped:
             if segment.damaged:
                 commit.set_aside(segment.path)
             elif segment is not commit.kept:
                 commit.remove_last(segment.path)
-        if commit.size - commit.end < HEADROOM_BYTES:
-            self._prepare(commit)
+        settles = (pending or 0) * SETTLE_BYTES
+        tail = min(settles, self._tail_bytes) + missed
+        if commit.size - commit.end < HEADROOM_BYTES + tail or commit.rolled:
+            self._prepare(commit, None if pending is None else tail)
+        if settles > tail:
+            self._keep_reserve(commit, settles - tail)
 
-    def _prepare(self, commit: Commit) -> None:
-        """Grow the commit's file past its end, as far as the cap allows."""
+    def _room(self) -> int:
+        """Return how large the active segment's file may be at most, or that of a new one once this is cut."""
         others = self.bytes - self.active.size - sum(self._leftover.values())
-        if commit.rolled:
-            others += self.active.end
-        room = self._cap - self._meta_bytes - others
+        return self._cap - self._meta_bytes - others
+
+    def _prepare(self, commit: Commit, tail: int | None) -> None:
+        """Grow the commit's file past its end, as far as the cap allows: at best to leave a tail, for settles."""
+        room = self._room() - (self.active.end if commit.rolled else 0)
         if room < commit.end and self._spare:
             commit.remove_first(self._spare.path, self._spare.size)
             room += self._spare.size
             self._spare = None
-        is_large = commit.added >= LARGE_COMMIT_BYTES
-        growth = 0 if is_large else min(max(GROWTH_BYTES_FIRST, commit.size), GROWTH_BYTES_MAX)
-        wanted = max(min(commit.size + growth, self.segment_bytes), commit.end)
-        commit.grow_to(max(commit.end, commit.size, min(wanted, room)))
+        if room < commit.end and self.reserve:
+            room += self.reserve
+            self.reserve = 0
+            commit.give_up_reserve()
+        wanted = least = commit.end + (tail or 0)
+        if tail is not None and commit.size - least < HEADROOM_BYTES:
+            is_large = commit.added >= LARGE_COMMIT_BYTES
+            growth = 0 if is_large else min(max(GROWTH_BYTES_FIRST, commit.size), GROWTH_BYTES_MAX)
+            most = self.segment_bytes + (self._tail_bytes + HEADROOM_BYTES if tail else 0)
+            wanted = max(min(commit.size + growth, most), least)
+        size = max(commit.end, commit.size, min(wanted, room))
+        prepared = self.active.size - self.active.end
+        if commit.rolled and (tail is None or size > room - prepared):
+            if tail is None or room - prepared < max(least, commit.size):
+                commit.cut_first()
+            else:
+                size = room - prepared
+        commit.grow_to(size, min(least, size))
         assert commit.size <= room, f"the cap is exceeded: {commit.size} bytes into {room}"
+
+    def _keep_reserve(self, commit: Commit, settles: int) -> None:
+        """Have a reserve for so many bytes of settles, as far as the cap allows; it grows in large steps."""
+        steps = max(1 << (settles - 1).bit_length(), GROWTH_BYTES_FIRST)
+        size = min(steps, self.segment_bytes, RESERVE_BYTES_MAX)
+        if size > self.reserve:
+            taken = commit.size + (self.active.size if commit.rolled else 0)
+            if self._room() + self.reserve - taken >= size:
+                commit.grow_reserve(size)
 
     def _worth_keeping(self, dropped: list[Segment]) -> Segment | None:
         """Return a dropped segment whose file is worth keeping for the next roll."""
@@ -409,8 +288,9 @@ class Log:
     def succeeded(self, commit: Commit) -> None:
         """Take a commit that is on disk into the log."""
         self._leftover = {}
+        self.reserve = commit.reserve
         if commit.rolled:
-            self.active.size = self.active.end
+            self.active.size = commit.old_size
             self.fenced = False
             self.segments.append(commit.segment)
         commit.segment.end = commit.end
@@ -421,7 +301,7 @@ class Log:
             if segment.damaged:
                 self.aside_bytes += segment.size
             elif segment is commit.kept:
-                self._spare = segment
+                self._spare = Spare(segment.path, segment.size)
             elif segment.path in commit.unremoved:
                 self._leftover[segment.path] = segment.size
         if commit.dropped:
@@ -430,25 +310,27 @@ class Log:
             self._count_sealed()
 
     def failed(self, commit: Commit) -> None:
-        """Leave the log at its last good batch; the next commit begins a new segment.
+        """Leave the log at its last good batch; the next commit begins a new segment unless this one was undone.
 
         Whatever became of a new file, it is not in the chain: the next segment names the old one.
         """
         self._leftover |= commit.files_touched()
+        self.reserve = commit.reserve
         if commit.rolled:
+            self.active.size = commit.old_size
             if commit.segment.file is not None:
                 commit.segment.file.close()
-        else:
+        elif not commit.is_undone:
             self.active.size = max(self.active.size, commit.size)
-        self.fenced = True
+        if not commit.is_undone:
+            self.fenced = True
+        elif commit.taken is not None and commit.taken.path == reserve_path(self.directory):
+            self.reserve = commit.taken.size
+        elif commit.taken is not None:
+            self._spare = commit.taken
 
     def close(self) -> None:
         """Close the file; nothing is synced."""
         if self.segments and self.active.file is not None:
             self.active.file.close()
             self.active.file = None
-
-
-def segment_path(directory: str, number: int) -> str:
-    """Return the path of a segment file."""
-    return f"{directory}/{number:010d}{SEGMENT_SUFFIX}"

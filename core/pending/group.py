@@ -15,7 +15,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.pending.runs import Run, seqs_of
 
 if TYPE_CHECKING:
-    from curbstone.core.log.log import Segment
+    from curbstone.core.log.commit import Segment
     from curbstone.core.queue import Queue
 
 TAKE_BYTES_MAX = 1024 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from curbstone.core.log.commit import Commit, Segment
 from curbstone.core.log.format import ENTRY_BYTES, Reason, Released, Settled
-from curbstone.core.log.log import Commit, Segment
 from curbstone.core.message import Message
 from curbstone.core.notes.keys import KEY_NOTE_BYTES
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from curbstone.core.log.log import Segment
+from curbstone.core.log.commit import Segment
 from curbstone.core.message import Message
 
 RUN_BYTES_MAX = 64 * 1024

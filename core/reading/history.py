@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable
+from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import (
     BATCH_BYTES,
     ENTRY,
@@ -26,7 +27,6 @@ from curbstone.core.log.format import (
     decode_released,
     decode_settled,
 )
-from curbstone.core.log.log import Segment
 from curbstone.core.log.window import Window
 from curbstone.core.recovery.recovery import Batch, Scan
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import DataDirectoryError
+from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, reserve_path, segment_path
 from curbstone.core.log.format import (
     BATCH_BYTES,
     BATCH_MAGIC_BYTES,
@@ -29,7 +30,6 @@ from curbstone.core.log.format import (
     decode_segment_header,
     may_be_batch,
 )
-from curbstone.core.log.log import ASIDE_SUFFIX, Segment, segment_path
 from curbstone.core.log.window import Window, read_around
 from curbstone.core.recovery.salvage import candidates, find_salt, next_seq_hint
 
@@ -250,6 +250,18 @@ def aside_bytes(disk: Disk, directory: str) -> int:
             total += file.size()
             file.close()
     return total
+
+
+def reserve_bytes(disk: Disk, directory: str) -> int:
+    """Return the bytes of the reserve, 0 if there is none."""
+    try:
+        file = disk.open(reserve_path(directory))
+    except FileNotFoundError:
+        return 0
+    try:
+        return file.size()
+    finally:
+        file.close()
 
 
 class Scan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from curbstone.core.log.commit import ASIDE_SUFFIX, SEGMENT_SUFFIX, Segment
 from curbstone.core.log.format import (
     Flag,
     Note,
@@ -20,11 +21,10 @@ from curbstone.core.log.format import (
     entry_bytes,
     time_of,
 )
-from curbstone.core.log.log import ASIDE_SUFFIX, SEGMENT_SUFFIX, Segment
 from curbstone.core.message import Message
 from curbstone.core.notes.losses import Loss
 from curbstone.core.pending.runs import UNNAMED, Run, seqs_of
-from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain, reserve_bytes
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -122,6 +122,7 @@ class Replay:
         if chain.aside:
             disk.sync_dir(directory)
         self._queue.log.aside_bytes = aside_bytes(disk, directory)
+        self._queue.log.reserve = reserve_bytes(disk, directory)
 
     def _forget_settled(self, name: str) -> None:
         group = self._queue.pending.groups[name]

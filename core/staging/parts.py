@@ -20,10 +20,10 @@ from zlib import crc32
 from curbstone.core.consumer import Done
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, StagedDamaged, Unavailable
+from curbstone.core.log.commit import NO_SPACE
 from curbstone.core.log.window import read_around
 from curbstone.core.staging.frames import FrameCheck, Share
 from curbstone.core.staging.marker import PartFile
-from curbstone.core.writing.writer import NO_SPACE
 
 if TYPE_CHECKING:
     from curbstone.core.staging.transaction import StagedTransaction

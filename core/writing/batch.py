@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.consumer import Done
 from curbstone.core.errors import QueueFull
+from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import (
     BATCH_BYTES,
     SEGMENT_BYTES,
@@ -28,7 +29,6 @@ from curbstone.core.log.format import (
     runs_of,
     settled_bytes,
 )
-from curbstone.core.log.log import Commit
 from curbstone.core.log.publish import Publish
 from curbstone.core.message import Message
 from curbstone.core.notes.losses import Loss
@@ -289,13 +289,13 @@ class Batch:
         Then it waits for the cleaner, to whom nothing but what is live counts, and that leaves the room.
         """
         log = self._queue.log
-        if log.fits(size) or self._writer._disk_full:
+        if log.fits(size) or self._writer.disk_is_full:
             return True
         return not self._queue.cleaner.can_make_room(size) and log.free_bytes - size > log.segment_bytes
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Let the cleaner make room, or refuse; True where the publish is done with."""
-        if not self._writer._disk_full and self._queue.reading.can_make_room(size + self._writer._reserved):
+        if not self._writer.disk_is_full and self._queue.reading.can_make_room(size + self._writer._reserved):
             return False
         cap = self._queue.options.cap
         error = QueueFull(f"queue {self._queue.name} is at its cap of {cap} bytes")
@@ -347,9 +347,18 @@ class Batch:
         entries: list[bytes] = []
         extras = encode_entries(self.copies or self.messages, first_seq, entries)
         length = BATCH_BYTES + self._messages_bytes + len(releases) + len(settles) + len(notes)
-        if length > log.room_in_active and log.active.end > SEGMENT_BYTES and not self._writer._disk_full:
+        is_full = self._writer.disk_is_full
+        if is_full:
+            roll |= log.has_file_for(length)
+        elif length > log.room_in_active and log.active.end > SEGMENT_BYTES:
             roll = True
-        commit = log.begin(sync=queue.syncs_always, roll=roll, next_seq=queue.next_seq, recycle=queue.cleaner.recycles)
+        commit = log.begin(
+            sync=queue.syncs_always,
+            roll=roll,
+            next_seq=queue.next_seq,
+            recycle=queue.cleaner.recycles,
+            is_full=is_full,
+        )
         flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
         count = len(self.copies) or len(self.messages)
         time_ms, delivered = queue.host.wall_ms(), self.marks.get("", queue.pending.unnamed.delivered_logged)
@@ -361,12 +370,14 @@ class Batch:
         buffers = encode_batch(commit.segment.salt, header, [*entries, releases, settles, notes])
         self.start, self.end = commit.add(buffers)
         queue.next_seq += len(self.messages)
-        log.finish(commit, drops)
+        groups = queue.pending.groups.values()
+        pending = sum([group.pending for group in groups]) + len(self.messages) * len(groups)
+        log.finish(commit, drops, None if is_full else pending, self._writer.missed)
         return commit
 
     def _marks_due(self) -> bool:
         """Whether to say, though nothing else is to be written, how far messages were handed out."""
-        can_mark = self._queue.log.records_room > 0 and not self._writer._disk_full
+        can_mark = self._queue.log.records_room > 0 and not self._writer.disk_is_full
         return can_mark and self._queue.pending.has_unlogged_marks
 
     def _add_delays(self) -> None:

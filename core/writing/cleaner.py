@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
-from curbstone.core.log.log import IDLE_BYTES_MAX, Segment
+from curbstone.core.log.log import IDLE_BYTES_MAX
 from curbstone.core.message import Message
 from curbstone.core.pending.pending import RELEASE_BYTES
 from curbstone.core.pending.runs import Run, seqs_of

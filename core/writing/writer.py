@@ -5,18 +5,20 @@ hands it to a worker thread and, when that returns, confirms: nothing is confirm
 before. A failed commit confirms nothing: its publishes are refused, its settles and releases are
 written again, unconfirmed, to a new segment. Where that fails too the queue refuses everything and
 tries again every second.
+
+On a full disk publishes are refused, and nothing of them is left there. Settles are written, and
+confirmed, in the room that was kept for them. Every second it is tried whether there is room again.
 """
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
+from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import Reason, Released
-from curbstone.core.log.log import Commit
 from curbstone.core.log.publish import Publish
 from curbstone.core.writing.batch import Batch, Taken
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
 RETRY_MS = 1000
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = "no space left on the disk"
 
 
 class Writer:
@@ -41,7 +43,11 @@ class Writer:
         self._busy = False
         self._failed_text = ""
         self._reserved = 0
-        self._disk_full = False
+        self.disk_is_full = False
+        """Whether only settles are written, in the room that is kept for them."""
+        self.missed = 0
+        """Bytes for which there was no room on the disk."""
+        self._is_troubled = False
         self._copy_next = False
         self._unsynced = False
         self.commits = 0
@@ -180,7 +186,7 @@ class Writer:
         log = queue.log
         batch = Batch(self, queue)
         was_cleaning = queue.cleaner.is_active
-        copy = queue.cleaner.next_copy() if was_cleaning and not self._disk_full else None
+        copy = queue.cleaner.next_copy() if was_cleaning and not self.disk_is_full else None
         if copy is not None and not (self._inbox and self._copy_next):
             self._copy_next = True
             batch.take_records()
@@ -188,15 +194,15 @@ class Writer:
         else:
             self._copy_next = False
             batch.take_records()
-            if not self._disk_full:
+            if not self.disk_is_full:
                 batch.take_publishes()
         commit = batch.commit()
         if commit is None:
             if copy is not None or (queue.cleaner.is_active and not was_cleaning):
                 self._copy_next = False
                 queue.dirty()  # a publish has to wait, and it is the cleaner's turn
-            if self._disk_full and self._inbox:
-                self._fail("no space left on the disk", QueueFull("no space left on the disk"))
+            if self.disk_is_full:
+                self._refuse_publishes(QueueFull(NO_SPACE))
             return
         self._busy = True
         started_us = queue.host.now_us()
@@ -219,8 +225,11 @@ class Writer:
 
     def _succeeded(self, batch: Batch, commit: Commit) -> None:
         self.commits += 1
-        self._disk_full = False
         queue = self._queue
+        if self._is_troubled and not self.disk_is_full:
+            self._is_troubled = False
+            self.missed = 0
+            queue.broker.troubles.over(queue.label)
         queue.committed(batch, commit)
         for callback in batch.callbacks:
             callback(None)
@@ -230,6 +239,7 @@ class Writer:
             self._sync_later()
         queue.dispatch_all()
         self.flush()
+        queue.timers.housekeeping()
 
     def _answer(self, part: Taken) -> None:
         publish, first, count = part
@@ -242,22 +252,23 @@ class Writer:
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
         """Confirm nothing, and write on in a new segment; what was promised is kept.
 
-        On a full disk nothing was synced, so the segment stays good: what was written lies behind its
-        end and is overwritten. Settles then still fit into what was prepared ahead.
+        Where the disk was full nothing of it is there, so the segment stays good. What it held beside publishes
+        is tried again alone, and only then answered.
         """
         queue = self._queue
-        no_space = isinstance(error, OSError) and error.errno in NO_SPACE
+        no_space = commit.is_undone
         text = f"writing {commit.segment.path} failed: {error}"
-        answer: CurbstoneError = QueueFull("no space left on the disk") if no_space else Unavailable(text)
-        queue.report(text)
-        was_fenced = queue.log.fenced
+        answer: CurbstoneError = QueueFull(NO_SPACE) if no_space else Unavailable(text)
+        if not (no_space and self._is_troubled):
+            queue.report(text)
         queue.log.failed(commit)
-        if no_space:
-            queue.log.fenced = was_fenced
         self._write_again(batch)
         queue.cleaner.failed()
-        for callback in batch.callbacks:
-            callback(answer)
+        if no_space and not self.disk_is_full and not queue.is_closed:
+            self._callbacks = batch.callbacks + self._callbacks
+        else:
+            for callback in batch.callbacks:
+                callback(answer)
         for publish, first, count in batch.taken:
             if publish.is_promised:
                 continue
@@ -270,11 +281,13 @@ class Writer:
         if queue.is_closed:
             self.refuse_all(queue.refusal() or answer)
             return
-        if self._disk_full or (commit.rolled and not no_space):
+        if self.disk_is_full or (commit.rolled and not no_space):
             self._fail(text, answer)
             return
         if no_space:
-            self._disk_full = True
+            self.disk_is_full = True
+            self.missed = max(self.missed, commit.added)
+            self._trouble(f"{NO_SPACE}; settling goes on in the room that is kept for it")
             self._refuse_publishes(answer)
             queue.host.call_later(RETRY_MS, self._let_try)
         self.flush()
@@ -297,21 +310,29 @@ class Writer:
     def _fail(self, text: str, answer: CurbstoneError) -> None:
         """Refuse everything for a while, then try a new segment."""
         self._failed_text = text
+        self._trouble(text)
         self.refuse_all(answer)
         self._queue.changed()
         self._queue.host.call_later(RETRY_MS, self._try_again)
 
+    def _trouble(self, text: str) -> None:
+        self._is_troubled = True
+        self._queue.broker.troubles.note(self._queue.label, text)
+
     def _let_try(self) -> None:
-        """There may be room again on the disk: the next publish finds out."""
-        if not self._failed_text:
-            self._disk_full = False
+        """Find out whether there is room again on the disk."""
+        if not self._failed_text and not self._queue.is_closed:
+            self.disk_is_full = False
+            self._queue.probe = True
+            self._queue.dirty()
 
     def _try_again(self) -> None:
         if self._queue.is_closed:
             return
         self._failed_text = ""
-        self._disk_full = False
-        self._queue.log.fenced = True
+        if not self.disk_is_full:  # then what failed may be on the disk
+            self._queue.log.fenced = True
+        self.disk_is_full = False
         self._queue.probe = True
         self.flush()
 

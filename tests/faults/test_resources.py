@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.mortal import HANG_S
+from tests.crash.stomp_peer import StompPeer, encode
 from tests.faults.witness import Witness, call, cpu_s, memory_bytes, until
 from tests.server import ServerProcess
 
@@ -42,25 +44,60 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
+def fill(directory: Path) -> Path:
+    """Take what a disk has left, to the last page; return the file that has it."""
+    filler = directory / "filler"
+    with suppress(OSError), filler.open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return filler
+
+
+def post(server: ServerProcess, body: bytes) -> int:
+    """Publish over HTTP; return the status."""
+    return call(server, "/v2/default/queues/q/messages", "POST", body)[0]
+
+
 def test_a_full_disk_refuses_publishes_and_settling_goes_on(small_disk: Path) -> None:
-    with ServerProcess(small_disk / "data", "--cap=64MiB", "--log-level=error") as server:
-        witness = Witness(server)
-        filler = small_disk / "filler"
-        with witness.connect() as peer:
-            assert witness.publish(peer, 50, 1000) == 50
-            filler.write_bytes(bytes(DISK_BYTES // 2))
-            with suppress(OSError), filler.open("ab") as file:
-                while True:
-                    file.write(bytes(4096))
-                    file.flush()
-            assert witness.publish(peer, 5000, 5000) < 5000
+    """To the end of the backlog, while producers try again; what was refused is not there after a kill."""
+    sent = [b"%d" % number for number in range(200)]
+    with ServerProcess(small_disk, "--log-level=error") as server:
+        assert call(server, "/v2/default/queues/q", "PUT")[0] == 201
+        assert [post(server, body.ljust(1000)) for body in sent] == [201] * len(sent)
+        filler = fill(small_disk)
+        while post(server, b"more" * 250) == 201:
+            sent.append(b"more" * 250)
+        refused = b"refused".ljust(100_000)
+        for _ in range(5):
+            assert post(server, refused) == 507
         assert call(server, "/healthz")[0] == 200
+        status, said = call(server, "/readyz")
+        assert status == 503 and "no space left on the disk" in said["reasons"][0]
+        server.kill()
+        server.restart()
+        assert post(server, refused) == 507
+        found: list[bytes] = []
+        with StompPeer(server.stomp, HANG_S) as peer:
+            peer.send(encode("SUBSCRIBE", {"id": "1", "destination": "/queue/q", "ack": "client-individual"}))
+            acked = 0
+            while acked < len(sent):
+                for frame in peer.read():
+                    if frame.command == "MESSAGE":
+                        found.append(frame.body)
+                        peer.send(encode("ACK", {"id": frame.headers["ack"], "receipt": "r"}))
+                        continue
+                    assert frame.command == "RECEIPT", frame
+                    acked += 1
+                    if acked % 20 == 0:
+                        assert post(server, refused) == 507
+        assert [body.strip() for body in found] == sent
         filler.unlink()
-        until(lambda: takes_again(witness), "it does not recover")
+        until(lambda: post(server, refused) == 201, "it does not recover")
+        until(lambda: call(server, "/readyz")[0] == 200, "it does not say so")
         server.kill()
         server.restart()
         assert call(server, "/healthz")[1]["reasons"] == []
-        witness.drain(2)
+        assert call(server, "/v2/default/queues/q")[1]["rdy"] == 1
         assert "Traceback" not in server.log
 
 

@@ -17,6 +17,7 @@ from curbstone.core.transaction import Transaction
 from tests.sim.drained import see_drained
 from tests.sim.history import History, Unit, Violation
 from tests.sim.reader import GROUP, Reader
+from tests.sim.trouble import disk_recovers, from_the_start, trouble
 from tests.sim.world import Crash, SimDisk, SimHost
 
 CAP = 96 * 1024
@@ -51,6 +52,8 @@ class Run:
         self.drained: list[int] = []
         self.reader = Reader(self.rng) if self.rng.random() < 0.4 else None
         self._start()
+        if faults:
+            from_the_start(self.rng, self.disk)
 
     def _cap_of(self, directory: str) -> int | None:
         return CAP if directory.startswith("queues/") else None
@@ -80,8 +83,7 @@ class Run:
         if self.rng.choice(self.ends) == "power":
             self.disk.crash()
         self.disk.crash_in = -1
-        self.disk.eio_chance = 0
-        self.disk.capacity = 1 << 60
+        disk_recovers(self.rng, self.disk)
         self.wall_ms = self.host.now_ms() + self.rng.choice([1, 1000, 60_000])
         self.consumers.clear()
         self.leases.clear()
@@ -162,7 +164,7 @@ class Run:
                     self.reader.published(queue, first_seq, mine)
                 if not delay and not groups:
                     self.ordered.setdefault(queue.name, []).extend(mine)
-            elif isinstance(error, QueueFull) and "disk" not in str(error):
+            elif isinstance(error, QueueFull):
                 self.history.refused.update(mine)
 
         queue.publish(messages, done, atomic=atomic)
@@ -279,7 +281,7 @@ class Run:
                 unit.confirmed = True
                 self.history.confirmed.update(unit.publishes)
                 self.history.gone.update(unit.acks)
-            elif isinstance(error, QueueFull) and "disk" not in str(error):
+            elif isinstance(error, QueueFull):
                 self.history.refused.update(unit.publishes)
                 unit.publishes.clear()
                 unit.acks.clear()
@@ -366,25 +368,20 @@ class Run:
             self.host.wall_offset_ms += self.rng.choice([-3_600_000, 3_600_000, 315_360_000_000])
 
     def trouble(self) -> None:
-        """The disk fails for a while, or fills up."""
-        if not self.faults:
-            return
-        dice = self.rng.random()
-        if dice < 0.3:
-            self.disk.eio_chance = self.rng.choice([0.05, 0.5, 1.0])
-        elif dice < 0.5:
-            used = sum(len(inode.cache) for inode in self.disk.names.values())
-            self.disk.capacity = used + self.rng.randrange(20_000)
-        else:
-            self.disk.eio_chance = 0
-            self.disk.capacity = 1 << 60
+        """The disk fails for a while, or fills up; see `tests.sim.trouble`."""
+        if self.faults:
+            trouble(self.rng, self.disk, self._busy, self._crash)
+
+    def _busy(self) -> None:
+        """Somebody publishes or settles, and things happen."""
+        self.rng.choice([self.publish, self.publish, self.settle])()
+        self.go_on()
 
     # --- the end
 
     def _drain(self) -> None:
         """Take everything out of all queues and judge."""
-        self.disk.eio_chance = 0
-        self.disk.capacity = 1 << 60
+        disk_recovers(self.rng, self.disk)
         self.disk.crash_in = -1
         for consumer in self.consumers:
             for delivery in consumer.unsettled.values():

@@ -14,6 +14,7 @@ from heapq import heappush
 
 import pytest
 
+from curbstone.core.log.commit import Commit
 from curbstone.core.log.log import Log
 from curbstone.core.message import Message
 from curbstone.core.notes.losses import Losses
@@ -108,6 +109,11 @@ def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytes
 
     monkeypatch.setattr(SimFile, "sync", sync)
     assert finds_something(range(100), faults=True)
+
+
+def test_the_simulator_sees_what_a_full_disk_refused_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Commit, "_undo", lambda self: True)
+    assert finds_something(range(60), faults=True)
 
 
 def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

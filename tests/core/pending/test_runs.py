@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from curbstone.core.log.log import Segment
+from curbstone.core.log.commit import Segment
 from curbstone.core.pending.runs import RUN_BYTES_MAX, RUN_SPAN_MAX, Run, Runs, ranges_of, seqs_of
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
 from curbstone.core.names import queue_name
+from curbstone.core.options import MIB
 from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, message, numbered
 from tests.sim.world import SimDisk
@@ -187,6 +188,71 @@ def test_a_disk_that_fills_up_keeps_what_was_confirmed(room: int) -> None:
     lab.restart("power")
     queue = lab.again(queue)
     assert lab.bodies(queue) == confirmed and not queue.damaged
+
+
+@pytest.mark.parametrize("how", ["kill", "power"])
+@pytest.mark.parametrize("room", [0, 40, 400, 4000, 20_000])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_full_disk_refused_is_not_there_after_a_crash(how: str, room: int, seed: int) -> None:
+    lab = Lab(seed=seed)
+    queue = lab.queue()
+    lab.publish(queue, "first")
+    lab.disk.capacity = used(lab) + room
+    ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 60_000)])
+    assert isinstance(error, QueueFull)
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert lab.bodies(queue) == [b"first"] and not queue.damaged
+    assert lab.publish(queue, "second") == [2]
+
+
+@pytest.mark.parametrize(("count", "size", "at_once"), [(200, 1000, 1), (3000, 100, 1), (8000, 20, 3)])
+def test_on_a_full_disk_a_whole_backlog_is_acked_while_producers_try_again(count: int, size: int, at_once: int) -> None:
+    lab = Lab(cap=2 * MIB)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(count, size))
+    peer = Peer(lab, queue, window=50)
+    lab.disk.capacity = used(lab)
+    assert isinstance(lab.publish_answers(queue, [message(b"x" * 100_000)])[0][0], QueueFull)
+    while held := sorted(peer.consumer.unsettled)[:at_once]:
+        if held[0] % 7 == 0:
+            queue.publish([message(b"x" * 100_000)], lambda *_: None)
+        (error,) = lab.answer(lambda done, held=held: peer.consumer.ack(held, done))  # type: ignore[misc]
+        assert error is None
+    assert len(peer.given) == count
+    lab.pass_time(10_000)
+    assert lab.held(queue) <= 64 * 1024, "an empty queue shrinks, also on a full disk"
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == []
+
+
+def test_a_full_disk_is_told_until_there_is_room_again() -> None:
+    lab, queue, _ = start()
+    lab.disk.capacity = used(lab)
+    while lab.publish_answers(queue, [message(b"x" * 1000)])[0][0] is None:
+        pass
+    health = lab.broker.health()
+    assert not health.ok and "no space left on the disk" in health.reasons[0]
+    lab.pass_time(10_000)
+    assert not lab.broker.health().ok
+    lab.disk.capacity = 1 << 60
+    lab.pass_time(2000)
+    assert lab.broker.health().ok
+
+
+def test_room_for_settles_that_a_restart_finds_on_a_full_disk_is_used() -> None:
+    lab = Lab(cap=2 * MIB)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(3000, 100))
+    capacity = used(lab)
+    lab.restart("kill")
+    lab.disk.capacity = capacity
+    queue = lab.again(queue)
+    peer = Peer(lab, queue, window=10)
+    while peer.consumer.unsettled:
+        (error,) = lab.answer(lambda done: peer.consumer.ack([min(peer.consumer.unsettled)], done))
+        assert error is None
+    assert len(peer.given) == 3000
 
 
 # --- creating

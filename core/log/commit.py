@@ -1,0 +1,338 @@
+"""One commit: what is written to a queue's log in one turn, and how it is undone where the disk has no room.
+
+Room first, contents last: what a commit needs of the disk it takes with zeros, before it writes its batch into that.
+So a batch that was refused for want of room was not written at all, or is made unreadable, durably, before anybody
+hears of it: no recovery finds it. After any other failure nobody can say what is on the disk; then the segment is
+fenced (see `log`).
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.disk import File
+from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
+
+if TYPE_CHECKING:
+    from curbstone.core.log.log import Log
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+SEGMENT_SUFFIX = ".seg"
+ASIDE_SUFFIX = ".bad"
+RESERVE_NAME = "reserve"
+"""The file that holds room on the disk for settles; see `log`."""
+
+
+class Segment:
+    """One file of the ring."""
+
+    __slots__ = ("damaged", "end", "file", "number", "path", "runs", "salt", "size", "states")
+
+    def __init__(self, number: int, path: str, salt: int, end: int, size: int, file: File | None = None) -> None:
+        self.number = number
+        self.path = path
+        self.salt = salt
+        self.end = end
+        """Where its contents end."""
+        self.size = size
+        """Bytes of the file: what lies behind `end` has been prepared, or is stale."""
+        self.file = file
+        """Open while the segment is written to."""
+        self.runs = 0
+        """How many runs have live messages here."""
+        self.states = 0
+        """How many pending messages have the latest record of their tries here."""
+        self.damaged = False
+
+    def __repr__(self) -> str:
+        return f"Segment({self.number}, {self.end}/{self.size} bytes, {self.runs} runs)"
+
+
+class Spare(NamedTuple):
+    """A file whose contents nobody needs: room on the disk for a new segment."""
+
+    path: str
+    size: int
+
+
+class Commit:
+    """The writes of one turn; `run` is called on a worker thread, all else on the engine's."""
+
+    __slots__ = (
+        "_aside", "_buffers", "_cut_first", "_disk", "_fenced", "_held", "_least", "_log", "_offset", "_old",
+        "_remove_first", "_remove_last", "_reserve_to", "_sync", "dropped", "end", "erases", "is_undone", "kept",
+        "old_size", "reserve", "segment", "size", "taken", "unremoved",
+    )  # fmt: skip
+
+    def __init__(self, log: Log, *, sync: bool) -> None:
+        self._log = log
+        self._disk = log.disk
+        self._sync = sync
+        self.segment = log.active
+        """The segment the batches go to."""
+        self.end = self._offset = log.active.end
+        self.size = self._held = self._least = log.active.size
+        self.dropped: list[Segment] = []
+        self.kept: Segment | None = None
+        """The dropped segment whose file is kept as the spare."""
+        self.erases = False
+        """Whether what is removed must not come back, also not as a left-over after a crash."""
+        self.unremoved: set[str] = set()
+        self.is_undone = False
+        """Of one that failed: there was no room on the disk, and nothing of it is left there."""
+        self.old_size = log.active.size
+        """The size that the segment before a new one has now."""
+        self.reserve = log.reserve
+        """The size of the reserve."""
+        self._reserve_to = self.reserve
+        self._buffers: list[bytes] = []
+        self._old: Segment | None = None
+        self._fenced = False
+        self._cut_first = False
+        self.taken: Spare | None = None
+        """The file that a new segment is put into."""
+        self._remove_first: dict[str, int] = {}
+        self._remove_last: list[str] = []
+        self._aside: list[str] = []
+
+    @property
+    def rolled(self) -> bool:
+        """Whether this commit begins a new segment."""
+        return self._old is not None
+
+    @property
+    def added(self) -> int:
+        """Bytes that it adds."""
+        return self.end - self._offset
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._buffers and not self.dropped
+
+    def roll(self, header: SegmentHeader, spare: Spare | None, *, fenced: bool) -> None:
+        """Begin a new segment, in the file `spare` if that is given."""
+        self._old = self.segment
+        self._fenced = self._cut_first = fenced
+        path = segment_path(self._log.directory, header.number)
+        self.segment = Segment(header.number, path, header.salt, SEGMENT_BYTES, 0)
+        self.taken = spare
+        self.size = self._held = self._least = spare.size if spare else 0
+        self.reserve = self._reserve_to = self._log.reserve
+        self._buffers = [encode_segment_header(header)]
+        self._offset = 0
+        self.end = SEGMENT_BYTES
+
+    def add(self, buffers: list[bytes]) -> tuple[int, int]:
+        """Put a batch behind the others; return its offsets (start, end) in the segment."""
+        start = self.end
+        self.end += sum(map(len, buffers))
+        self._buffers += buffers
+        return start, self.end
+
+    def remove_first(self, path: str, size: int) -> None:
+        """Remove a file before anything is written."""
+        self._remove_first[path] = size
+
+    def remove_last(self, path: str) -> None:
+        """Remove a file after all is durable."""
+        self._remove_last.append(path)
+
+    def set_aside(self, path: str) -> None:
+        """Keep a damaged segment, under a name that is no part of the log, after all is durable."""
+        self._aside.append(path)
+
+    def cut_first(self) -> None:
+        """Cut the segment before the new one to its contents first: both have no room, as they are."""
+        self._cut_first = True
+
+    def grow_to(self, size: int, least: int) -> None:
+        """Prepare the file ahead, with real zeros: a later sync then changes no size and no extent.
+
+        Where the disk has no room for `size`, `least` bytes will do.
+        """
+        assert size >= self.end and size >= least
+        self.size = max(self.size, size)
+        self._least = max(least, self.end, self._held)
+
+    def give_up_reserve(self) -> None:
+        """Remove the reserve before anything is written."""
+        self.remove_first(reserve_path(self._log.directory), self.reserve)
+        self.reserve = self._reserve_to = 0
+
+    def grow_reserve(self, size: int) -> None:
+        """Let the reserve have `size` bytes, or the commit fails."""
+        self._reserve_to = size
+
+    # --- what a worker thread does
+
+    def run(self) -> None:
+        """Write, sync, then remove what is no longer needed; OSError leaves the log as it was."""
+        try:
+            self._write()
+        except OSError as error:
+            self.is_undone = error.errno in NO_SPACE and self._undo()
+            raise
+        file = self.segment.file
+        assert file is not None
+        if self._sync or self.rolled:
+            file.sync()
+        if self.rolled:
+            self._disk.sync_dir(self._log.directory)
+        if self._old is not None and not self._cut_first:
+            with suppress(OSError):  # then it stays as long as it is
+                self._cut(self._old)
+            self._close_old(self._old)
+        self._tidy()
+
+    def _write(self) -> None:
+        """Do all that takes room."""
+        for path in self._remove_first:
+            self._remove(path)
+        if self._remove_first:
+            # A segment whose creation failed says where the one before it ends. Had it come back after a crash,
+            # it would cut off what is written there from now on.
+            self._disk.sync_dir(self._log.directory)
+        if self._reserve_to > self.reserve:
+            self._write_reserve()
+        if self._old is not None:
+            self._open_new(self._old)
+        file = self.segment.file
+        if file is None:  # closed by an attempt at a new segment that failed
+            file = self.segment.file = self._disk.open(self.segment.path)
+        if self.end > self._held:  # what is prepared comes with it
+            self._or_least(file, self._offset, self._buffers, self.end)
+        else:
+            if self.size > self._held:
+                self._or_least(file, self._held, [], self._held)
+            if self._buffers:
+                file.write(self._offset, self._buffers)
+
+    def _or_least(self, file: File, offset: int, buffers: list[bytes], end: int) -> None:
+        """Write, and zeros behind it to where the file is to end; without room for all of them as few as will do."""
+        try:
+            file.write(offset, [*buffers, bytes(self.size - end)])
+        except OSError as error:
+            if error.errno not in NO_SPACE or self._least >= self.size:
+                raise
+            file.truncate(self._held)
+            self.size = self._least
+            if self.size > self._held:
+                file.write(offset, [*buffers, bytes(self.size - end)])
+
+    def _write_reserve(self) -> None:
+        path = reserve_path(self._log.directory)
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            file = self._disk.open(path, create=True)
+        held = self.reserve
+        try:
+            file.write(held, [bytes(self._reserve_to - held)])
+            self.reserve = self._reserve_to
+        except OSError:
+            file.truncate(held)
+            raise
+        finally:
+            file.close()
+
+    def _open_new(self, old: Segment) -> None:
+        if self._cut_first:
+            if old.file is not None:
+                self._cut(old)
+                self._close_old(old)
+        elif not self._sync and old.file is not None:
+            old.file.sync()
+        if self.taken is not None:
+            self._disk.rename(self.taken.path, self.segment.path)
+        self.segment.file = self._disk.open(self.segment.path, create=self.taken is None)
+
+    def _cut(self, old: Segment) -> None:
+        """Give back what was prepared behind the contents of a segment, durably: a crash must not exceed the cap."""
+        file = old.file
+        assert file is not None
+        is_cut = old.size > old.end
+        if is_cut:
+            file.truncate(old.end)
+        self.old_size = old.end
+        if self._fenced:
+            with suppress(OSError):  # nothing is believed of this file any more but what was good before
+                file.sync()
+        elif is_cut or (self._cut_first and not self._sync):
+            file.sync()
+
+    def _close_old(self, old: Segment) -> None:
+        if old.file is not None:
+            old.file.close()
+            old.file = None
+
+    def _undo(self) -> bool:
+        """Leave nothing of the batch where recovery would find it, also after a power cut; return whether that is so.
+
+        The first bytes of a batch decide whether it is one. In a part that was not there before zeros do not do:
+        cut off, they could come back with the next zeros that are prepared there.
+        """
+        file = self.segment.file
+        try:
+            if self.rolled:
+                if file is not None:
+                    file.truncate(self._held)
+                    file.close()
+                    self.segment.file = None
+                if self.taken is None:
+                    self._remove(self.segment.path)
+                elif file is not None:
+                    self._disk.rename(self.segment.path, self.taken.path)
+                self._disk.sync_dir(self._log.directory)
+            elif file is not None:
+                head = min(BATCH_BYTES, self._held - self._offset)
+                if head > 0:
+                    file.write(self._offset, [bytes(head)])
+                file.truncate(self._held)
+                file.sync()
+        except OSError:
+            return False
+        return True
+
+    def _tidy(self) -> None:
+        """Remove what is no part of the log any more."""
+        for path in self._remove_last:
+            try:
+                self._remove(path)
+            except OSError:  # the next commit tries again
+                self.unremoved.add(path)
+        if self.erases and self._remove_last:
+            with suppress(OSError):
+                self._disk.sync_dir(self._log.directory)
+        for path in self._aside:
+            with suppress(OSError):  # it is no part of the log under either name
+                self._disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
+        if self._aside:  # under its old name recovery would take it for a left-over
+            with suppress(OSError):
+                self._disk.sync_dir(self._log.directory)
+
+    def _remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.remove(path)
+
+    def files_touched(self) -> dict[str, int]:
+        """Return the files, with sizes, that may be left where they are if this failed."""
+        files = dict(self._remove_first)
+        if self.rolled and not self.is_undone:
+            files[self.segment.path] = self.size
+            if self.taken is not None:
+                files[self.taken.path] = self.size
+        return files
+
+
+def segment_path(directory: str, number: int) -> str:
+    """Return the path of a segment file."""
+    return f"{directory}/{number:010d}{SEGMENT_SUFFIX}"
+
+
+def reserve_path(directory: str) -> str:
+    """Return the path of the reserve."""
+    return f"{directory}/{RESERVE_NAME}"
