@@ -58,6 +58,8 @@ class Connection:
         """Whether `failure` is a rule of the protocol; else it is what the engine refused."""
         self.on_ending: Callable[[], None] = lambda: None
         self.on_closing: Callable[[], None] = lambda: None
+        self.on_reply_wanted: Callable[[str, QueueName], None] = lambda _destination, _queue: None
+        """A message was sent that wants its answer in this temporary queue of ours."""
         self._changed = changed
         self._last = b""
         self._unconfirmed = 0

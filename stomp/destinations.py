@@ -23,6 +23,7 @@ from enum import Enum
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import PRIVATE_PROJECT, QueueName, event_name, private_name, queue_name
 from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.foreign_names import check_destination
 
 COUNT_SUFFIX = "/count"
 TEMP_PREFIX = "/temp-queue/"
@@ -62,7 +63,11 @@ def parse_destination(text: str, connection: str, single_queue: QueueName | None
     try:
         return _parse(text, connection, single_queue)
     except BadRequest as error:
+        check_destination(text)
         raise ProtocolError(str(error), f"destination:{text}") from None
+    except ProtocolError:
+        check_destination(text)
+        raise
 
 
 def reply_destination(queue: QueueName) -> str:
@@ -76,6 +81,7 @@ def _parse(text: str, connection: str, single_queue: QueueName | None) -> Destin
     if single_queue is not None:
         return Destination(kind, single_queue)
     if text.startswith("/topic/"):
+        check_destination(text)
         return Destination(
             Kind.TOPIC, QueueName(PRIVATE_PROJECT, f"topic.{connection}"), event_name(text[7:]), private=True
         )
@@ -86,7 +92,7 @@ def _parse(text: str, connection: str, single_queue: QueueName | None) -> Destin
     if path in ("/queue", "/q", TEMP_PREFIX[:-1]):
         path, kind = text, Kind.QUEUE
     if path.startswith(TEMP_PREFIX):
-        name = private_name(f"{_TEMP}{connection}.{path[len(TEMP_PREFIX) :]}")
+        name = private_name(f"{_TEMP}{connection}.{queue_name(path[len(TEMP_PREFIX) :]).queue}")
         return Destination(kind, name, private=True)
     return Destination(kind, _queue(text, path), keuss=path.startswith("/q/"))
 

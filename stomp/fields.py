@@ -12,6 +12,9 @@ from curbstone.stomp.errors import ProtocolError
 DURATION_MS_MAX = 10 * 366 * 86_400_000
 """Ten years: what a delay or a time to live may be."""
 
+TTL = ("expiration", "x-message-ttl", "expires")
+"""How long a message lives: in ms (RabbitMQ), the same as an argument of its queue, or until when (ActiveMQ)."""
+
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
@@ -47,6 +50,20 @@ def delay_ms(head: Head, wall_ms: int) -> int | None:
     if when - wall_ms > DURATION_MS_MAX:
         raise ProtocolError(f"x-next-t is more than {DURATION_MS_MAX} ms ahead", head.lines["x-next-t"])
     return max(0, when - wall_ms)
+
+
+def ttl_ms(head: Head, wall_ms: int) -> int | None:
+    """Return how long a message lives; None or 0 for as long as it takes. The first of `TTL` that is there counts."""
+    for name in TTL[:-1]:
+        after = number(head, name, 0, DURATION_MS_MAX)
+        if after is not None:
+            return after
+    when = number(head, "expires", 0, 10**15 - 1)
+    if not when:
+        return None
+    if when - wall_ms > DURATION_MS_MAX:
+        raise ProtocolError(f"expires is more than {DURATION_MS_MAX} ms ahead", head.lines["expires"])
+    return max(1, when - wall_ms)
 
 
 def groups(head: Head, name: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.connection import Connection
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination, reply_destination
 from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.foreign_headers import HEADERS, check_headers
 
 SERVER_HEADERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length"]
@@ -21,11 +22,19 @@ SERVER_HEADERS = frozenset(
 )
 """Headers of a MESSAGE that only the server sets."""
 
-NOT_STORED = SERVER_HEADERS | {"receipt", "transaction", "x-delta-t", "x-next-t", "x-ks-groups", "x-http-charset"}
+DELAY = "AMQ_SCHEDULED_DELAY"
+"""What ActiveMQ calls `x-delta-t`."""
+
+NOT_STORED = (
+    SERVER_HEADERS | {"receipt", "transaction", "x-http-charset"} | {"x-delta-t", "x-next-t", "x-ks-groups", DELAY}
+)
 """Headers of a SEND that do not travel with the message: the server's, orders to it, and the gateway's own mark."""
 
-_ORDERS = frozenset(["x-delta-t", "x-next-t", "x-ks-groups", "expiration"])
-"""Headers of a SEND that the engine acts on."""
+_ORDERS = frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, *fields.TTL]) | HEADERS
+"""Headers of a SEND that the engine acts on, and those that are refused."""
+
+_TIMES = ("x-next-t", "expires")
+"""Those that name a moment: what they mean changes from frame to frame."""
 
 _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 256
@@ -81,15 +90,19 @@ class Publisher:
             target = self._target(destination)
         if headers.keys().isdisjoint(_ORDERS):
             return SendPlan(target, self._block(head), None, headers.get("transaction")), True
+        check_headers(head, target.destination)
         options: dict[str, Any] = {}
-        if delay := fields.delay_ms(head, self._connection.wall_ms):
+        delay = fields.delay_ms(head, self._connection.wall_ms)
+        if delay is None:
+            delay = fields.number(head, DELAY, 0, fields.DURATION_MS_MAX)
+        if delay:
             options["delay_ms"] = delay
-        if ttl := fields.number(head, "expiration", 0, fields.DURATION_MS_MAX):
+        if ttl := fields.ttl_ms(head, self._connection.wall_ms):
             options["ttl_ms"] = ttl
         if groups := fields.groups(head, "x-ks-groups"):
             options["groups"] = groups
         plan = SendPlan(target, self._block(head), options or None, headers.get("transaction"))
-        return plan, "x-next-t" not in headers
+        return plan, headers.keys().isdisjoint(_TIMES)
 
     def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
         """Collect one message. `Session` does the same in its loop."""
@@ -147,6 +160,8 @@ class Publisher:
         if temporary:
             # The answer comes from another connection, which may only send to it.
             named = parse_destination(reply_to, self._connection.name, self._connection.single_queue)
+            if named.private:
+                self._connection.on_reply_wanted(reply_to, named.queue)
             pairs["reply-to"] = reply_destination(named.queue) if named.private else f"/queue/{named.queue}"
         return blocks.encode(pairs.items())
 

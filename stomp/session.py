@@ -62,6 +62,7 @@ class Session:
         self._publisher = Publisher(connection)
         self._subscriptions = Subscriptions(connection)
         connection.on_closing = self._subscriptions.delete_private
+        connection.on_reply_wanted = self._subscriptions.wait_for_reply
         self._settler = Settler(connection, self._subscriptions, self._publisher)
         self._transactions = Transactions(connection, self._settler)
         self._vital = Vital(limits, now_ms)

@@ -7,15 +7,14 @@ from functools import partial
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName, private_name
-from curbstone.stomp import fields, private
+from curbstone.stomp import fields, frames, private
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.connection import Connection
 from curbstone.stomp.counts import CountSubscription
-from curbstone.stomp.destinations import Kind, parse_destination
+from curbstone.stomp.destinations import Destination, Kind, parse_destination
 from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.subscription import ACK_MODES, AUTO, Subscription
-
-_NOT_SUPPORTED = ("browser", "exclusive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,8 @@ class Subscriptions:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._named: dict[str, Subscription | CountSubscription] = {}
+        self._waiting: dict[QueueName, Subscription] = {}
+        """Those that a `reply-to` made."""
         self._next_index = 1
         self.by_index: dict[bytes, Subscription] = {}
         """All that can be settled on, also those unsubscribed meanwhile, oldest first."""
@@ -45,17 +46,19 @@ class Subscriptions:
         key, lines = self._identity(head, text)
         if key in self._named:
             raise ProtocolError(f"subscription [{key[:80]}] already exists", head.lines.get("id", ""))
-        if max(len(self.by_index), len(self._named)) >= connection.limits.subscriptions_max:
-            raise ProtocolError(f"more than {connection.limits.subscriptions_max} subscriptions")
-        wishes = self._wishes(head)
+        self._check_count()
         destination = parse_destination(text, connection.name, connection.single_queue)
+        if not HEADERS.isdisjoint(head.headers):
+            check_headers(head, destination)
+        wishes = self._wishes(head)
         if destination.kind is Kind.REPLY:
             raise ProtocolError(
                 "a reply queue can be sent to; who waits for the reply subscribes to /temp-queue/{name}",
                 head.lines["destination"],
             )
-        index = self._next_index
-        self._next_index += 1
+        if destination.private and destination.kind is Kind.QUEUE:
+            self._end_waiting(destination.queue)
+        index = self._index()
         if destination.kind is Kind.COUNT:
             name = destination.queue
             queue = private.make(connection, name) if destination.private else connection.broker.ensure(name)
@@ -64,6 +67,28 @@ class Subscriptions:
             self._named[key] = self._consume(
                 Subscription(connection, index, key, wishes.mode, destination, lines), wishes
             )
+
+    def wait_for_reply(self, text: str, queue: QueueName) -> None:
+        """Deliver what comes to a temporary queue that a `reply-to` named, unless the client subscribes to it itself.
+
+        As RabbitMQ does: the subscription has the destination for its id, and wants no ACK.
+        """
+        if queue in self._connection.private:
+            return
+        self._check_count()
+        shown = frames.escape(text, self._connection.version)
+        lines = f"subscription:{shown}\ndestination:{shown}\n"
+        destination = Destination(Kind.QUEUE, queue, private=True)
+        subscription = Subscription(self._connection, self._index(), text, AUTO, destination, lines)
+        self._consume(subscription, _Wishes(AUTO, self._connection.limits.window, 1, ""))
+        self._waiting[queue] = subscription
+
+    def _end_waiting(self, queue: QueueName) -> None:
+        """The client subscribes to a temporary queue itself."""
+        waiting = self._waiting.pop(queue, None)
+        if waiting is not None:
+            waiting.active = False
+            self.drop_drained(waiting)
 
     def unsubscribe(self, head: Head) -> None:
         """Carry out an UNSUBSCRIBE. What is unsettled stays with the connection and can still be settled."""
@@ -129,6 +154,15 @@ class Subscriptions:
         for name in list(self._connection.private):
             self._delete_private(name)
 
+    def _check_count(self) -> None:
+        most = self._connection.limits.subscriptions_max
+        if max(len(self.by_index), len(self._named)) >= most:
+            raise ProtocolError(f"more than {most} subscriptions")
+
+    def _index(self) -> int:
+        self._next_index += 1
+        return self._next_index - 1
+
     def _identity(self, head: Head, text: str) -> tuple[str, str]:
         """Return what the subscription is called, and its lines on each MESSAGE, written as the client wrote them."""
         destination = f"destination:{fields.as_written(head, 'destination')}\n"
@@ -142,14 +176,10 @@ class Subscriptions:
         mode = head.headers.get("ack", AUTO)
         if mode not in ACK_MODES:
             raise ProtocolError(f"ack must be one of {', '.join(ACK_MODES)}", head.lines["ack"])
-        if head.headers.get("selector"):
-            raise ProtocolError("selector is not supported", head.lines["selector"])
-        for name in _NOT_SUPPORTED:
-            if fields.flag(head, name):
-                raise ProtocolError(f"{name} is not supported", head.lines[name])
         window = fields.number(head, "x-wsize", 1, 10**15)
         prefetch = fields.number(head, "prefetch-count", 1, 10**15)
-        window = window or prefetch or limits.window
+        activemq = fields.number(head, "activemq.prefetchSize", 1, 10**15)
+        window = window or prefetch or activemq or limits.window
         weight = fields.number(head, "x-parallel", 1, limits.parallel_max) or 1
         groups = fields.groups(head, "x-ks-group")
         if len(groups) > 1:

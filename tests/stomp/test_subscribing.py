@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.stomp.limits import Limits
 from tests.stomp.fake_broker import FakeBroker
 from tests.stomp.harness import CLIENT_SUB, SUB, Client, send
 
@@ -223,3 +224,46 @@ def test_a_temporary_queue_takes_the_reply() -> None:
     assert [str(name) for name in broker.all] == ["default/a"]
     assert server.receipts(send("!", "receipt:late", queue=reply_to)) == ["late"], "nobody waits for it any more"
     assert not server.session.ending
+
+
+def test_a_reply_comes_also_to_who_only_named_a_temporary_queue() -> None:
+    """RabbitMQ's way: the answer was dropped behind a RECEIPT."""
+    broker = FakeBroker()
+    asker, server = Client(broker, name="s1"), Client(broker, name="s2")
+    questions = server.send(SUB) + asker.send(send("1", "reply-to:/temp-queue/r"), send("2", "reply-to:/temp-queue/r"))
+    questions += server.read()
+    for question in questions:
+        server.send(send(f"answer {question.body.decode()}", queue=question.headers["reply-to"]))
+    answers = asker.read()
+    assert [answer.body for answer in answers] == [b"answer 1", b"answer 2"]
+    for answer in answers:
+        assert answer.headers["subscription"] == answer.headers["destination"] == "/temp-queue/r"
+        assert "ack" not in answer.headers
+    asker.send("SUBSCRIBE|id:mine|destination:/temp-queue/r|ack:client")
+    server.send(send("3", queue=questions[0].headers["reply-to"]))
+    (answer,) = asker.read()
+    assert (answer.body, answer.headers["subscription"]) == (b"3", "mine"), "it has the queue to itself"
+    asker.send("DISCONNECT")
+    broker.turn()
+    assert not broker.private_queues()
+
+
+@pytest.mark.parametrize("named", ["/temp-queue/", "/temp-queue/a/b", "/temp-queue/a b"])
+def test_a_temporary_queue_that_can_not_be_is_told(named: str) -> None:
+    assert "queue name" in Client().error(send("?", f"reply-to:{named}")).headers["message"]
+
+
+def test_subscriptions_that_a_reply_to_made_count_as_well() -> None:
+    client = Client(limits=Limits(subscriptions_max=2))
+    client.send(send("?", "reply-to:/temp-queue/1"), send("?", "reply-to:/temp-queue/2"))
+    error = client.error(send("?", "reply-to:/temp-queue/3", "receipt:r"))
+    assert error.headers["message"] == "more than 2 subscriptions" and error.headers["receipt-id"] == "r"
+
+
+@pytest.mark.parametrize("header", ["x-wsize", "prefetch-count", "activemq.prefetchSize"])
+def test_the_window_by_each_of_its_names(header: str) -> None:
+    client = Client()
+    got = client.send(send("1"), send("2"), send("3"), f"{SUB}|{header}:2")
+    assert [frame.body for frame in got] == [b"1", b"2"]
+    for bad in ("0", "-1", "many"):
+        assert header in Client().error(f"{SUB}|{header}:{bad}").headers["message"]

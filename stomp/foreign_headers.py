@@ -1,0 +1,87 @@
+"""Headers with a meaning to other brokers and none here: each is an ERROR that names the nearest thing.
+
+Ignored, it would fail in silence: a message is lost, comes too early, or stays for ever. Where a header says what holds
+anyway (`persistent:true` on a SEND, `durable:true` on a queue, `auto-delete:true` on a topic) it passes. docs/stomp.md
+shows the table, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from curbstone.stomp.codec import Head
+from curbstone.stomp.destinations import Destination, Kind
+from curbstone.stomp.errors import ProtocolError
+
+SUBSCRIBE, SEND, BOTH = ("SUBSCRIBE",), ("SEND",), ("SEND", "SUBSCRIBE")
+QUEUE, TOPIC, ANY = "a queue", "a topic", "any destination"
+
+
+class Gap(NamedTuple):
+    """A header with a meaning elsewhere."""
+
+    name: str
+    value: str
+    """`true` if only that is refused, and `…` for any value."""
+    commands: tuple[str, ...]
+    where: str
+    rule: str
+
+
+_DURABLE = "a topic's subscription goes with its connection; what outlives it is a queue bound to the event"
+_AUTO_DELETE = "a queue stays until it is deleted; one that goes with its connection is /temp-queue/{name}"
+_EXCLUSIVE = "a queue may have several consumers; one of the connection's own is /temp-queue/{name}"
+_FULL = "how much a queue holds is its option cap, set over HTTP"
+_DEAD = "where dead letters go is the queue's option dead_letter, set over HTTP"
+_SCHEDULE = "a message is delivered once; its delay is AMQ_SCHEDULED_DELAY or x-delta-t, in ms"
+
+GAPS = (
+    Gap("durable", "true", SUBSCRIBE, TOPIC, _DURABLE),
+    Gap("persistent", "true", SUBSCRIBE, TOPIC, _DURABLE),
+    Gap("durable-subscription-name", "…", SUBSCRIBE, TOPIC, _DURABLE),
+    Gap("durable-subscriber-name", "…", SUBSCRIBE, TOPIC, _DURABLE),
+    Gap("activemq.subscriptionName", "…", SUBSCRIBE, TOPIC, _DURABLE),
+    Gap("activemq.subcriptionName", "…", SUBSCRIBE, TOPIC, _DURABLE),
+    Gap("x-queue-name", "…", BOTH, ANY, "a queue is named by the destination; a topic's is a queue bound to the event"),
+    Gap("auto-delete", "true", BOTH, QUEUE, _AUTO_DELETE),
+    Gap("x-expires", "…", BOTH, ANY, _AUTO_DELETE),
+    Gap("exclusive", "true", BOTH, QUEUE, _EXCLUSIVE),
+    Gap("activemq.exclusive", "true", SUBSCRIBE, ANY, _EXCLUSIVE),
+    Gap("x-single-active-consumer", "true", BOTH, ANY, _EXCLUSIVE),
+    Gap("x-max-length", "…", BOTH, ANY, _FULL),
+    Gap("x-max-length-bytes", "…", BOTH, ANY, _FULL),
+    Gap("x-overflow", "…", BOTH, ANY, "a full queue refuses; how much it holds is its option cap, set over HTTP"),
+    Gap("x-dead-letter-exchange", "…", BOTH, ANY, _DEAD),
+    Gap("x-dead-letter-routing-key", "…", BOTH, ANY, _DEAD),
+    Gap("x-message-ttl", "…", SUBSCRIBE, ANY, "how long messages live is the queue's option ttl, set over HTTP"),
+    Gap("x-stream-offset", "…", SUBSCRIBE, ANY, "reading by position is for HTTP, see docs/pipeline-api.md"),
+    Gap("selector", "…", SUBSCRIBE, ANY, "selector is not supported; send what is read apart to queues of its own"),
+    Gap("browser", "true", SUBSCRIBE, ANY, "browser is not supported; to look at a queue is for HTTP, GET …/messages"),
+    Gap("no-local", "true", SUBSCRIBE, ANY, "a subscriber of a topic gets what its own connection sends as well"),
+    Gap(
+        "activemq.noLocal", "true", SUBSCRIBE, ANY, "a subscriber of a topic gets what its own connection sends as well"
+    ),
+    Gap(
+        "activemq.retroactive",
+        "true",
+        SUBSCRIBE,
+        ANY,
+        "a topic has no past; what is kept is a queue bound to the event",
+    ),
+    Gap("AMQ_SCHEDULED_PERIOD", "…", SEND, ANY, _SCHEDULE),
+    Gap("AMQ_SCHEDULED_REPEAT", "…", SEND, ANY, _SCHEDULE),
+    Gap("AMQ_SCHEDULED_CRON", "…", SEND, ANY, _SCHEDULE),
+)
+
+HEADERS = frozenset(gap.name for gap in GAPS)
+
+
+def check_headers(head: Head, destination: Destination) -> None:
+    """Raise ProtocolError if the frame asks for what there is not. Call it where `HEADERS` meets the frame's."""
+    place = {Kind.TOPIC: TOPIC, Kind.QUEUE: ANY if destination.private else QUEUE}.get(destination.kind, ANY)
+    for gap in GAPS:
+        value = head.headers.get(gap.name)
+        if value is None or head.command not in gap.commands or gap.where not in (ANY, place):
+            continue
+        if value and (gap.value == "…" or value.lower() == gap.value):
+            raise ProtocolError(f"{gap.name} has no effect here: {gap.rule}", head.lines[gap.name])

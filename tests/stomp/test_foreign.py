@@ -1,0 +1,157 @@
+"""What has a meaning to other brokers and none here: an ERROR that names the nearest thing, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curbstone.stomp.foreign_headers import ANY, GAPS, QUEUE, TOPIC, Gap
+from curbstone.stomp.foreign_names import SHAPES
+from tests.stomp.harness import Client, send
+
+DOCS = (Path(__file__).parent.parent.parent / "docs" / "stomp.md").read_text(encoding="utf-8")
+PLACES = {QUEUE: "/queue/a", TOPIC: "/topic/news", "a temporary queue": "/temp-queue/t"}
+NAMES = {
+    "/queue/a,/queue/b": "one destination at a time",
+    "/topic/a,/topic/b": "one destination at a time",
+    "/topic/a,queue://b": "one destination at a time",
+    "/queue/a?consumer.prefetchSize=5": "are headers",
+    "/topic/a?consumer.prefetchSize=5": "are headers",
+    "/topic/*": "no wildcards",
+    "/topic/#": "no wildcards",
+    "/topic/>": "no wildcards",
+    "/topic/a.*.c": "no wildcards",
+    "/topic/a.#": "no wildcards",
+    "/topic/#.c": "no wildcards",
+    "/topic/a.>": "no wildcards",
+    "/exchange/amq.topic/a.*": "/topic/{event}",
+    "/exchange/x": "/topic/{event}",
+    "/amq/queue/a": "/queue/{queue}",
+    "/temp-topic/a": "/temp-queue/{name}",
+    "/user/queue/a": "framework",
+    "queue://a": "/queue/{queue}",
+    "topic://a": "/topic/{event}",
+    "/queue/a%2Fb": "percent-decoded",
+    "/temp-queue/a%2fb": "percent-decoded",
+    "/queue/a/b/c": "/queue/{project}/{queue}",
+    "/queue/a/b/c/count": "/queue/{project}/{queue}",
+}
+GOOD_NAMES = ["/topic/C#", "/topic/a,b", "/topic/a?b", "/topic/50%25", "/queue/a/b", "/topic/a/b/c", "/queue/a.b.c"]
+
+
+def frame(command: str, destination: str, header: str = "receipt:r") -> str:
+    if command == "SEND":
+        return send("x", header, queue=destination)
+    return f"SUBSCRIBE|id:0|destination:{destination}|{header}"
+
+
+def cases() -> list[tuple[Gap, str, str]]:
+    found = []
+    for gap in GAPS:
+        places = list(PLACES.values()) if gap.where == ANY else [PLACES[gap.where]]
+        found += [(gap, command, place) for command in gap.commands for place in places]
+    return found
+
+
+@pytest.mark.parametrize(("gap", "command", "place"), cases())
+def test_a_header_that_would_fail_in_silence_is_an_error(gap: Gap, command: str, place: str) -> None:
+    client = Client()
+    value = "42" if gap.value == "…" else gap.value.capitalize()
+    error = client.error(frame(command, place, f"{gap.name}:{value}|receipt:r"))
+    assert error.headers["message"] == f"{gap.name} has no effect here: {gap.rule}"
+    assert error.headers["receipt-id"] == "r"
+    assert f"{gap.name}:{value}" in error.body.decode()
+    assert not client.broker.all, "nothing is made or stored"
+
+
+@pytest.mark.parametrize(("gap", "command", "place"), [case for case in cases() if case[0].value == "true"])
+def test_its_opposite_passes(gap: Gap, command: str, place: str) -> None:
+    assert not Client().send(frame(command, place, f"{gap.name}:false"))
+
+
+@pytest.mark.parametrize("gap", [gap for gap in GAPS if gap.where != ANY])
+def test_where_it_says_what_holds_anyway_it_passes(gap: Gap) -> None:
+    for where, place in PLACES.items():
+        if where != gap.where:
+            for command in gap.commands:
+                assert not Client().send(frame(command, place, f"{gap.name}:true"))
+
+
+@pytest.mark.parametrize(
+    "header", ["persistent:true", "priority:4", "durable:true", "selector:x", "x-queue-type:quorum"]
+)
+def test_what_is_harmless_on_a_send_passes(header: str) -> None:
+    assert Client().receipts(send("x", header, "receipt:r")) == ["r"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", ["SEND", "SUBSCRIBE"])
+def test_a_destination_of_another_broker_names_the_nearest_one(name: str, command: str) -> None:
+    client = Client()
+    error = client.error(frame(command, name))
+    assert NAMES[name] in error.headers["message"]
+    assert name in error.body.decode() and not client.broker.all
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES)
+def test_names_that_only_look_like_it_are_taken(name: str) -> None:
+    assert Client().receipts(frame("SUBSCRIBE", name), send("x", "receipt:r", queue=name)) == ["r", "r"]
+
+
+def test_with_a_single_queue_every_name_is_that_queue() -> None:
+    client = Client(single_queue="a")
+    for name in [name for name in NAMES if not name.endswith("/count")]:
+        assert client.receipts(send("x", "receipt:r", queue=name)) == ["r"]
+
+
+def test_every_shape_is_tried() -> None:
+    assert all(any(shape.pattern.match(name) for name in NAMES) for shape in SHAPES)
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_the_docs_show_every_header(gap: Gap) -> None:
+    assert f"| `{gap.name}:{gap.value}` | {', '.join(gap.commands)} | {gap.where} | {gap.rule} |\n" in DOCS
+
+
+def test_the_docs_show_every_destination_and_nothing_else() -> None:
+    tables = DOCS.split("## Coming from another broker")[1]
+    rows = [line for line in tables.splitlines() if line.startswith("|") and "---" not in line]
+    assert len(rows) == len(GAPS) + len(SHAPES) + 2
+    assert all(f"| {shape.shown} | {shape.rule} |" in rows for shape in SHAPES)
+
+
+def test_a_delay_and_a_time_to_live_by_the_names_of_other_brokers() -> None:
+    client = Client()
+    client.send(send("late", "AMQ_SCHEDULED_DELAY:500"), send("soon", "x-delta-t:100", "AMQ_SCHEDULED_DELAY:500"))
+    (queue,) = client.broker.all.values()
+    assert [item.message.delay_ms for item in queue.items[""].values()] == [500, 100]
+    assert not any(b"AMQ" in item.message.headers for item in queue.items[""].values()), "it is done"
+
+
+@pytest.mark.parametrize(
+    ("headers", "ttl_ms"),
+    [(["expiration:70"], 70), (["x-message-ttl:80"], 80), (["expiration:70", "x-message-ttl:80"], 70),
+     (["expires:{now+90}"], 90), (["expires:0"], 0), (["expires:1000"], 1), (["expiration:0", "expires:1000"], 0)],
+)  # fmt: skip
+def test_how_long_a_message_lives(headers: list[str], ttl_ms: int) -> None:
+    client = Client()
+    client.send(send("x", *[header.replace("{now+90}", str(client.broker.now_ms + 90)) for header in headers]))
+    (queue,) = client.broker.all.values()
+    assert [item.message.ttl_ms for item in queue.items[""].values()] == [ttl_ms]
+
+
+def test_a_moment_is_reckoned_anew_for_each_frame() -> None:
+    client = Client()
+    text = send("x", f"expires:{client.broker.now_ms + 1000}")
+    client.send(text)
+    client.broker.now_ms += 400
+    client.send(text)
+    (queue,) = client.broker.all.values()
+    assert [item.message.ttl_ms for item in queue.items[""].values()] == [1000, 600]
+
+
+@pytest.mark.parametrize("header", ["AMQ_SCHEDULED_DELAY", "x-message-ttl", "expires", "expiration"])
+@pytest.mark.parametrize("value", ["-1", "soon", "1e3", "9" * 14, ""])
+def test_garbage_in_them_is_an_error(header: str, value: str) -> None:
+    assert header in Client().error(send("x", f"{header}:{value}")).headers["message"]
