@@ -28,8 +28,9 @@ from curbstone.core.notes.staged_marks import StagedMarks
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.pending import RELEASE_BYTES, Pending
 from curbstone.core.pending.runs import UNNAMED, Run
-from curbstone.core.reading.browse import Peek, Peeked, Redrive, purge
+from curbstone.core.reading.browse import Peek, Peeked, purge
 from curbstone.core.reading.groups import ReadingGroups
+from curbstone.core.reading.redrive import Redrive, Redriven
 from curbstone.core.stats import Stats
 from curbstone.core.writing.cleaner import Cleaner
 from curbstone.core.writing.writer import Writer
@@ -429,9 +430,14 @@ class Queue:
 
         self.writer.when_committed(settled)
 
-    def redrive(self, to: QueueName | None, limit: int, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
-        """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, moved)`."""
-        Redrive(self, to, limit, on_done).go_on()
+    def redrive(
+        self, to: QueueName | None, limit: int, on_done: Callable[[CurbstoneError | None, Redriven], None]
+    ) -> None:
+        """Move up to `limit` dead letters to `to`, or where each came from; raise NoSuchQueue or BadRequest.
+
+        Where it can't go on, the error's `members` say how many have moved; those are gone from here, and no others.
+        """
+        Redrive(self, to, limit, on_done).begin()
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
         """Return deliveries that nobody has seen: no try is counted."""

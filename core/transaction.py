@@ -11,7 +11,7 @@ from curbstone.core.delivery.dead import dead_letter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
 from curbstone.core.events import copy_of, left_out
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
-from curbstone.core.log.publish import Publish, Release, Settle
+from curbstone.core.log.publish import SETTLE_BYTES, Publish, Release, Settle
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import parse_queue_name
 from curbstone.core.pending.pending import RELEASE_BYTES
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
 Undo = Callable[[list[Delivery]], None]
-SETTLE_BYTES = 96
 
 
 class Share:

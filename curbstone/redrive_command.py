@@ -31,3 +31,5 @@ def redrive(
         print_json(answer)
     else:
         print(f"{answer['moved']} messages moved")
+        for why, count in answer["stayed"].items():
+            print(f"{count} stay: {why}")

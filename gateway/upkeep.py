@@ -43,5 +43,5 @@ class Upkeep:
             raise BadRequest("bad to: a queue name, or project/queue")
         target = parse_queue_name(to, queue.name.project) if to else None
         limit = whole_number("limit", fields.get("limit", REDRIVE_MAX), 1, REDRIVE_MAX)
-        _, moved = await answer(lambda done: queue.redrive(target, limit, done))
-        await reply_json(send, {"moved": moved})
+        _, redriven = await answer(lambda done: queue.redrive(target, limit, done))
+        await reply_json(send, {"moved": redriven.moved, "stayed": redriven.stayed, "more": redriven.more})

@@ -143,7 +143,7 @@ def test_purge_and_redrive(run: Run, server: ServerProcess) -> None:
     good(run("send", "a", "x", "y"))
     leased = http.post("/a/messages/lease", json={"count": 2}).json()["messages"]
     http.post("/a/messages/nack", json={"ackIds": [m["ackId"] for m in leased], "reject": True})
-    assert good(run("redrive", "dead", "--json")).json == [{"moved": 2}]
+    assert good(run("redrive", "dead", "--json")).json == [{"moved": 2, "stayed": {}, "more": False}]
     assert counts(server) == (2, 0, 0)
     assert good(run("purge", "a")).out == "2 messages removed\n"
     http.close()

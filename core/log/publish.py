@@ -13,6 +13,10 @@ Published = Callable[[CurbstoneError | None, int, int], None]
 """(error, first seq, count); see `Queue.publish`."""
 
 
+SETTLE_BYTES = 96
+"""The most that is written of a delivery that a transaction ends."""
+
+
 class Settle(NamedTuple):
     """Deliveries that a transaction settles, or gives back to `undo`."""
 

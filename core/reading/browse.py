@@ -1,24 +1,19 @@
-"""Looking at what a queue holds, emptying it, and sending dead letters home."""
+"""Looking at what a queue holds, and emptying it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from curbstone.core import headers
-from curbstone.core.delivery.dead import without_provenance
-from curbstone.core.delivery.waiters import Waiter
-from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason
-from curbstone.core.message import Delivery, Message
-from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.message import Message
 from curbstone.core.pending.group import Group
-from curbstone.core.pending.runs import UNNAMED, Run, ranges_of, seqs_of
+from curbstone.core.pending.runs import Run, ranges_of, seqs_of
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
-REDRIVE_AT_ONCE = 100
 STATES = ("rdy", "wip", "delayed")
 
 
@@ -122,66 +117,3 @@ def purge(queue: Queue) -> int:
         queue.reading.losses.add(name, count, min(end, queue.pending.groups[name].first_pending(end)))
     queue.stats.purged += purged
     return purged
-
-
-class Redrive:
-    """Moves dead letters back where they came from, a few at a time, each few one transaction."""
-
-    def __init__(
-        self, queue: Queue, to: QueueName | None, limit: int, on_done: Callable[[CurbstoneError | None, int], None]
-    ) -> None:
-        self._queue = queue
-        self._to = to
-        self._left = limit
-        self._moved = 0
-        self._on_done = on_done
-        self._passed: list[Delivery] = []
-
-    def go_on(self) -> None:
-        """Take the next few."""
-        if self._left <= 0:
-            self._finish(None)
-            return
-        Waiter.start(self._queue, UNNAMED, min(self._left, REDRIVE_AT_ONCE), 0, self._move)
-
-    def _move(self, deliveries: list[Delivery]) -> None:
-        if not deliveries:
-            self._finish(None)
-            return
-        transaction = self._queue.broker.transaction()
-        moving = []
-        for delivery in deliveries:
-            home = self._to or _home(delivery.message)
-            if home is None or home == self._queue.name:
-                self._passed.append(delivery)  # it never died: it stays, and is not looked at again now
-                continue
-            message = delivery.message
-            target = self._queue.broker.ensure(home)
-            transaction.publish(target, Message(message.body, without_provenance(message.headers)))
-            moving.append(delivery)
-        self._left -= len(deliveries)
-        transaction.settle(self._queue, UNNAMED, moving, Reason.ACK, self._passed.extend)
-
-        def done(error: CurbstoneError | None) -> None:
-            if error is not None:
-                self._finish(error)
-                return
-            self._moved += len(moving)
-            self.go_on()
-
-        transaction.commit(done)
-
-    def _finish(self, error: CurbstoneError | None) -> None:
-        self._queue.put_back(UNNAMED, self._passed)
-        self._queue.host.call_soon(lambda: self._on_done(error, self._moved))
-
-
-def _home(message: Message) -> QueueName | None:
-    """Return the queue a dead letter came from, or None."""
-    for name, value in headers.decode(message.headers):
-        if name == "x-dead-queue":
-            try:
-                return parse_queue_name(value)
-            except BadRequest:
-                return None
-    return None

@@ -74,8 +74,9 @@ export class QueuePage {
     if (!data) return
     const request = { limit: Number(data.get('limit')) }
     if (data.get('to')) request.to = data.get('to')
-    const { moved } = await api.redrive(this.name, request)
-    notice(`${number(moved)} messages went back`)
+    const { moved, stayed } = await api.redrive(this.name, request)
+    const reasons = Object.entries(stayed).map(([why, count]) => `; ${number(count)} stay: ${why}`)
+    notice(`${number(moved)} messages went back${reasons.join('')}`)
     await this.load()
   }
 

@@ -175,10 +175,29 @@ async def test_redrive_brings_dead_letters_home(gateway: Running) -> None:
     assert dead["dead"].items() >= {"queue": "p1/q", "reason": "rejected", "error": "bad", "id": leased["id"]}.items()
     assert (dead["message"], dead["x-msg-x-a"]) == ("body", "1")
 
-    assert (await gateway.http.post("/v2/p1/queues/dead/redrive")).json() == {"moved": 1}
+    redriven = (await gateway.http.post("/v2/p1/queues/dead/redrive")).json()
+    assert redriven == {"moved": 1, "stayed": {}, "more": False}
     reply = await gateway.http.delete(MESSAGES)
     assert (reply.content, reply.headers["x-msg-x-a"]) == (b"body", "1")
     assert not [name for name in reply.headers if name.startswith("x-msg-dead")]
+
+
+async def test_a_redrive_makes_no_queue(gateway: Running) -> None:
+    """It made the one that was asked for, and those that had been deleted."""
+    await gateway.http.put("/v2/p1/queues/dead")
+    await gateway.http.put("/v2/p1/queues/gone", json={"dead_letter": "dead", "max_tries": 1})
+    await gateway.http.post("/v2/p1/queues/gone/messages", content=b"body")
+    [leased] = (await gateway.http.post("/v2/p1/queues/gone/messages/lease")).json()["messages"]
+    await gateway.http.post("/v2/p1/queues/gone/messages/nack", json={"ackIds": [leased["ackId"]]})
+    await gateway.http.delete("/v2/p1/queues/gone")
+
+    missing = await gateway.http.post("/v2/p1/queues/dead/redrive", json={"to": "nowhere"})
+    assert (missing.status_code, missing.json()["detail"]) == (404, "no such queue: p1/nowhere")
+    redriven = (await gateway.http.post("/v2/p1/queues/dead/redrive")).json()
+    assert redriven == {"moved": 0, "stayed": {"no such queue: p1/gone": 1}, "more": False}
+    for name in ("gone", "nowhere"):
+        assert (await gateway.http.get(f"/v2/p1/queues/{name}")).status_code == 404
+    assert (await gateway.http.post("/v2/p1/queues/dead/redrive", json={"to": "dead"})).status_code == 400
 
 
 async def test_a_popped_dead_letter_tells_where_it_comes_from(gateway: Running) -> None:

@@ -285,42 +285,6 @@ def test_a_dead_letter_queue_that_is_full_leaves_the_message_where_it_is() -> No
     assert queue.counts()[:3] == (0, 0, 0) and peer.seqs == [1]
 
 
-def test_redrive_brings_dead_letters_home_without_their_story() -> None:
-    lab = Lab()
-    queues = [lab.queue(name, dead_letter="dead") for name in ("a", "b")]
-    for queue in queues:
-        lab.publish_messages(queue, [Message(queue.name.queue.encode(), b"k:v\n")])
-        Peer(lab, queue).reject(1)
-    dead = lab.broker.get(queue_name("dead"))
-    assert lab.answer(lambda done: dead.redrive(None, 10, done)) == (None, 2)
-    for queue in queues:
-        (found,) = lab.peek(queue)
-        assert (found.message.body, found.message.headers) == (queue.name.queue.encode(), b"k:v\n")
-    assert lab.bodies(dead) == []
-
-
-def test_redrive_moves_no_more_than_asked_to_where_asked_and_in_order() -> None:
-    lab = Lab()
-    dead = lab.queue("dead")
-    lab.publish(dead, *numbered(250))
-    assert lab.answer(lambda done: dead.redrive(queue_name("there"), 220, done)) == (None, 220)
-    assert lab.bodies(lab.broker.get(queue_name("there"))) == numbered(250)[:220]
-    assert lab.bodies(dead) == numbered(250)[220:]
-
-
-def test_what_never_died_stays_when_the_rest_is_sent_home() -> None:
-    lab = Lab()
-    queue, dead = lab.queue(dead_letter="dead"), lab.queue("dead")
-    lab.publish(dead, "never died")
-    lab.publish(queue, "died")
-    Peer(lab, queue).reject(1)
-    lab.publish(dead, "nor did this")
-    assert lab.answer(lambda done: dead.redrive(None, 10, done)) == (None, 1)
-    assert lab.bodies(dead) == [b"never died", b"nor did this"]
-    assert [found.tries for found in lab.peek(dead)] == [0, 0]
-    assert lab.bodies(queue) == [b"died"]
-
-
 def test_a_queue_is_not_its_own_dead_letter_queue() -> None:
     lab = Lab()
     queue = lab.queue()

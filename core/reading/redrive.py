@@ -1,0 +1,182 @@
+"""Sending dead letters home: in pieces that fit, so that each piece has moved or has not."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core import headers
+from curbstone.core.delivery.dead import without_provenance
+from curbstone.core.delivery.waiters import Waiter
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
+from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.log.publish import SETTLE_BYTES
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.pending.pending import RELEASE_BYTES
+from curbstone.core.pending.runs import UNNAMED
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+
+AT_ONCE = 100
+STAYING_MAX = 10_000
+STAYING_BYTES_MAX = 32 * 1024 * 1024
+"""What of letters that stay is held back meanwhile, so that it is not looked at twice."""
+
+_EXTRAS_BYTES = 16
+
+
+class Redriven(NamedTuple):
+    """What became of dead letters."""
+
+    moved: int
+    stayed: dict[str, int]
+    """How many were looked at and stay, by the reason."""
+    more: bool
+    """Whether there may be letters that were not looked at."""
+
+
+class Redrive:
+    """Moves up to `limit` letters to a queue, or each where it came from; `on_done` once.
+
+    Each piece is a transaction over the queue and those that get letters. Where a piece does not fit, half of it is
+    tried, down to one letter; that one then stays.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        to: QueueName | None,
+        limit: int,
+        on_done: Callable[[CurbstoneError | None, Redriven], None],
+    ) -> None:
+        self._queue = queue
+        self._to = to
+        self._left = limit
+        self._on_done = on_done
+        self._moved = 0
+        self._taken: deque[Delivery] = deque()
+        self._most = AT_ONCE
+        """Letters of a piece."""
+        self._staying: list[Delivery] = []
+        self._staying_bytes = 0
+        self._stayed: dict[str, int] = {}
+        self._full: dict[Queue, QueueFull] = {}
+
+    def begin(self) -> None:
+        """Start; raise NoSuchQueue or BadRequest where there is nowhere to move them."""
+        if self._to is not None:
+            if self._to == self._queue.name:
+                raise BadRequest("bad to: the letters are in this very queue")
+            self._queue.broker.get(self._to)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Move the next piece, of what was taken or of the next letters."""
+        queue = self._queue
+        is_over = self._left <= 0 or (self._to is not None and self._full)
+        if queue.is_closed or is_over:
+            self._finish(queue.refusal() if queue.is_closed else None, more=True)
+        elif self._taken:
+            self._move()
+        elif len(self._staying) >= STAYING_MAX or self._staying_bytes >= STAYING_BYTES_MAX:
+            self._finish(None, more=True)
+        else:
+            Waiter.start(queue, UNNAMED, min(self._left, AT_ONCE), 0, self._take)
+
+    def _take(self, deliveries: list[Delivery]) -> None:
+        if not deliveries:
+            self._finish(None, more=False)
+            return
+        self._taken.extend(deliveries)
+        self._go_on()
+
+    def _move(self) -> None:
+        queue = self._queue
+        transaction = queue.broker.transaction()
+        piece: list[Delivery] = []
+        sizes: dict[Queue, int] = {}
+        most = max(min(self._most, queue.log.slack_bytes // SETTLE_BYTES), 1)
+        while self._taken and len(piece) < most:
+            letter = self._taken[0].message
+            target = self._target(letter)
+            if isinstance(target, str):
+                self._stays(self._taken.popleft(), target)
+                continue
+            message = Message(letter.body, without_provenance(letter.headers))
+            size = sizes.get(target, BATCH_BYTES) + entry_bytes(message) + _EXTRAS_BYTES
+            size += RELEASE_BYTES * target.pending.entitled_count(message)
+            if piece and size > target.options.cap // 2:
+                break
+            sizes[target] = size
+            transaction.publish(target, message)
+            piece.append(self._taken.popleft())
+        if not piece:
+            self._go_on()
+            return
+        transaction.settle(queue, UNNAMED, piece, Reason.ACK, self._take_back)
+        targets = list(sizes)
+        transaction.commit(lambda error: self._moved_or_not(piece, targets, error))
+
+    def _target(self, letter: Message) -> Queue | str:
+        """Return where a letter goes, or why it stays."""
+        name = self._to or _home(letter)
+        if name is None or name == self._queue.name:
+            return "no dead letter: it says no other queue that it came from"
+        try:
+            target = self._queue.broker.get(name)
+        except NoSuchQueue as error:
+            return str(error)
+        if target in self._full:
+            return str(self._full[target])
+        if len(letter.body) > target.options.max_message_size:
+            return f"larger than the max_message_size of queue {name}"
+        return target
+
+    def _take_back(self, deliveries: list[Delivery]) -> None:
+        self._taken.extendleft(reversed(deliveries))
+
+    def _moved_or_not(self, piece: list[Delivery], targets: list[Queue], error: CurbstoneError | None) -> None:
+        """A piece is on disk where it belongs, or it is as if it had never been tried."""
+        if error is None:
+            self._moved += len(piece)
+            self._left -= len(piece)
+            self._most = min(2 * self._most, AT_ONCE)
+        elif self._queue.is_closed or not isinstance(error, QueueFull | MessageTooLarge | NoSuchQueue):
+            self._finish(error, more=True)
+            return
+        elif len(piece) > 1:
+            self._most = len(piece) // 2
+        elif isinstance(error, QueueFull):
+            self._full[targets[0]] = error
+        else:
+            self._stays(self._taken.popleft(), str(error))
+        self._go_on()
+
+    def _stays(self, delivery: Delivery, why: str) -> None:
+        self._staying.append(delivery)
+        self._staying_bytes += len(delivery.message.body)
+        self._stayed[why] = self._stayed.get(why, 0) + 1
+
+    def _finish(self, error: CurbstoneError | None, *, more: bool) -> None:
+        """Give back what stays, and answer; where all that was tried found no room, with that."""
+        if error is None and not self._moved and self._full:
+            error = next(iter(self._full.values()))
+        if error is not None:
+            error.members = {**error.members, "moved": self._moved}
+        self._queue.put_back(UNNAMED, [*self._staying, *self._taken])
+        redriven = Redriven(self._moved, self._stayed, more)
+        self._queue.host.call_soon(lambda: self._on_done(error, redriven))
+
+
+def _home(message: Message) -> QueueName | None:
+    """Return the queue a dead letter came from, or None."""
+    for name, value in headers.decode(message.headers):
+        if name == "x-dead-queue":
+            try:
+                return parse_queue_name(value)
+            except BadRequest:
+                return None
+    return None
