@@ -37,7 +37,7 @@ from curbstone.core.queue import Queue
 from curbstone.core.recovery.recovery import holds_something, last_commit_ms
 from curbstone.core.recovery.replay import Replay
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
-from curbstone.core.stats import Commits
+from curbstone.core.stats import Commits, Stats
 from curbstone.core.transaction import Transaction
 from curbstone.core.troubles import Troubles
 from curbstone.core.writing.journal import Journal
@@ -81,6 +81,8 @@ class Broker:
         self.journal = Journal(host, disk)
         self.commits = Commits()
         self.troubles = Troubles()
+        self.past = Stats()
+        """What happened since the start in queues that are no more."""
         self.is_stopping = False
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}
@@ -366,6 +368,8 @@ class Broker:
 
     def _forget(self, queue: Queue) -> None:
         del self._queues[queue.name]
+        if not queue.name.is_private:
+            self.past.add(queue.stats)
         self._bindings.change(queue.name, queue.meta.bindings, ())
 
     # --- events

@@ -15,7 +15,7 @@ COMMIT_MESSAGES_BOUNDS = (0, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5
 
 @dataclass(slots=True)
 class Stats:
-    """What has happened in one queue since the start."""
+    """What has happened in one queue since the start, or in several together."""
 
     published: int = 0
     delivered: int = 0
@@ -29,6 +29,11 @@ class Stats:
     purged: int = 0
     lost: int = 0
     commits: int = 0
+
+    def add(self, other: Stats) -> None:
+        """Add the counts of another queue."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Histogram:

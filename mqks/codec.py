@@ -87,7 +87,7 @@ def parse_request(text: bytes) -> Request:
     """Return the request in a line; raise RequestError. The id alone: see `request_id_of`."""
     words = text.rstrip(b" \r").split(b" ", 2)
     if len(words) < 3 or not words[0]:
-        raise RequestError("a request is {request_id} {action} {data}", text)
+        raise RequestError("a request is {request_id} {action} {data}")
     request_id, action, rest = words
     confirm = rest.startswith(_CONFIRM)
     return Request(request_id, action, rest[len(_CONFIRM) :] if confirm else rest, confirm)

@@ -23,6 +23,9 @@ class Owner(Protocol):
     def write(self, data: bytes) -> None:
         """Send these bytes."""
 
+    def update(self, consumer: QueueConsumer, line: bytes) -> None:
+        """Tell what the queue is bound to now; takes the place of an earlier such line that was not sent."""
+
     def end_consumer(self, consumer: QueueConsumer) -> None:
         """End a consumer of this connection."""
 

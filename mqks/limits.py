@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 REQUEST_BYTES_MAX = 64 * 1024
-"""The most a request may have beside the data of a publish: ids, action, events, options."""
+"""The most a request may have beside the data of a publish or ping: ids, action, events, options."""
+
+WORK_US_MAX = 10_000
+"""About how long the requests of one connection are carried out before all others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,8 @@ class Limits:
 
     body_bytes_max: int = 1024 * 1024
     """Data of one publish: the server's --max-message-size."""
+    first_line_ms: int = 30_000
+    """From the connection to its first complete line."""
     id_bytes_max: int = 1000
     """A request id, which is also the id of a message or a consumer."""
     junk_bytes_max: int = 64 * 1024 * 1024

@@ -1,9 +1,10 @@
 """What all MQKS connections of a server share: their consumers, and which queues go when unused.
 
-Consumers are known by the id their client chose. Two connections may have chosen the same: then each means
-its own, and whoever has none means the latest. `--delete-queue-when-unused` is a wish about a queue, set
-anew by each consume and kept with the queue. When the server ends, so do all consumers, which is no reason
-for queues to go; after its start they have `RETURN_MS` to come back.
+A consumer belongs to its connection: the id that its client chose means nothing on another one.
+`--delete-queue-when-unused` is a wish about a queue, set anew by each consume and kept with the queue. It is
+granted for queues that were made with it; one that was made to stay can't be made to go by whoever consumes
+from it. When the server ends, so do all consumers, which is no reason for queues to go; after its start they
+have `RETURN_MS` to come back.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 RETURN_MS = 60_000
 """A queue that is to go when unused stays at least so long after a start, for its consumers to connect again."""
+
+MAY_GO_MIN = 1000
+"""So many queues may be deleted by others before they are forgotten here."""
 
 USED_POLL_MS = 1000
 """How often to look whether a queue that consumers of other protocols still use is unused at last."""
@@ -47,9 +51,10 @@ class Registry:
         self.sessions: set[object] = set()
         self._is_open = True
         self._call_later = call_later
-        self._by_id: dict[bytes, list[QueueConsumer]] = {}
         self._by_queue: dict[QueueName, dict[QueueConsumer, None]] = {}
         self._timers: dict[QueueName, Timer] = {}
+        self._may_go: dict[str, bool] = {}
+        """The uids of queues that were to go when unused (True), or were made here and not consumed from (False)."""
         self._settling: dict[QueueName, int] = {}
 
     def open(self) -> None:
@@ -68,23 +73,12 @@ class Registry:
 
     def add(self, consumer: QueueConsumer) -> None:
         """Make a consumer known; its queue is used now."""
-        self._by_id.setdefault(consumer.id, []).append(consumer)
         self._by_queue.setdefault(consumer.queue_name, {})[consumer] = None
         self._stop_timer(consumer.queue_name)
 
     def remove(self, consumer: QueueConsumer) -> None:
         """Forget a consumer; where it was the last of its queue, that may go."""
-        namesakes = self._by_id.get(consumer.id, [])
-        if consumer in namesakes:
-            namesakes.remove(consumer)
-            if not namesakes:
-                del self._by_id[consumer.id]
         self._leave_queue(consumer)
-
-    def latest(self, consumer_id: bytes) -> QueueConsumer | None:
-        """Return the latest consumer of that id."""
-        namesakes = self._by_id.get(consumer_id)
-        return namesakes[-1] if namesakes else None
 
     def consumers_of(self, name: QueueName) -> list[QueueConsumer]:
         """Return the consumers of a queue."""
@@ -107,9 +101,26 @@ class Registry:
         text = f"--update {name.queue}{words}{unused.text if unused else ''}"
         for consumer in self.consumers_of(name):
             if consumer is not but:
-                consumer.owner.write(codec.ok(consumer.id, (text + consumer.options).encode()))
+                consumer.owner.update(consumer, codec.ok(consumer.id, (text + consumer.options).encode()))
 
     # --- queues that go when unused
+
+    def made(self, name: QueueName, was_to_go: bool) -> None:
+        """A request made this queue, with that wish or without it: its next consumer may have it."""
+        if len(self._may_go) > MAY_GO_MIN + 2 * len(self.broker.queues()):
+            uids = {queue.uid for queue in self.broker.queues()}
+            self._may_go = {uid: wish for uid, wish in self._may_go.items() if uid in uids}
+        self._may_go[self._uid(name)] = was_to_go
+
+    def may_go(self, name: QueueName) -> bool:
+        """Return whether a consumer may wish that this queue goes when unused."""
+        uid = self._uid(name)
+        return not uid or uid in self._may_go or self.unused(name) is not None
+
+    def stays(self, name: QueueName) -> None:
+        """The queue is consumed from by someone who expects that it stays."""
+        if not self._may_go.get(self._uid(name), True):
+            del self._may_go[self._uid(name)]
 
     def unused(self, name: QueueName) -> Unused | None:
         """Return after how long a queue goes that has no consumer; None where it stays, or is no more."""
@@ -133,7 +144,7 @@ class Registry:
         name = consumer.queue_name
         self.forget(name)
         self._leave_queue(consumer)
-        consumer.owner.write(codec.ok(consumer.id, f"--update {name.queue}".encode()))
+        consumer.owner.update(consumer, codec.ok(consumer.id, f"--update {name.queue}".encode()))
 
     def settling(self, name: QueueName) -> None:
         """Something is being settled in a queue: it must not go before that is confirmed."""

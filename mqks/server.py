@@ -53,7 +53,12 @@ class _Client(Connection[Session]):
 
     def open(self) -> Session:
         """See `Connection.open`."""
-        return Session(self._server.registry, self._server.limits, self.changed, self._report)
+        host = self._host
+        session = Session(
+            self._server.registry, self._server.limits, self.changed, self._report, host.call_soon, host.now_ms()
+        )
+        self._timer = host.call_later(session.tick_ms, self._tick)
+        return session
 
     def receive(self, data: bytes) -> None:
         """See `Connection.receive`."""

@@ -4,24 +4,25 @@ The owner of the socket calls `receive` with what it read, sends what `take_outp
 `changed` was called, and closes the socket once `closing` is true and everything is sent. It calls `tick`
 when that is due, as long as a line is unfinished.
 
-Requests are carried out in their order. Those that change something on disk are answered after the commit,
-the others at once. Only a request with `--confirm` gets its `ok`; an `error` is always told.
+Requests are carried out in their order; those that cost more than their bytes let others have their turn
+between them. Those that change something on disk are answered after the commit, the others at once. Only a
+request with `--confirm` gets its `ok`; an `error` is always told.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
-from curbstone.core.names import event_name
 from curbstone.mqks import codec, statistics, wishes
 from curbstone.mqks.codec import Line, LineReader, Request
 from curbstone.mqks.consumer import QueueConsumer
-from curbstone.mqks.errors import RequestError, detail
-from curbstone.mqks.limits import Limits
+from curbstone.mqks.errors import RequestError
+from curbstone.mqks.limits import REQUEST_BYTES_MAX, WORK_US_MAX, Limits
 from curbstone.mqks.registry import Registry
 from curbstone.mqks.wishes import ALL, Consume
 from curbstone.net.progress import Progress
@@ -29,10 +30,13 @@ from curbstone.net.progress import Progress
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
     from curbstone.core.consumer import Consumer, Done
+    from curbstone.core.names import QueueName
 
 _TLS = b"\x16\x03"
 _HTTP = re.compile(rb"[A-Z]{3,20} (/|\*|https?://)\S* HTTP/1\.[01]\r?")
+_WITH_DATA = (b"publish", b"ping")
 Report = Callable[[str, bool], bytes]
+Later = Callable[[Callable[[], None]], object]
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -42,22 +46,32 @@ class Session:
     open ──end_input, shut_down, a fatal error──▶ ending ──commits under way are done──▶ closing
 
     `report(text, is_mistake)` puts the detail of an error into the log and returns the id it has there; see
-    `Reports.report`.
+    `Reports.report`. `later(fn)` calls `fn` in a later turn of the loop.
     """
 
-    def __init__(self, registry: Registry, limits: Limits, changed: Callable[[], None], report: Report) -> None:
+    def __init__(
+        self, registry: Registry, limits: Limits, changed: Callable[[], None], report: Report, later: Later, now_ms: int
+    ) -> None:
         self._registry = registry
         self._broker: Broker = registry.broker
         self._traffic = registry.traffic
         self._limits = limits
         self._changed = changed
         self._report = report
+        self._later = later
+        self._started_ms = now_ms
         self._reader = LineReader(limits.line_bytes_max)
         self._line = Progress(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
         self._consumers: dict[bytes, QueueConsumer] = {}
         self._held = False
+        self._updates: dict[QueueConsumer, bytes] = {}
         self._is_first = True
+        self._waiting: deque[Line] = deque()
+        """Lines that came, and whose turn is to come."""
+        self._is_due = False
+        self._is_input_over = False
+        self._work_us = 0
         self._errors = 0
         self._unconfirmed = 0
         self._unconfirmed_bytes = 0
@@ -93,23 +107,32 @@ class Session:
         if self._is_first and data.startswith(_TLS):
             self._finish()
         lines = self._reader.feed(data) if not self.ending else []
-        for line in lines:
-            self._carry_out(line)
-            if self.ending:
-                return
+        if self._waiting:
+            self._waiting.extend(lines)
+        else:
+            self._carry_out_all(lines)
+        if self.ending:
+            return
         self._line.unfinished(self._reader.unfinished_bytes, bool(lines), now_ms)
         if self._reader.overlong_bytes > self._limits.junk_bytes_max:
             self._refuse(codec.NO_ID, RequestError("a line without an end", fatal=True))
 
     @property
     def tick_ms(self) -> int:
-        """In how many ms to call `tick`; 0 while no line is unfinished."""
-        return self._line.tick_ms if self._line.is_begun and not self.ending else 0
+        """In how many ms to call `tick`; 0 while no line is expected."""
+        if self.ending:
+            return 0
+        return self._line.tick_ms if self._line.is_begun or self._is_first else 0
 
     def tick(self, now_ms: int) -> None:
         """End the connection if its line should be whole by now."""
-        if not self.ending and self._line.is_late(now_ms):
+        if self.ending:
+            return
+        if self._line.is_late(now_ms):
             rule = f"no complete line within {self._limits.line_ms} ms"
+            self._refuse(codec.NO_ID, RequestError(rule, fatal=True))
+        elif self._is_first and now_ms - self._started_ms >= self._limits.first_line_ms:
+            rule = f"no first line within {self._limits.first_line_ms} ms"
             self._refuse(codec.NO_ID, RequestError(rule, fatal=True))
 
     def reading(self, on: bool, now_ms: int) -> None:
@@ -125,12 +148,18 @@ class Session:
     def resume(self) -> None:
         """Go on after `hold`."""
         self._held = False
+        if self._updates:
+            self.write(b"".join(self._updates.values()))
+            self._updates.clear()
         for consumer in self._consumers.values():
             consumer.engine.resume()
+        self._go_on_later()
 
     def end_input(self) -> None:
         """The client sends no more: end once its answers are sent."""
-        self._finish()
+        self._is_input_over = True
+        if not self._waiting:
+            self._finish()
 
     def shut_down(self) -> None:
         """The server stops; commits under way are waited for."""
@@ -143,7 +172,39 @@ class Session:
         self._output = []
         self._registry.sessions.discard(self)
 
-    # --- one line
+    # --- lines
+
+    def _carry_out_all(self, lines: Sequence[Line]) -> None:
+        """Carry out lines in order, and leave what follows costly ones for the next turn."""
+        self._work_us = 0
+        for done, line in enumerate(lines, 1):
+            self._carry_out(line)
+            if self.ending:
+                return
+            if self._work_us > WORK_US_MAX and done < len(lines):
+                self._waiting.extend(lines[done:])
+                self.congested = True
+                self._go_on_later()
+                return
+
+    def _go_on_later(self) -> None:
+        if self._waiting and not self._is_due and not self._held:
+            self._is_due = True
+            self._later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_due = False
+        if self.ending or self._held:
+            return
+        lines = list(self._waiting)
+        self._waiting.clear()
+        self._carry_out_all(lines)
+        if self._waiting or self.ending:
+            return
+        if self._is_input_over:
+            self._finish()
+        else:
+            self._look_at_room()
 
     def _carry_out(self, line: Line) -> None:
         text = line.text
@@ -156,15 +217,17 @@ class Session:
                 return
         try:
             if not line.is_whole:
-                raise RequestError("the line is too long", text)
+                raise RequestError("the line is too long")
             if b"\t" in text:
-                raise RequestError("a request holds no tab", text, fatal=True)
+                raise RequestError("a request holds no tab", fatal=True)
             request = codec.parse_request(text)
             if len(request.request_id) > self._limits.id_bytes_max:
-                raise RequestError(f"an id has at most {self._limits.id_bytes_max} bytes", text)
+                raise RequestError(f"an id has at most {self._limits.id_bytes_max} bytes")
             action = self._actions.get(request.action)
             if action is None:
-                raise RequestError("unknown action", request.action)
+                raise RequestError("unknown action")
+            if len(text) > REQUEST_BYTES_MAX and request.action not in _WITH_DATA:
+                raise RequestError(f"a request but publish and ping has at most {REQUEST_BYTES_MAX} bytes")
             action(request)
         except (RequestError, CurbstoneError) as error:
             self._refuse(codec.request_id_of(text, self._limits.id_bytes_max), error)
@@ -174,9 +237,8 @@ class Session:
     def _refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
         """Answer with an error, whose detail is in the log."""
         mistake = error if isinstance(error, RequestError) else None
-        text = detail(error, mistake.shown if mistake else b"")
         self._errors += 1
-        self.write(codec.error(request_id, self._report(text, mistake is not None)))
+        self.write(codec.error(request_id, self._report(str(error) or type(error).__name__, mistake is not None)))
         if self._errors >= self._limits.errors_max or (mistake is not None and mistake.fatal):
             self._finish()
 
@@ -188,15 +250,22 @@ class Session:
         if len(self._output) == 1:
             self._changed()
 
+    def update(self, consumer: QueueConsumer, line: bytes) -> None:
+        """Send a consumer's --update; while the socket is full only the latest is kept, which says all."""
+        if self._held:
+            self._updates[consumer] = line
+        else:
+            self.write(line)
+
     # --- actions
 
     def _publish(self, request: Request) -> None:
         word, _, data = request.rest.partition(b" ")
         if not word or not data:
-            raise RequestError("publish takes {event} {data}", request.rest)
+            raise RequestError("publish takes {event} {data}")
         if len(data) > self._limits.body_bytes_max:
             raise RequestError(f"the data is larger than {self._limits.body_bytes_max} bytes")
-        event = event_name(wishes.text_of(word))
+        event = wishes.event_of(wishes.text_of(word))
         message = Message(data, codec.block_of(wishes.text_of(request.request_id), event))
         self._traffic.published += 1
 
@@ -214,6 +283,7 @@ class Session:
 
     def _eval(self, request: Request) -> None:
         text = statistics.answer(wishes.text_of(request.rest).strip(), self._registry)
+        self._work_us += 50 + 2 * len(self._broker.queues())
         self.write(codec.ok(request.request_id, text.encode()))
 
     def _consume(self, request: Request) -> None:
@@ -225,8 +295,15 @@ class Session:
         events = wish.binding.apply(before)
         unused = self._registry.unused(wish.queue)
         seconds = wish.unused.seconds if wish.unused else None
+        if wish.unused and not self._registry.may_go(wish.queue):
+            raise RequestError(f"queue {wish.queue} was made to stay; it can't be consumed with the wish that it goes")
         # Bound before anything else changes: that can be refused.
         self._start(request, lambda done: self._broker.occupy(wish.queue, events, seconds, done))
+        self._work(wish.queue, events)
+        if wish.unused or unused:
+            self._registry.made(wish.queue, was_to_go=True)
+        else:
+            self._registry.stays(wish.queue)
         consumer = self._new_consumer(request.request_id, wish)
         changed = unused != wish.unused or events != before
         if earlier is not None:
@@ -254,6 +331,17 @@ class Session:
             engine.hold()
         return consumer
 
+    def _has(self, name: QueueName) -> bool:
+        try:
+            self._broker.get(name)
+        except NoSuchQueue:
+            return False
+        return True
+
+    def _work(self, name: QueueName, events: frozenset[str]) -> None:
+        """Count what a change of bindings costs: they are written whole, and told to all consumers."""
+        self._work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
+
     def _bindings(self, wish: Consume | wishes.Rebind) -> frozenset[str]:
         try:
             return self._broker.bindings(wish.queue)
@@ -264,7 +352,11 @@ class Session:
         wish = wishes.parse_rebind(request.rest)
         before = self._bindings(wish)
         events = wish.binding.apply(before)
+        is_new = not self._has(wish.queue)
         self._start(request, lambda done: self._broker.rebind(wish.queue, events, done))
+        self._work(wish.queue, before | events)
+        if is_new:
+            self._registry.made(wish.queue, was_to_go=False)
         if events != before:
             self._registry.notify(wish.queue, events)
 
@@ -319,16 +411,17 @@ class Session:
     # --- consumers
 
     def _consumer(self, consumer_id: bytes) -> QueueConsumer:
-        """Return the own consumer of that id, or else any; raise RequestError."""
-        consumer = self._consumers.get(consumer_id) or self._registry.latest(consumer_id)
+        """Return the consumer of that id on this connection; raise RequestError."""
+        consumer = self._consumers.get(consumer_id)
         if consumer is None:
-            raise RequestError("unknown consumer", consumer_id)
+            raise RequestError("unknown consumer")
         return consumer
 
     def end_consumer(self, consumer: QueueConsumer) -> None:
         """End a consumer of this connection: what is unsettled goes back to its queue."""
         if self._consumers.get(consumer.id) is consumer:
             del self._consumers[consumer.id]
+        self._updates.pop(consumer, None)
         consumer.engine.close()
         self._registry.remove(consumer)
 
@@ -363,21 +456,28 @@ class Session:
     def _finished(self, size: int) -> None:
         self._unconfirmed -= 1
         self._unconfirmed_bytes -= size
+        self._look_at_room()
+        if self.ending and not self._unconfirmed:
+            self._close()
+
+    def _look_at_room(self) -> None:
+        """Read on where enough of what came is done."""
         limits = self._limits
-        if self.congested and (
-            self._unconfirmed * 2 <= limits.unconfirmed_max
+        if (
+            self.congested
+            and not self._waiting
+            and self._unconfirmed * 2 <= limits.unconfirmed_max
             and self._unconfirmed_bytes * 2 <= limits.unconfirmed_bytes_max
         ):
             self.congested = False
             self._changed()
-        if self.ending and not self._unconfirmed:
-            self._close()
 
     def _finish(self) -> None:
         """Read and deliver nothing more; end as soon as nothing is unconfirmed."""
         if self.ending:
             return
         self.ending = True
+        self._waiting.clear()
         for consumer in list(self._consumers.values()):
             self.end_consumer(consumer)
         if not self._unconfirmed:

@@ -1,7 +1,8 @@
 """`_eval`: the statistics that the clients of MQKS ask for, by the very expressions they ask with.
 
 In MQKS this evaluated any Python on the server. Here an expression is a key of a table; nothing is executed.
-A list of such expressions in brackets, and `--worker=0` before them, are understood too.
+A list of such expressions in brackets, and `--worker=0` before them, are understood too. Each figure is counted once
+for a request, however often it is asked for.
 """
 
 from __future__ import annotations
@@ -19,26 +20,37 @@ if TYPE_CHECKING:
 _WORKER = re.compile(r"--worker=([0-9]{1,6}) +")
 _SPACES = re.compile(r"\s+")
 
+PARTS_MAX = 100
+"""The most expressions in one list."""
+CODE_BYTES_MAX = 16 * 1024
+
 Figure = Callable[["Registry"], int]
 
 
 def answer(code: str, registry: Registry) -> str:
     """Return what the expression amounts to; raise RequestError for any that is not in the table."""
+    if len(code) > CODE_BYTES_MAX:
+        raise RequestError(f"_eval takes at most {CODE_BYTES_MAX} bytes")
     worker = _WORKER.match(code)
     if worker is not None:
         if int(worker[1]):
-            raise RequestError("there is one worker, 0", code.encode())
+            raise RequestError("there is one worker, 0")
         code = code[worker.end() :]
     code = _SPACES.sub("", code).replace(".itervalues()", ".values()")
     if code.startswith("[") and code.endswith("]") and code not in _FIGURES:
-        return f"[{', '.join([str(_figure(part)(registry)) for part in _parts(code[1:-1])])}]"
+        parts = _parts(code[1:-1])
+        if len(parts) > PARTS_MAX:
+            raise RequestError(f"_eval takes at most {PARTS_MAX} expressions")
+        figures = {part: _figure(part) for part in parts}
+        values = {part: str(figure(registry)) for part, figure in figures.items()}
+        return f"[{', '.join([values[part] for part in parts])}]"
     return str(_figure(code)(registry))
 
 
 def _figure(expression: str) -> Figure:
     figure = _FIGURES.get(expression)
     if figure is None:
-        raise RequestError("_eval answers a few statistics only", expression.encode())
+        raise RequestError("_eval answers a few statistics only")
     return figure
 
 
@@ -67,6 +79,14 @@ def _queues_bound(registry: Registry) -> int:
     return sum([bool(registry.broker.bindings(queue.name)) for queue in _queues(registry)])
 
 
+def _queued(registry: Registry) -> int:
+    return registry.broker.past.published + sum([queue.stats.published for queue in _queues(registry)])
+
+
+def _consumed(registry: Registry) -> int:
+    return registry.broker.past.delivered + sum([queue.stats.delivered for queue in _queues(registry)])
+
+
 def _in_queues(registry: Registry) -> int:
     return sum([counts.rdy + counts.delayed for counts in [queue.counts() for queue in _queues(registry)]])
 
@@ -83,8 +103,8 @@ def _clients_of_consumers(registry: Registry) -> int:
 _FIGURES: dict[str, Figure] = {
     "WORKERS": lambda _: 1,
     "state.published": lambda registry: registry.traffic.published,
-    "state.queued": lambda registry: sum([queue.stats.published for queue in _queues(registry)]),
-    "state.consumed": lambda registry: sum([queue.stats.delivered for queue in _queues(registry)]),
+    "state.queued": _queued,
+    "state.consumed": _consumed,
     "len(state.queues)": lambda registry: len(_queues(registry)),
     "len([uforuinstate.queues_used.values()ifu.is_set()])": lambda registry: registry.queues_used,
     "len(state.queues_to_delete_when_unused)": lambda registry: registry.unused_count,

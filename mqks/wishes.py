@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, event_name, queue_name
 from curbstone.mqks.errors import RequestError
-from curbstone.mqks.masks import matches
+from curbstone.mqks.masks import Masks
 
 UNUSED_S_MAX = 10 * 365 * 86400
 ALL = b"--all"
@@ -42,10 +43,11 @@ class Binding:
     add: frozenset[str] = frozenset()
 
     def apply(self, events: frozenset[str]) -> frozenset[str]:
-        """Return the events bound afterwards."""
+        """Return the events bound afterwards; raise RequestError where that would take too long."""
         kept = (events if self.replace is None else self.replace) - self.remove
         if self.masks:
-            kept = frozenset(event for event in kept if not any(matches(mask, event) for mask in self.masks))
+            masks = Masks(self.masks)
+            kept = frozenset([event for event in kept if not masks.take(event)])
         return kept | self.add
 
 
@@ -73,18 +75,29 @@ def text_of(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise RequestError("ids, names and options must be UTF-8", data) from None
+        raise RequestError("ids, names and options must be UTF-8") from None
 
 
 def queue_of(word: str) -> QueueName:
-    """Return the queue a word names; raise RequestError or BadRequest."""
+    """Return the queue a word names; raise RequestError."""
     if word.startswith("--"):
-        raise RequestError(f"unknown option {word[:80]!r}, or no queue before it")
-    return queue_name(word)
+        raise RequestError("an option that is not known, or no queue before it")
+    try:
+        return queue_name(word)
+    except BadRequest:
+        raise RequestError("a queue name has 1 to 200 of A-Z a-z 0-9 . _ : - and is not '.' or '..'") from None
+
+
+def event_of(word: str) -> str:
+    """Return the event a word names; raise RequestError."""
+    try:
+        return event_name(word)
+    except BadRequest:
+        raise RequestError("an event name has 1 to 200 characters, no control characters") from None
 
 
 def parse_consume(rest: bytes, window_max: int) -> Consume:
-    """Return what the words behind `consume` say; raise RequestError or BadRequest."""
+    """Return what the words behind `consume` say; raise RequestError."""
     words = text_of(rest).split()
     sections: dict[str, list[str]] = {_REPLACE: []}
     section = _REPLACE
@@ -94,7 +107,7 @@ def parse_consume(rest: bytes, window_max: int) -> Consume:
     for word in words[1:]:
         name, equals, value = word.partition("=")
         if not word.startswith("--"):
-            sections[section].append(event_name(word))
+            sections[section].append(event_of(word))
         elif word == _ADD:
             section = _ADD
             sections.setdefault(_ADD, [])
@@ -107,25 +120,25 @@ def parse_consume(rest: bytes, window_max: int) -> Consume:
         elif name == _WINDOW and equals:
             window = _window(value, window_max)
         else:
-            raise RequestError(f"unknown option {word[:80]!r} of consume")
+            raise RequestError("an option that consume does not know")
     return Consume(_queue_in(words), _binding(sections), unused, manual_ack, window)
 
 
 def parse_rebind(rest: bytes) -> Rebind:
-    """Return what the words behind `rebind` say; raise RequestError or BadRequest."""
+    """Return what the words behind `rebind` say; raise RequestError."""
     words = text_of(rest).split()
     sections: dict[str, list[str]] = {_REPLACE: []}
     section = _REPLACE
     for word in words[1:]:
         if not word.startswith("--"):
-            sections[section].append(event_name(word))
+            sections[section].append(event_of(word))
         elif word in (_ADD, _REMOVE, _REMOVE_MASK):
             section = word
             sections.setdefault(section, [])
         else:
-            raise RequestError(f"unknown option {word[:80]!r} of rebind")
+            raise RequestError("an option that rebind does not know")
     if not any(sections.values()):
-        raise RequestError("rebind names no event", rest)
+        raise RequestError("rebind names no event")
     return Rebind(_queue_in(words), _binding(sections))
 
 
@@ -133,7 +146,7 @@ def parse_settle(rest: bytes) -> tuple[bytes, bytes]:
     """Return the consumer and the message (or `ALL`) behind `ack` and `reject`; raise RequestError."""
     words = rest.split()
     if len(words) != 2:
-        raise RequestError("it takes {consumer_id} {msg_id} or {consumer_id} --all", rest)
+        raise RequestError("it takes {consumer_id} {msg_id} or {consumer_id} --all")
     return words[0], words[1]
 
 
@@ -141,7 +154,7 @@ def only_word(rest: bytes, what: str) -> bytes:
     """Return the one word behind an action; raise RequestError."""
     words = rest.split()
     if len(words) != 1:
-        raise RequestError(f"it takes one {what}", rest)
+        raise RequestError(f"it takes one {what}")
     return words[0]
 
 
@@ -167,12 +180,12 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= UNUSED_S_MAX:
-        raise RequestError(f"bad {_UNUSED} {text[:80]!r}: a number of seconds from 0 to {UNUSED_S_MAX}")
+        raise RequestError(f"{_UNUSED} is a number of seconds from 0 to {UNUSED_S_MAX}")
     return seconds
 
 
 def _window(text: str, most: int) -> int:
     window = int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else 0
     if not window:
-        raise RequestError(f"bad {_WINDOW} {text[:80]!r}: a whole number from 1")
+        raise RequestError(f"{_WINDOW} is a whole number from 1")
     return min(window, most)

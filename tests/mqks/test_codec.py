@@ -12,7 +12,7 @@ from curbstone.core.errors import BadRequest
 from curbstone.mqks import codec, wishes
 from curbstone.mqks.codec import LineReader
 from curbstone.mqks.errors import RequestError
-from curbstone.mqks.masks import matches
+from curbstone.mqks.masks import TRIES_MAX, Masks
 
 
 @given(st.lists(st.binary(max_size=30).filter(lambda line: b"\n" not in line), max_size=8), st.data())
@@ -108,12 +108,26 @@ def test_names_from_another_protocol_can_not_break_the_line(value: str) -> None:
     ],
 )
 def test_masks(mask: str, event: str, taken: bool) -> None:
-    assert matches(mask, event) is taken
+    assert Masks([mask]).take(event) is taken
+    assert Masks(["x.y", "*.*.*.*.*.*", mask, "*x*.*y"]).take(event) is taken
 
 
 def test_a_mask_of_many_stars_is_no_burden() -> None:
     """As a regular expression this takes longer than the universe has."""
-    assert not matches("a." + "a*" * 50 + "b", "a." + "a" * 10_000)
+    assert not Masks(["a." + "a*" * 50 + "b"]).take("a." + "a" * 10_000)
+
+
+def test_many_masks_are_looked_up_together() -> None:
+    masks = Masks([f"*.e{n}.{tail}" for n in range(1000) for tail in ("*", "x", "x*")])
+    assert [masks.take(f"a.e{n}.x") for n in (0, 999, 1000)] == [True, True, False]
+    assert masks.tries < 20
+
+
+def test_what_would_take_too_long_is_refused() -> None:
+    masks = Masks([f"a{n}*.b" for n in range(1000)])
+    with pytest.raises(RequestError, match="too many masks"):
+        for n in range(TRIES_MAX // 1000 + 2):
+            masks.take(f"e{n}.b")
 
 
 def test_the_parts_of_a_rebind_have_an_order_of_their_own() -> None:

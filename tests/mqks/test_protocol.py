@@ -27,7 +27,7 @@ def test_errors_have_an_id_whose_detail_is_in_the_log(tmp_path: Path, caplog: py
         peer = await world.peer()
         error_id = (await peer.ask("x blabla 1")).removeprefix("x error ")
         assert f"error {error_id}" in caplog.text
-        assert "unknown action; it was: 'blabla'" in caplog.text
+        assert "unknown action" in caplog.text and "blabla" not in caplog.text
         for line in ("onlyid", "", "p3 ping"):
             assert await peer.error(line) == "None"
         for line in (
@@ -179,21 +179,6 @@ def test_reject_keeps_the_place_and_counts(tmp_path: Path) -> None:
         await peer.confirm("a ack --confirm c --all")
         await world.leave(peer)
         await (await world.peer("c consume --confirm q e")).quiet()
-
-    run(tmp_path, test)
-
-
-def test_anyone_may_settle_for_a_consumer_and_an_own_one_of_that_id_comes_first(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        one = await world.peer("c consume --confirm q1 e --manual-ack")
-        two = await world.peer("c consume --confirm q2 e --manual-ack")
-        other = await world.peer("m publish --confirm e d")
-        assert await one.line() == await two.line() == "c ok m event=e d"
-        await one.confirm("a ack --confirm c m")
-        await other.confirm("a ack --confirm c m")
-        await until(lambda: all(queue.counts()[:3] == (0, 0, 0) for queue in world.broker.queues()))
-        await other.confirm("x delete_consumer --confirm c", "x delete_consumer --confirm c")
-        assert await other.error("x delete_consumer --confirm c") == "x"
 
     run(tmp_path, test)
 

@@ -13,7 +13,7 @@ import pytest
 from curbstone.core.options import QueueOptions
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.session import HTTP_ANSWER
-from tests.mqks.world import ERROR_ID, MIB, WAIT_S, World, run, until
+from tests.mqks.world import ERROR_ID, MIB, WAIT_S, Peer, World, run, until
 from tests.server import ServerProcess
 
 BIG = QueueOptions(cap=64 * MIB)
@@ -89,6 +89,24 @@ def test_a_long_line_that_came_in_time_is_not_late_afterwards(tmp_path: Path) ->
         assert await peer.ask("p ping between") == "p ok between"
 
     run(tmp_path, test)
+
+
+@pytest.mark.parametrize("sent", [b"", b"p pi"])
+def test_who_never_says_anything_is_sent_away(tmp_path: Path, sent: bytes) -> None:
+    """Two hundred silent connections were there for ever, and took the descriptors of all others."""
+
+    async def test(world: World) -> None:
+        peer = await Peer.open(world.address)
+        peer.writer.write(sent)
+        await until(lambda: len(world.server.registry.sessions) == 1)
+        assert (await rest(peer.reader)).startswith(b"None error ")
+        await peer.close()
+        talker = await world.peer("r rebind --confirm q e")
+        (session,) = [client._session for client in world.server._clients]
+        assert session.tick_ms == 0, "who has spoken may be silent"
+        await talker.quiet()
+
+    run(tmp_path, test, limits=Limits(first_line_ms=50, line_ms=60))
 
 
 def test_a_client_that_only_makes_mistakes_is_sent_away(tmp_path: Path) -> None:
