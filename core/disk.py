@@ -7,10 +7,14 @@ returned, a created, renamed or removed name may be undone until `Disk.sync_dir`
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -44,6 +48,12 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file to read and write; FileNotFoundError, or FileExistsError with `create`."""
+
+    def open_lasting(self, path: str, *, create: bool = False) -> File:
+        """Like `open`, for a file that is kept open and mostly idle: meanwhile its descriptor may serve another.
+
+        Its name must not change while it is open.
+        """
 
     def list_dir(self, path: str) -> list[str]:
         """Return the names in a directory, in no order; a link is no directory."""
@@ -105,6 +115,11 @@ class OsFile:
         """See `File.size`."""
         return os.fstat(self._fd).st_size
 
+    def detach(self) -> int:
+        """Return the descriptor, to be closed by who called."""
+        fd, self._fd = self._fd, -1
+        return fd
+
     def close(self) -> None:
         """See `File.close`."""
         if self._fd >= 0:
@@ -112,11 +127,61 @@ class OsFile:
             self._fd = -1
 
 
+class LastingFile:
+    """A file of the operating system that is open when it is used, and as long as descriptors suffice."""
+
+    __slots__ = ("_disk", "fd", "is_unsynced", "path", "users")
+
+    def __init__(self, disk: OsDisk, path: str, fd: int) -> None:
+        self._disk = disk
+        self.path = path
+        self.fd = fd
+        """-1 while it is closed."""
+        self.users = 0
+        self.is_unsynced = False
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `File.read`."""
+        with self._disk.lent(self) as file:
+            return file.read(offset, size)
+
+    def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """See `File.write`."""
+        with self._disk.lent(self) as file:
+            self.is_unsynced = True
+            file.write(offset, buffers)
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        with self._disk.lent(self) as file:
+            self.is_unsynced = False
+            file.sync()
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        with self._disk.lent(self) as file:
+            file.truncate(size)
+
+    def size(self) -> int:
+        """See `File.size`."""
+        with self._disk.lent(self) as file:
+            return file.size()
+
+    def close(self) -> None:
+        """See `File.close`."""
+        self._disk.give_up(self)
+
+
 class OsDisk:
     """A directory of the operating system, locked for this process while it is open."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, lasting_max: int = 1 << 30) -> None:
+        """`lasting_max`: how many files of `open_lasting` have a descriptor at a time."""
         self.root = root
+        self._lasting_max = lasting_max
+        self._lasting: OrderedDict[LastingFile, None] = OrderedDict()
+        """Those that have a descriptor, the one used last at the end."""
+        self._lasting_lock = threading.Lock()
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -143,7 +208,72 @@ class OsDisk:
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """See `Disk.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        return OsFile(os.open(self._path(path), flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o600))
+        return OsFile(self._open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0)))
+
+    def open_lasting(self, path: str, *, create: bool = False) -> LastingFile:
+        """See `Disk.open_lasting`."""
+        fd = self.open(path, create=create).detach()
+        file = LastingFile(self, path, fd)
+        with self._lasting_lock:
+            self._lasting[file] = None
+        self._keep_to_limit()
+        return file
+
+    @contextmanager
+    def lent(self, file: LastingFile) -> Iterator[OsFile]:
+        """Have a file's descriptor, which nobody else is given meanwhile."""
+        with self._lasting_lock:
+            file.users += 1
+            if file.fd >= 0:
+                self._lasting.move_to_end(file)
+        try:
+            if file.fd < 0:
+                file.fd = self.open(file.path).detach()
+                with self._lasting_lock:
+                    self._lasting[file] = None
+                self._keep_to_limit()
+            yield OsFile(file.fd)
+        finally:
+            with self._lasting_lock:
+                file.users -= 1
+
+    def give_up(self, file: LastingFile) -> None:
+        """Close a file for good."""
+        with self._lasting_lock:
+            self._lasting.pop(file, None)
+            fd, file.fd = file.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _keep_to_limit(self) -> None:
+        while len(self._lasting) > self._lasting_max and self._close_idle():
+            pass
+
+    def _close_idle(self) -> bool:
+        """Take the descriptor of the file that was used least of late; False where all are in use.
+
+        One that has something to sync has it to the last, as the system then tells of failed writes for sure.
+        """
+        with self._lasting_lock:
+            idle = (file for file in self._lasting if not file.users)
+            file = next((file for file in self._lasting if not file.users and not file.is_unsynced), next(idle, None))
+            if file is None:
+                return False
+            del self._lasting[file]
+            fd, file.fd = file.fd, -1
+        os.close(fd)
+        return True
+
+    def _open(self, path: str, flags: int) -> int:
+        """Open a file or directory; where no descriptor is left, with that of a lasting file that is idle."""
+        while True:
+            try:
+                return os.open(self._path(path), flags, 0o600)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                if not self._close_idle():
+                    raise OSError(error.errno, "no descriptor is left for a file (see ulimit -n)") from error
 
     def list_dir(self, path: str) -> list[str]:
         """See `Disk.list_dir`."""
@@ -178,7 +308,7 @@ class OsDisk:
             os.close(fd)
 
     def _open_dir(self, path: str) -> int:
-        return os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def close(self) -> None:
         """See `Disk.close`."""

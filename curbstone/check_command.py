@@ -55,6 +55,10 @@ class ReadOnlyDisk:
             _never()
         return ReadOnlyFile(os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
 
+    def open_lasting(self, path: str, *, create: bool = False) -> ReadOnlyFile:
+        """See `Disk.open_lasting`."""
+        return self.open(path, create=create)
+
     def list_dir(self, path: str) -> list[str]:
         """See `Disk.list_dir`."""
         return os.listdir(self.root / path)

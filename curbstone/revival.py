@@ -127,6 +127,10 @@ class _Untouched:
         """See `Disk.open`."""
         return _UntouchedFile(self._disk.open(path, create=create))
 
+    def open_lasting(self, path: str, *, create: bool = False) -> _UntouchedFile:
+        """See `Disk.open_lasting`."""
+        return self.open(path, create=create)
+
     def remove(self, path: str) -> None:
         """A start would remove it; here it stays."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from curbstone import __version__
+from curbstone import __version__, descriptors
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
@@ -32,6 +32,7 @@ from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
+from curbstone.net.admission import Admission
 from curbstone.settings import Address, Settings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
@@ -50,6 +51,9 @@ SWITCH_INTERVAL_S = 0.0005
 
 class Server(Protocol):
     """A protocol's listener."""
+
+    def admit_by(self, admission: Admission) -> None:
+        """Serve only as many clients as `admission` lets in; before `start`."""
 
     async def start(self, address: tuple[str, int]) -> tuple[str, int]:
         """Bind and listen; return the address bound. OSError when that is impossible."""
@@ -104,7 +108,9 @@ async def _serve(settings: Settings) -> int:
     started: list[Listener] = []
     try:
         bound = []
+        admission = Admission(lambda: descriptors.shares(descriptors.limit()).connections, broker.troubles)
         for listener in _listeners(broker, host, settings):
+            listener.server.admit_by(admission)
             bound.append(f"{listener.name}={await _start(listener)}")
             started.append(listener)
         # Likewise what was recovered. (Higher thresholds made no difference that could be measured.)
@@ -125,7 +131,7 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
     started_s = time.monotonic()
     broker = Broker.open(
         host,
-        OsDisk(settings.data),
+        OsDisk(settings.data, descriptors.shares(descriptors.raise_limit()).files),
         defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
         sync=settings.sync,
         max_ttl_ms=int(settings.max_ttl * 1000),

@@ -12,6 +12,9 @@ from uvicorn.server import ServerState
 
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.http_wire import HttpWire
+from curbstone.gateway.problem import Problem, problem_body, problem_headers, title_of
+from curbstone.net.admission import Admission
+from curbstone.net.tcp import FULL, SentAway
 
 KEEP_ALIVE_S = 75
 STOP_S_MAX = 5
@@ -27,10 +30,13 @@ class _Connections(set[Any]):
     def __init__(self) -> None:
         super().__init__()
         self.on_empty: Callable[[], object] | None = None
+        self.on_left: Callable[[], object] | None = None
 
     def discard(self, connection: Any) -> None:
         """Forget one."""
         super().discard(connection)
+        if self.on_left:
+            self.on_left()
         if not self and self.on_empty:
             self.on_empty()
 
@@ -59,6 +65,7 @@ class GatewayServer:
         self._state = ServerState()
         self._state.connections = self._connections
         self._server: asyncio.Server | None = None
+        self._admission: Admission | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
 
     async def start(self, address: tuple[str, int]) -> tuple[str, int]:
@@ -71,7 +78,15 @@ class GatewayServer:
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
-    def _protocol(self) -> HttpWire:
+    def admit_by(self, admission: Admission) -> None:
+        """Serve only as many clients as `admission` lets in."""
+        self._admission = admission
+        admission.add(lambda: len(self._connections))
+        self._connections.on_left = admission.left
+
+    def _protocol(self) -> HttpWire | SentAway:
+        if self._admission is not None and not self._admission.admits(self._loop.call_soon):
+            return SentAway(_answer(Problem(503, FULL)))
         return HttpWire(self._config, self._state, {}, self._loop)
 
     def _tick(self) -> None:
@@ -108,3 +123,11 @@ class GatewayServer:
         if self._tick_timer:
             self._tick_timer.cancel()
         await server.wait_closed()
+
+
+def _answer(problem: Problem) -> bytes:
+    """Return a whole response, after which the connection ends."""
+    body = problem_body(problem)
+    headers = [*problem_headers(problem), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+    lines = [b"HTTP/1.1 %d %s" % (problem.status, title_of(problem.status).encode())]
+    return b"\r\n".join([*lines, *(name + b": " + value for name, value in headers), b"", body])

@@ -41,6 +41,10 @@ class MqksServer(TcpServer):
         """See `TcpServer.connection`."""
         return _Client(self)
 
+    def word(self, text: str) -> bytes:
+        """See `TcpServer.word`: MQKS has no word for it, as an error answers a line of the client."""
+        return b""
+
 
 class _Client(Connection[Session]):
     """One connection."""

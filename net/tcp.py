@@ -14,6 +14,8 @@ import socket
 from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from curbstone.net.admission import Admission
+
 WRITE_BUFFER_BYTES = 256 * 1024
 """Unsent output at which consumers are held."""
 BACKLOG = 1024
@@ -58,6 +60,22 @@ class Session(Protocol):
 
 S = TypeVar("S", bound=Session)
 
+FULL = "the server has as many connections as it may; try again later"
+"""What a client is told that is sent away."""
+
+
+class SentAway(asyncio.Protocol):
+    """A connection beyond those that are admitted: it is told why, and closed."""
+
+    def __init__(self, word: bytes) -> None:
+        self._word = word
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say it, and close."""
+        stream = cast(asyncio.Transport, transport)
+        stream.write(self._word)
+        stream.close()
+
 
 class TcpServer(ABC):
     """Accepts clients, knows who is there, and takes leave of them."""
@@ -67,15 +85,30 @@ class TcpServer(ABC):
         self._clients: set[Connection[Any]] = set()
         self._empty = asyncio.Event()
         self._stopping = False
+        self._admission: Admission | None = None
 
     @abstractmethod
     def connection(self) -> Connection[Any]:
         """Return what serves a new client."""
 
+    @abstractmethod
+    def word(self, text: str) -> bytes:
+        """Return what a client is told that is sent away."""
+
+    def admit_by(self, admission: Admission) -> None:
+        """Serve only as many clients as `admission` lets in."""
+        self._admission = admission
+        admission.add(lambda: len(self._clients))
+
+    def _accept(self) -> Connection[Any] | SentAway:
+        if self._admission is None or self._admission.admits(asyncio.get_running_loop().call_soon):
+            return self.connection()
+        return SentAway(self.word(FULL))
+
     async def start(self, address: tuple[str, int]) -> tuple[str, int]:
         """Listen and return the address bound; OSError where that is impossible."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self.connection, *address, backlog=BACKLOG)
+        self._listener = await loop.create_server(self._accept, *address, backlog=BACKLOG)
         bound = self._listener.sockets[0].getsockname()
         return bound[0], bound[1]
 
@@ -102,6 +135,8 @@ class TcpServer(ABC):
     def left(self, client: Connection[Any]) -> None:
         """A client is gone."""
         self._clients.discard(client)
+        if self._admission is not None:
+            self._admission.left()
         if not self._clients:
             self._empty.set()
 

@@ -44,6 +44,10 @@ class StompServer(TcpServer):
         """See `TcpServer.connection`."""
         return _Client(self)
 
+    def word(self, text: str) -> bytes:
+        """See `TcpServer.word`."""
+        return b"ERROR\nmessage:" + text.encode() + b"\n\n\0"
+
 
 class _Client(Connection[Session]):
     """One connection. Who breaks a rule is told in an ERROR, and so is everybody when the server stops."""

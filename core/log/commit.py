@@ -202,7 +202,7 @@ class Commit:
             self._open_new(self._old)
         file = self.segment.file
         if file is None:  # closed by an attempt at a new segment that failed
-            file = self.segment.file = self._disk.open(self.segment.path)
+            file = self.segment.file = self._disk.open_lasting(self.segment.path)
         if self.end > self._held:  # what is prepared comes with it
             self._or_least(file, self._offset, self._buffers, self.end)
         else:
@@ -248,7 +248,7 @@ class Commit:
             old.file.sync()
         if self.taken is not None:
             self._disk.rename(self.taken.path, self.segment.path)
-        self.segment.file = self._disk.open(self.segment.path, create=self.taken is None)
+        self.segment.file = self._disk.open_lasting(self.segment.path, create=self.taken is None)
 
     def _cut(self, old: Segment) -> None:
         """Give back what was prepared behind the contents of a segment, durably: a crash must not exceed the cap."""

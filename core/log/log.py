@@ -163,7 +163,7 @@ class Log:
         self._numbers = number
         header = SegmentHeader(self._salt(), self.uid, number, 0, 0, self.floor, next_seq, self.next_batch, self.tx)
         path = segment_path(self.directory, number)
-        file = self.disk.open(path, create=True)
+        file = self.disk.open_lasting(path, create=True)
         file.write(0, [encode_segment_header(header).ljust(GROWTH_BYTES_FIRST, b"\0")])
         file.sync()
         self.segments.append(Segment(number, path, header.salt, SEGMENT_BYTES, GROWTH_BYTES_FIRST, file))

@@ -101,7 +101,7 @@ class Replay:
         self._cut_sealed(segments[:-1])
         log.floor = self._floor
         self._set_aside(chain)
-        segments[-1].file = log.disk.open(segments[-1].path)
+        segments[-1].file = log.disk.open_lasting(segments[-1].path)
         # A process that was killed may have left what only the system's memory has: it counts from here on.
         segments[-1].file.sync()
         log.disk.sync_dir(log.directory)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +190,49 @@ def test_a_broker_on_the_real_disk_keeps_what_it_confirmed(tmp_path: Path) -> No
     for _ in range(2):
         assert [found.message.body for found in run_broker(tmp_path, look)] == [b"%d" % n for n in range(100)]
     OsDisk(tmp_path).close()
+
+
+def test_lasting_files_share_a_few_descriptors(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path, lasting_max=2)
+    open_before = len(os.listdir("/proc/self/fd"))
+    files = [disk.open_lasting(f"f{number}", create=True) for number in range(10)]
+    for turn in range(2):
+        for number, file in enumerate(files):
+            file.write(turn, [b"%d" % number])
+            if number % 2:
+                file.sync()
+            assert len(os.listdir("/proc/self/fd")) <= open_before + 2
+    assert [file.read(0, 9) for file in files] == [b"%d%d" % (number, number) for number in range(10)]
+    for file in files:
+        file.close()
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    disk.close()
+
+
+def test_where_no_descriptor_is_left_an_idle_file_gives_its_own(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    files = [disk.open_lasting(f"f{number}", create=True) for number in range(3)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(2):
+            for file in files:
+                file.write(0, [b"x"])
+        disk.sync_dir("")
+        one = disk.open("f0")
+        with pytest.raises(OSError, match="no descriptor is left"):
+            while True:
+                held.append(disk.open("f0").detach())
+        one.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held:
+            os.close(fd)
+        for file in files:
+            file.close()
+        disk.close()

@@ -16,12 +16,12 @@ import pytest
 from tests.crash.mortal import HANG_S
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.faults.witness import Witness, call, cpu_s, memory_bytes, until
-from tests.server import ServerProcess
+from tests.server import NotReady, ServerProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
 
 DISK_BYTES = 2 * 1024 * 1024
-NOFILE = 80
+NOFILE = 100
 CONNECTIONS = 5000
 IDLE_CONNECTION_BYTES_MAX = 64 * 1024
 
@@ -124,24 +124,116 @@ def test_a_file_size_limit_is_a_full_disk_too(tmp_path: Path) -> None:
         assert "Traceback" not in server.log
 
 
-def test_without_file_descriptors_the_connected_are_served_and_the_others_later(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data", "--log-level=error") as server:
+class Limited(ServerProcess):
+    """A server that may have so many file descriptors, and no more."""
+
+    nofile = NOFILE
+
+    def command(self) -> list[str]:
+        """See `ServerProcess.command`."""
+        return ["sh", "-c", f'ulimit -n {self.nofile} && exec "$@"', "sh", *super().command()]
+
+
+def storm(server: ServerProcess, stack: ExitStack, each: int) -> None:
+    """Connect to all listeners and stay."""
+    for address in (server.stomp, server.http, server.mqks):
+        for _ in range(each):
+            with suppress(OSError):
+                stack.enter_context(socket.create_connection(address, HANG_S))
+
+
+def segments(server: ServerProcess) -> set[str]:
+    """Return the names of all segments."""
+    return {path.name for path in server.data_dir.glob("queues/*/*.seg")}
+
+
+def test_in_a_storm_of_connections_the_connected_are_served_and_segments_turn(tmp_path: Path) -> None:
+    with Limited(tmp_path / "data", "--cap=256KiB", "--log-level=error") as server:
+        witness = Witness(server)
+        with witness.connect() as peer:
+            assert witness.publish(peer) == 10
+            for _ in range(3):
+                with ExitStack() as stack:
+                    before, spent = segments(server), cpu_s(server)
+                    storm(server, stack, NOFILE)
+                    assert witness.publish(peer, 50, 1000) == 50
+                    assert segments(server) - before, "it does not turn to a new segment"
+                    assert cpu_s(server) - spent < 10, "it spins"
+        until(lambda: takes_new_clients(server), "no new connections")
+        assert "connections: " in server.log and "Errno 24" not in server.log
+        assert call(server, "/readyz")[0] == 200
+        server.kill()
+        server.restart()
+        witness.drain(2)
+
+
+def takes_new_clients(server: ServerProcess) -> bool:
+    """Return whether a new client is served."""
+    with suppress(OSError):
+        return call(server, "/healthz")[0] == 200
+    return False
+
+
+def test_a_client_beyond_the_limit_is_told(tmp_path: Path) -> None:
+    with Limited(tmp_path / "data", "--log-level=error") as server, ExitStack() as stack:
+        told = b""
+        while not told:
+            client = stack.enter_context(socket.create_connection(server.http, HANG_S))
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = client.recv(65536)
+            told = answer if not answer.startswith(b"HTTP/1.1 200") else b""
+        assert told.startswith(b"HTTP/1.1 503 ") and b"as many connections as it may" in told
+        with socket.create_connection(server.stomp, HANG_S) as client:
+            assert client.recv(65536).startswith(b"ERROR\nmessage:the server has as many connections as it may")
+
+
+def test_a_limit_that_is_lowered_meanwhile_leaves_the_connected_their_service(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--cap=256KiB", "--log-level=error") as server:
         witness = Witness(server)
         with witness.connect() as peer, ExitStack() as stack:
             assert witness.publish(peer) == 10
             resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (NOFILE, NOFILE))
-            for address in (server.stomp, server.http, server.mqks):
-                for _ in range(NOFILE):
-                    stack.enter_context(socket.create_connection(address))
-            before = cpu_s(server)
-            assert witness.publish(peer, 200) == 200
-            assert cpu_s(server) - before < 10, "it spins"
-        until(lambda: call(server, "/healthz")[0] == 200, "no new connections")
-        with witness.connect() as peer:
-            assert witness.publish(peer) == 10
+            before = segments(server)
+            storm(server, stack, NOFILE)
+            assert witness.publish(peer, 50, 1000) == 50
+            assert segments(server) - before
+        until(lambda: takes_new_clients(server), "no new connections")
         server.kill()
         server.restart()
         witness.drain(2)
+
+
+def test_there_may_be_more_queues_than_descriptors(tmp_path: Path) -> None:
+    with Limited(tmp_path / "data", "--cap=64KiB", "--log-level=error") as server:
+        names = [f"q{number}" for number in range(NOFILE + 30)]
+        for _ in range(2):
+            for name in names:
+                assert call(server, f"/v2/default/queues/{name}", "PUT")[0] in (200, 201)
+                assert call(server, f"/v2/default/queues/{name}/messages", "POST", bytes(3000))[0] == 201
+            server.kill()
+            server.restart()
+        for name in names:
+            assert call(server, f"/v2/default/queues/{name}")[1]["rdy"] == 2
+
+
+def test_a_limit_that_is_too_low_is_told_in_one_line(tmp_path: Path) -> None:
+    class Strangled(Limited):
+        nofile = 70
+
+    with pytest.raises(NotReady) as raised:
+        Strangled(tmp_path / "data")
+    assert "the limit of open files is 70 (ulimit -n); at least 80 are needed" in raised.value.log
+    assert "Traceback" not in raised.value.log
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one(tmp_path: Path) -> None:
+    class Soft(Limited):
+        def command(self) -> list[str]:
+            return ["sh", "-c", 'ulimit -Sn 90 && exec "$@"', "sh", *ServerProcess.command(self)]
+
+    with Soft(tmp_path / "data") as server:
+        soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        assert soft == hard > 90
 
 
 def test_a_request_that_memory_does_not_suffice_for_fails_alone(tmp_path: Path) -> None:

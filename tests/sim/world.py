@@ -232,6 +232,9 @@ class SimDisk:
             raise FileNotFoundError(path)
         return SimFile(self, self.names[path])
 
+    def open_lasting(self, path: str, *, create: bool = False) -> SimFile:
+        return self.open(path, create=create)
+
     def list_dir(self, path: str) -> list[str]:
         prefix = path + "/" if path else ""
         if path not in self.dirs:
