@@ -94,6 +94,11 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
+def new_event() -> asyncio.Event:
+    """Return what one coroutine can wait for."""
+    return asyncio.Event()
+
+
 class Bell:
     """Wakes one coroutine; a ring while nobody waits is kept."""
 
