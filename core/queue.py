@@ -339,7 +339,6 @@ class Queue:
             for fn in list(self._watchers):
                 fn()
         self.timers.arm()
-        self.timers.housekeeping()
 
     def _dispatch(self, name: str) -> None:
         ring = self._rings.get(name)

@@ -48,7 +48,7 @@ class Timers:
         self.arm()
 
     def housekeeping(self) -> None:
-        """After each turn: see to it that an empty queue shrinks, some time later."""
+        """Nothing is left to write: see to it that the queue shrinks if it is empty, some time later."""
         queue = self._queue
         if not self._idle_set and queue.is_idle:
             self._idle_set = True

@@ -181,8 +181,10 @@ class Writer:
         queue = self._queue
         if self._busy or self._failed_text or queue.is_closed:
             return
-        if self.is_idle and not queue.has_housekeeping:
-            return
+        if self.is_idle:
+            queue.timers.housekeeping()
+            if not queue.has_housekeeping:
+                return
         log = queue.log
         batch = Batch(self, queue)
         was_cleaning = queue.cleaner.is_active
