@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PREFIX = b"x-dead-"
 ERROR_CHARS_MAX = 1000
 TRY_AGAIN_MS = 5000
+AT_ONCE = 100
+"""The most dead letters that failed and are tried again at once."""
 
 REASONS = {Reason.REJECT: "rejected", Reason.MAX_TRIES: "max_tries", Reason.EXPIRE: "expired"}
 
@@ -49,6 +51,9 @@ class Deaths:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._condemned: dict[tuple[str, int], tuple[Reason, str]] = {}
+        """Messages that could not be dead-lettered, and why they die; in the order in which they are tried again."""
+        self._trying = 0
+        self._is_stuck = False
 
     def divert(self, group: Group, message: Message, tries: int) -> bool:
         """Return whether a message that is about to be delivered must not be: expired, or tried too often."""
@@ -98,10 +103,40 @@ class Deaths:
         def done(failed: CurbstoneError | None) -> None:
             if failed is None:
                 queue.stats.dead_lettered += 1
-            else:
-                queue.report(f"message {queue.message_id(message.seq)} could not be dead-lettered: {failed}")
+                self._is_stuck = False
+            elif not self._is_stuck:  # one line, however many wait
+                self._is_stuck = True
+                queue.report(f"message {queue.message_id(message.seq)} could not be dead-lettered, it waits: {failed}")
             if on_done is not None:
                 on_done(failed)
 
         transaction.settle(queue, group.name, [delivery], reason, undo)
         transaction.commit(done)
+
+    def try_again(self) -> None:
+        """Try some of those whose time has come; no consumer is needed. Where they succeed the next follow."""
+        while self._condemned and self._trying < AT_ONCE:
+            name, seq = next(iter(self._condemned))
+            group = self._queue.pending.groups.get(name)
+            run = self._queue.pending.runs.find(seq)
+            if group is None or run is None or not run.pending(name) >> (seq - run.first) & 1 or seq in group.wip:
+                del self._condemned[name, seq]  # it was settled meanwhile, or is on its way again
+                continue
+            if group.is_delayed(seq):
+                return
+            if run.messages is None:
+                self._queue.pending.reader.load(run, self.try_again)
+                return
+            reason, error = self._condemned.pop((name, seq))
+            message = run.messages[seq - run.first]
+            if message is None:
+                continue
+            tries = group.tries_of(seq)
+            group.seize(seq)
+            self._trying += 1
+            self.bury(group, Delivery(message, tries, 0), reason, tries, error, self._tried)
+
+    def _tried(self, error: CurbstoneError | None) -> None:
+        self._trying -= 1
+        if error is None:
+            self.try_again()

@@ -43,6 +43,7 @@ class Timers:
             if group.mature(now_ms):
                 queue.wake(name)
                 queue.changed()
+                queue.deaths.try_again()
         queue.leasing.end_due(now_ms)
         queue.expiry.expire_due(now_ms)
         self.arm()

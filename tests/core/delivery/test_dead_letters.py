@@ -1,0 +1,60 @@
+"""A dead-letter queue that is full, and nobody consumes: what died waits, and goes on by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from curbstone.core.queue import Queue
+from tests.core.lab import Lab, Peer, numbered
+
+KIB = 1024
+
+
+def died(lab: Lab, queue: Queue, why: str) -> None:
+    """Let all messages of a queue die at once; then no consumer is left."""
+    if why == "expired":
+        lab.pass_time(1000)
+        return
+    peer = Peer(lab, queue, window=1000)
+    peer.consumer.nack(peer.seqs) if why == "max_tries" else peer.consumer.reject(peer.seqs)
+    lab.settle()
+    peer.close()
+
+
+@pytest.mark.parametrize(
+    ("why", "restarted"), [("expired", False), ("expired", True), ("max_tries", False), ("rejected", False)]
+)
+def test_what_found_no_room_follows_by_itself_when_there_is_some(why: str, restarted: bool) -> None:
+    """Messages that had expired stayed ready until a consumer came."""
+    lab = Lab(cap=1024 * KIB)
+    dead = lab.queue("dead", cap=64 * KIB)
+    queue = lab.queue("a", dead_letter="dead", ttl=1 if why == "expired" else 0, max_tries=int(why == "max_tries"))
+    bodies = numbered(100, 1500)
+    lab.publish(queue, *bodies)
+    died(lab, queue, why)
+    held = dead.counts().rdy
+    assert 0 < held < 60 and sum(queue.counts()[:3]) == 100 - held
+    if restarted:
+        lab.restart("power")
+        queue, dead = lab.again(queue), lab.again(dead)
+    seen = Counter[bytes]()
+    for _ in range(8):
+        lab.pass_time(60_000)
+        letters = lab.bodies(dead)
+        assert Counter(letters) + Counter(lab.bodies(queue)) + seen == Counter(bodies), "each is in one place"
+        seen.update(letters)
+        lab.purge(dead)
+    assert seen == Counter(bodies) and sum(queue.counts()[:3]) == 0
+    assert queue.stats.dead_lettered == 100 - (held if restarted else 0)
+
+
+def test_letters_that_wait_are_told_once_and_tried_a_few_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+    """Each wrote a line every five seconds."""
+    lab = Lab(cap=1024 * KIB)
+    lab.queue("dead", cap=64 * KIB)
+    queue = lab.queue("a", dead_letter="dead", ttl=1)
+    lab.publish(queue, *numbered(500, 1500))
+    lab.pass_time(120_000)
+    assert len([record for record in caplog.records if "could not be dead-lettered" in record.message]) == 1
