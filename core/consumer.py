@@ -71,14 +71,21 @@ class Consumer:
         return AUTO_WINDOW if self.auto else self.window - len(self.unsettled)
 
     def give(self, deliveries: list[Delivery]) -> None:
-        """Hand deliveries over; the queue calls this."""
-        if self.auto:
+        """Hand deliveries over; the queue calls this. What is settled by that is so once they were taken."""
+        if self.closed or self.paused:  # it has left since it was its turn
+            self.queue.put_back(self.group, deliveries)
+        elif self.auto:
+            try:
+                self._deliver(deliveries)
+            except BaseException:
+                self.queue.settling.release(self.group, deliveries)
+                raise
             self.queue.settling.settle_now(self.group, deliveries)
         else:
             unsettled = self.unsettled
             for delivery in deliveries:
                 unsettled[delivery.message.seq] = delivery
-        self._deliver(deliveries)
+            self._deliver(deliveries)
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""

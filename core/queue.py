@@ -11,12 +11,13 @@ from curbstone.core.delivery.dead import Deaths
 from curbstone.core.delivery.dispatch import Ring
 from curbstone.core.delivery.expiry import Expiry
 from curbstone.core.delivery.leasing import Leasing, Outcome
+from curbstone.core.delivery.popping import Pop, Popped, Popping
 from curbstone.core.delivery.settling import Settling
 from curbstone.core.delivery.timers import Timers
 from curbstone.core.delivery.waiters import Answer, Lease, Waiter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.log.commit import Commit
-from curbstone.core.log.format import BATCH_BYTES, Reason, Released, decode_notes, entry_bytes
+from curbstone.core.log.format import BATCH_BYTES, Reason, decode_notes, entry_bytes
 from curbstone.core.log.log import Log
 from curbstone.core.log.meta import Meta
 from curbstone.core.log.opening import Opening
@@ -84,6 +85,7 @@ class Queue:
         self.deaths = Deaths(self)
         self.settling = Settling(self)
         self.leasing = Leasing(self)
+        self.popping = Popping(self)
         self.timers = Timers(self)
         self.opening = Opening(self)
         self.cleaner = Cleaner(self)
@@ -202,21 +204,17 @@ class Queue:
 
     def pop(
         self,
-        on_done: Callable[[Delivery | None | CurbstoneError], None],
+        on_done: Popped,
         *,
         group: str = UNNAMED,
         wait_ms: int = 0,
+        is_wanted: Callable[[], bool] | None = None,
     ) -> Waiter:
-        """Take one message and settle it; the answer comes when that is on disk."""
+        """Take one message and settle it; the answer comes when that is on disk. Else the message is where it was.
 
-        def give(deliveries: list[Delivery]) -> None:
-            if not deliveries:
-                self.host.call_soon(lambda: on_done(None))
-                return
-            self.settling.settle_now(group, deliveries)
-            self.writer.when_committed(lambda error: on_done(error or deliveries[0]))
-
-        return Waiter.start(self, group, 1, wait_ms, give)
+        So it is, and the answer None, where `is_wanted` says no: it is asked just before the settle is written.
+        """
+        return Pop(self, group, wait_ms, on_done, is_wanted).begin()
 
     def join(self, name: str, taker: Taker) -> None:
         """Let a consumer or waiter take part in the round robin of a group."""
@@ -247,7 +245,7 @@ class Queue:
     # --- leases, and settling without a consumer
 
     def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
-        """Take up to `count` messages, each for `duration_ms`; an empty list where there are none."""
+        """Take up to `count` messages, or LEASE_BYTES_MAX, each for `duration_ms`; an empty list for none."""
         return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms)
 
     def settle_leases(
@@ -265,6 +263,10 @@ class Queue:
     def extend(self, tokens: list[str], duration_ms: int) -> list[str]:
         """Let leases end `duration_ms` from now; return the stale ones."""
         return self.leasing.extend(tokens, duration_ms)
+
+    def give_back(self, leases: list[Lease]) -> None:
+        """End leases that nobody has seen: no try is counted."""
+        self.leasing.give_back([lease.token for lease in leases])
 
     def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
         """Settle a message of the unnamed group in whatever state it is; tells whether it was there."""
@@ -394,6 +396,7 @@ class Queue:
         if batch.staged_notes:
             for _kind, payload in decode_notes(batch.staged_notes, 0, len(batch.staged_notes)):
                 self.staged.recover(payload, commit.segment.number)
+        self.popping.written(batch.pops)
         self.cleaner.committed()
         self.timers.arm()
         self.changed()
@@ -440,11 +443,7 @@ class Queue:
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
         """Return deliveries that nobody has seen: no try is counted."""
-        for delivery in deliveries:
-            self.pending.groups[group].release(delivery.message, delivery.tries, 0, delivery.mature_ms)
-            if delivery.tries:
-                self.writer.handed(Released(group, delivery.message.seq, 1, delivery.tries, 0))
-        self.wake(group)
+        self.settling.put_back(group, deliveries)
 
     # --- what it is
 

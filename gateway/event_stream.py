@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import orjson
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Host
@@ -77,7 +77,7 @@ class EventStream:
         self._bell = Bell()
         self._waiter: Waiter | None = None
         self._output: list[bytes] = []
-        self._unwritten: list[str] = []
+        self._unwritten: list[Lease] = []
         """The leases in it."""
         self._error: CurbstoneError | None = None
         self.is_over = False
@@ -87,9 +87,9 @@ class EventStream:
         self.last_settled: tuple[int, str] = (0, "")
         """Of the settled ones the one that was sent last: a client may still name it in Last-Event-ID."""
 
-    async def run(self, receive: Receive, send: Send) -> None:
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the stream."""
-        departure = Departure(receive, self.end)
+        departure = Departure(scope, receive, self.end)
         unwatch = self.queue.watch(self._look)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
@@ -101,8 +101,10 @@ class EventStream:
                 timer.cancel()
                 if self._output and not departure.is_gone:
                     output, self._output = self._output, []
-                    self._unwritten.clear()
+                    unwritten, self._unwritten = self._unwritten, []
                     await _write(send, b"".join(output))
+                    if departure.is_gone:  # it went before the socket took any of it
+                        self._unwritten += unwritten
             await send({"type": "http.response.body", "body": self._last_words()})
         finally:
             self._streams.give_back(self.queue, self._unwritten)
@@ -131,14 +133,14 @@ class EventStream:
             self._fail(leases)
             return
         if self.is_over:  # too late: nobody will see them
-            self._streams.give_back(self.queue, [lease.token for lease in leases])
+            self.queue.give_back(leases)
             return
         for lease in leases:
             self._number += 1
             self.unsettled[lease.token] = _Sent(self._number, lease.expires_ms)
             self._streams.note(lease.token, self)
             data = _in_one_line(lease_json(self.queue, lease, self._encoding))
-            self._unwritten.append(lease.token)
+            self._unwritten.append(lease)
             self._output.append(b"id: %b\ndata: %b\n\n" % (lease.token.encode(), data))
         self._streams.traffic.deliver([lease.delivery for lease in leases])
         self._bell.ring()
@@ -261,11 +263,10 @@ class EventStreams:
             if stream is not None and token in stream.unsettled:
                 stream.unsettled[token].expires_ms = expires_ms
 
-    def give_back(self, queue: Queue, tokens: list[str]) -> None:
+    def give_back(self, queue: Queue, leases: list[Lease]) -> None:
         """End leases that were never sent."""
-        if tokens:
-            self.settled(tokens)
-            queue.settle_leases(tokens, Outcome.NACK, lambda _error, _settled, _stale: None, delay_ms=0)
+        self.settled([lease.token for lease in leases])
+        queue.give_back(leases)
 
     def release(self) -> None:
         """End all streams: the server stops."""

@@ -25,7 +25,7 @@ from curbstone.gateway.problem import Problem, problem_body, problem_headers
 from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
 from curbstone.gateway.socket_wire import SocketWire, shake_hands
 from curbstone.gateway.sockets import SocketRequest
-from curbstone.gateway.waiting import new_event
+from curbstone.gateway.waiting import GONE, new_event
 
 HEAD_S_MAX = 10
 """How long a request's head may take to come; also how long a new connection may stay silent."""
@@ -84,6 +84,7 @@ class HttpWire(HttpToolsProtocol):
         self._parting: Problem | None = None
         """What the client is told at last, once the request before has its answer."""
         self._is_deaf = False
+        self._is_gone = False
         self._is_stopping = False
         self._linger_bytes = 0
 
@@ -98,11 +99,23 @@ class HttpWire(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`. The request that is being answered learns of it."""
+        self._lose()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """The client sends no more: the connection closes, and nothing more is answered."""
+        self._lose()
+
+    def _lose(self) -> None:
+        self._is_gone = True
         if self._answering is not None:
             self._answering.disconnected = True
             self._answering.message_event.set()
         self._held = b""
-        super().connection_lost(exc)
+
+    def is_gone(self) -> bool:
+        """Return whether the client has closed the connection."""
+        return self._is_gone
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, or keep it until its turn."""
@@ -227,6 +240,7 @@ class HttpWire(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
+        self.scope["state"][GONE] = self.is_gone
         self._in_head = self._is_getting_on = True
         self._head_bytes = 0
         self._framing = []

@@ -23,10 +23,11 @@ from curbstone.gateway.parameters import (
     wait_ms,
     whole_number,
 )
+from curbstone.gateway.problem import ClientGone
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.waiting import Polls, answer
+from curbstone.gateway.waiting import Polls, answer, is_gone
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -62,13 +63,19 @@ class Leases:
         if fields.get("encoding") is not None:
             encoding = encoding_named(fields["encoding"])
         if longest_ms:
-            leases: list[Lease] | None = await self._polls.poll(
-                lambda done: queue.lease(count, duration_ms, done, group=group, wait_ms=longest_ms), receive
+            waited: list[Lease] | None = await self._polls.poll(
+                lambda done: queue.lease(count, duration_ms, done, group=group, wait_ms=longest_ms),
+                receive,
+                queue.give_back,
             )
+            leases = waited or []
         else:
             (leases,) = await answer(lambda done: queue.lease(count, duration_ms, done, group=group))
-        texts = [lease_json(queue, lease, encoding) for lease in leases or ()]
-        self._traffic.deliver([lease.delivery for lease in leases or ()])
+        if is_gone(scope):
+            queue.give_back(leases)
+            raise ClientGone
+        texts = [lease_json(queue, lease, encoding) for lease in leases]
+        self._traffic.deliver([lease.delivery for lease in leases])
         await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}", 200, [(b"cache-control", b"no-store")])
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -30,12 +30,12 @@ from curbstone.gateway.parameters import (
     wait_ms,
     whole_number,
 )
-from curbstone.gateway.problem import Problem
+from curbstone.gateway.problem import ClientGone, Problem
 from curbstone.gateway.publication import event_message
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import NO_SNIFFING, reply, reply_json
 from curbstone.gateway.settings import MIB, GatewaySettings
-from curbstone.gateway.waiting import Polls, answer
+from curbstone.gateway.waiting import Polls, answer, is_wanted
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -109,17 +109,20 @@ class Messages:
         return message
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """DELETE: take one message; it is settled when the reply leaves."""
+        """DELETE: take one message; it is settled when the reply leaves, and not before that can be sent."""
         queue = self._broker.get(name_in(scope))
         query = query_of(scope)
         group = group_of(query) if query else ""
         longest_ms = wait_ms(query.get("wait", 0)) if query else 0
+        wanted = is_wanted(scope)
         if longest_ms:
             delivery: Delivery | None = await self._polls.poll(
-                lambda done: queue.pop(done, group=group, wait_ms=longest_ms), receive
+                lambda done: queue.pop(done, group=group, wait_ms=longest_ms, is_wanted=wanted), receive
             )
         else:
-            (delivery,) = await answer(lambda done: queue.pop(done, group=group))
+            (delivery,) = await answer(lambda done: queue.pop(done, group=group, is_wanted=wanted))
+        if not wanted():
+            raise ClientGone
         if delivery is None:
             await reply(send, 204)
             return
@@ -156,7 +159,7 @@ class Messages:
                 self._streams, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
             )
             await self._streams.open(stream, _header(scope, b"last-event-id").decode("latin-1"))
-            await stream.run(receive, send)
+            await stream.run(scope, receive, send)
             return
         peeked = await _peek(queue, limit, after, state)
         texts = [_peeked_json(queue, item, encoding) for item in peeked]

@@ -18,11 +18,11 @@ from curbstone.core.traffic import Traffic
 from curbstone.gateway.body import read_body
 from curbstone.gateway.guard import Guard
 from curbstone.gateway.metadata import block_of_http, http_headers, is_kept
-from curbstone.gateway.problem import Problem
+from curbstone.gateway.problem import ClientGone, Problem
 from curbstone.gateway.reply import NO_SNIFFING, reply
 from curbstone.gateway.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.waiting import answer
+from curbstone.gateway.waiting import answer, is_gone
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -102,6 +102,9 @@ class _Mq:
             return
         leases: list[Lease]
         (leases,) = await answer(lambda done: queue.lease(1, self._delay_ms, done))
+        if is_gone(scope):
+            queue.give_back(leases)
+            raise ClientGone
         if not leases:
             await reply(send, 204)
             return

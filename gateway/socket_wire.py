@@ -156,7 +156,8 @@ class SocketWire:
         self._flush_soon()
 
     def eof_received(self) -> None:
-        """The peer will send no more; returning None closes the connection."""
+        """The peer will send no more; returning None closes the connection. What is delivered now would be lost."""
+        self._end_session()
 
     def pause_writing(self) -> None:
         """The peer reads slower than the session writes."""

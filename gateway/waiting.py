@@ -6,19 +6,33 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.problem import ClientGone
 
 T = TypeVar("T")
 
+GONE = "is_gone"
+"""Under this name the state of a request has what `is_gone` asks."""
+
 
 class Waiter(Protocol):
     """A call to the engine that may take long and can be given up."""
 
-    def cancel(self) -> object:
-        """Give it up; its callback is not called any more."""
+    def cancel(self) -> bool:
+        """Give it up; False where it is too late for that, and its callback is called all the same."""
+
+
+def is_gone(scope: Scope) -> bool:
+    """Return whether the client of a request has closed the connection; the server's transport says so."""
+    says: Callable[[], bool] | None = scope.get("state", {}).get(GONE)
+    return says is not None and says()
+
+
+def is_wanted(scope: Scope) -> Callable[[], bool]:
+    """Return what tells at any time whether a client is still there to be answered."""
+    return lambda: not is_gone(scope)
 
 
 async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
@@ -39,26 +53,38 @@ async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, .
     return results
 
 
+def _nothing(_result: object) -> None:
+    """Nothing can be given back."""
+
+
 class Polls:
     """The requests that wait for a message."""
 
     def __init__(self) -> None:
         self._open: dict[asyncio.Future[Any], Waiter] = {}
 
-    async def poll(self, start: Callable[[Callable[[T | CurbstoneError], None]], Waiter], receive: Receive) -> T | None:
+    async def poll(
+        self,
+        start: Callable[[Callable[[T | CurbstoneError], None]], Waiter],
+        receive: Receive,
+        give_back: Callable[[T], object] = _nothing,
+    ) -> T | None:
         """Call `start` with a callback and return what that gets; None when the server stops meanwhile.
 
-        An error is raised, ClientGone where the client went away; then the call was given up.
+        An error is raised, ClientGone where the client went away; then the call was given up. What came too late
+        for that goes to `give_back`.
         """
         future: asyncio.Future[T | CurbstoneError | None] = asyncio.get_running_loop().create_future()
 
         def on_done(result: T | CurbstoneError) -> None:
             if not future.done():
                 future.set_result(result)
+            elif not isinstance(result, CurbstoneError):
+                give_back(result)
 
         self._open[future] = start(on_done)
         watch = asyncio.ensure_future(_disconnected(receive))
-        watch.add_done_callback(lambda _: self._give_up(future, ClientGone()))
+        watch.add_done_callback(lambda _: self._give_up(future))
         try:
             result = await future
         finally:
@@ -69,19 +95,16 @@ class Polls:
         return result
 
     def release(self) -> None:
-        """End all of them at once with nothing: the server stops."""
-        for future in list(self._open):
-            self._give_up(future, None)
+        """End all of them at once with nothing: the server stops. Those that are being served are served."""
+        for future, waiter in list(self._open.items()):
+            if not future.done() and waiter.cancel():
+                future.set_result(None)
 
-    def _give_up(self, future: asyncio.Future[Any], error: Exception | None) -> None:
+    def _give_up(self, future: asyncio.Future[Any]) -> None:
         waiter = self._open.pop(future, None)
-        if waiter is None or future.done():
-            return
-        waiter.cancel()
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+        if waiter is not None and not future.done():
+            waiter.cancel()
+            future.set_exception(ClientGone())
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -118,16 +141,22 @@ class Bell:
 class Departure:
     """Watches for the end of a client, for a reply that goes on without end."""
 
-    def __init__(self, receive: Receive, on_gone: Callable[[], None]) -> None:
-        self.is_gone = False
+    def __init__(self, scope: Scope, receive: Receive, on_gone: Callable[[], None]) -> None:
+        self._scope = scope
+        self._is_gone = False
         self._on_gone = on_gone
         self._watch = asyncio.ensure_future(_disconnected(receive))
         self._watch.add_done_callback(self._end)
 
     def _end(self, watch: asyncio.Future[None]) -> None:
         if not watch.cancelled():
-            self.is_gone = True
+            self._is_gone = True
             self._on_gone()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has left."""
+        return self._is_gone or is_gone(self._scope)
 
     def close(self) -> None:
         """Watch no more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Consumer, Taker
@@ -19,69 +20,81 @@ log = logging.getLogger("curbstone.core")
 
 
 class Ring:
-    """The takers of one group; a taker of weight n stands in it n times."""
+    """The takers of one group, each once; a taker of weight n gets n messages when it is its turn.
+
+    The first is the one whose turn it is. Joining and leaving take the same time whatever the weight and however
+    many there are.
+    """
 
     def __init__(self, queue: Queue, group: Group) -> None:
         self._queue = queue
         self._group = group
-        self._takers: list[Taker] = []
-        self._next = 0
+        self._takers: OrderedDict[Taker, None] = OrderedDict()
+        self._given = 0
+        """How many messages the first has had in this turn."""
 
     @property
     def consumers(self) -> list[Consumer]:
-        """The consumers in it, each once."""
-        return list(dict.fromkeys(taker for taker in self._takers if isinstance(taker, Consumer)))
+        """The consumers in it."""
+        return [taker for taker in self._takers if isinstance(taker, Consumer)]
 
     @property
     def room(self) -> int:
         """How many deliveries the takers take now."""
-        return sum([max(taker.room, 0) for taker in dict.fromkeys(self._takers)])
+        return sum([max(taker.room, 0) for taker in self._takers])
 
     def join(self, taker: Taker) -> None:
-        """Let a taker take part."""
-        self._takers += [taker] * max(taker.weight, 1)
+        """Let a taker take part; it comes behind the others."""
+        self._takers[taker] = None
 
     def leave(self, taker: Taker) -> None:
         """Let it take part no more."""
-        self._takers = [other for other in self._takers if other is not taker]
+        if taker in self._takers:
+            if self._given and taker is next(iter(self._takers)):
+                self._given = 0
+            del self._takers[taker]
 
     def dispatch(self) -> bool:
         """Hand out what is ready, a bounded amount; return whether there may be more to do at once."""
-        open_takers = [taker for taker in self._takers if taker.room > 0]
-        if not open_takers:
+        rooms = {taker: taker.room for taker in self._takers if taker.room > 0}
+        if not rooms:
             return False
-        first = open_takers[0]
-        alone = len(open_takers) == 1 or all(taker is first for taker in open_takers)
-        room = first.room if alone else sum(taker.room for taker in dict.fromkeys(open_takers))
-        limit = min(room, DISPATCH_MAX)
-        taken = self._group.take(limit)
+        taken = self._group.take(min(sum(rooms.values()), DISPATCH_MAX))
         if taken:
             self._queue.stats.delivered += len(taken)
             self._queue.changed()
-            if alone:
-                self._give(first, taken)
+            if len(rooms) == 1:
+                self._give(next(iter(rooms)), taken)
             else:
-                self._deal(taken)
-        elif not self._group.rdy:
+                self._deal(taken, rooms)
+        if not self._group.rdy:
             self._answer_waiters()
-            return False
         return bool(taken)
 
-    def _deal(self, taken: list[Delivery]) -> None:
-        """Deal deliveries one by one, on from where the last deal ended."""
+    def _deal(self, taken: list[Delivery], rooms: dict[Taker, int]) -> None:
+        """Deal deliveries to those with room, on from where the last deal ended."""
         hands: dict[Taker, list[Delivery]] = {}
-        rooms = {taker: taker.room for taker in self._takers}
-        takers = self._takers
-        index = self._next
-        for delivery in taken:
-            while True:
-                taker = takers[index % len(takers)]
-                index += 1
-                if rooms[taker] > 0:
-                    break
-            rooms[taker] -= 1
-            hands.setdefault(taker, []).append(delivery)
-        self._next = index % len(takers)
+        turns = deque(rooms)
+        last = turns[0]
+        given = self._given if last is next(iter(self._takers)) else 0
+        start = 0
+        while start < len(taken):
+            last = turns[0]
+            count = min(max(last.weight, 1) - given, rooms[last], len(taken) - start)
+            hands.setdefault(last, []).extend(taken[start : start + count])
+            start += count
+            given += count
+            rooms[last] -= count
+            if given >= last.weight or start < len(taken):
+                given = 0
+                turns.rotate(-1)
+                if not rooms[last]:
+                    turns.pop()
+        while next(iter(self._takers)) is not last:
+            self._takers.move_to_end(next(iter(self._takers)))
+        if not given:
+            self._takers.move_to_end(last)
+        self._given = given
         for taker, hand in hands.items():
             self._give(taker, hand)
 
@@ -94,7 +107,7 @@ class Ring:
                 taker.close()
 
     def _answer_waiters(self) -> None:
-        for taker in self._takers:
+        for taker in list(self._takers):
             if isinstance(taker, Waiter) and not taker.waits:
                 taker.give_nothing()
 

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.core.delivery.waiters import Answer, Leases, Waiter
+from curbstone.core.delivery.waiters import Answer, Gatherer, Leases, Waiter
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
 from curbstone.core.pending.runs import UNNAMED
@@ -36,6 +36,11 @@ class Leasing:
         """Engine time when the next lease may end."""
         return self._leases.next_due_ms
 
+    @property
+    def due_entries(self) -> int:
+        """How many ends of leases are kept in memory."""
+        return self._leases.due_entries
+
     def end_due(self, now_ms: int) -> None:
         """Give back what has run out."""
         for lease in self._leases.take_due(now_ms):
@@ -50,7 +55,7 @@ class Leasing:
         self._leases.take_all()
 
     def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
-        """Take up to `count` messages, each for `duration_ms`; an empty list where there are none."""
+        """See `Queue.lease`."""
 
         def give(deliveries: list[Delivery]) -> None:
             expires_ms = self._queue.host.now_ms() + duration_ms
@@ -58,7 +63,14 @@ class Leasing:
             self._queue.timers.arm()
             self._queue.host.call_soon(lambda: on_done(leases))
 
-        return Waiter.start(self._queue, group, count, wait_ms, give)
+        return Gatherer(self._queue, group, count, wait_ms, give).begin()
+
+    def give_back(self, tokens: list[str]) -> None:
+        """End leases that nobody has seen: no try is counted."""
+        for token in tokens:
+            lease = self._leases.take(token)
+            if lease is not None:
+                self._queue.put_back(lease.group, [lease.delivery])
 
     def settle(
         self,

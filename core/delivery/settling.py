@@ -114,6 +114,16 @@ class Settling:
         self._queue.wake(release.group)
         self._queue.changed()
 
+    def put_back(self, group: str, deliveries: list[Delivery]) -> None:
+        """See `Queue.put_back`."""
+        if not deliveries or self._queue.is_closed:
+            return
+        for delivery in deliveries:
+            self._queue.pending.groups[group].release(delivery.message, delivery.tries, 0, delivery.mature_ms)
+            if delivery.tries:
+                self._queue.writer.handed(Released(group, delivery.message.seq, 1, delivery.tries, 0))
+        self._queue.wake(group)
+
     def release(self, group_name: str, deliveries: list[Delivery], *, delay_ms: int = 0, error: str = "") -> None:
         """Give deliveries back to their place, one try older; those tried too often are dead."""
         if not deliveries or self._queue.is_closed:

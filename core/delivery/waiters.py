@@ -1,10 +1,10 @@
-"""Takers of a single answer: a pop, and a lease; and the book of leases."""
+"""Takers of a single answer, and the book of leases. Pops are in `popping`."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
@@ -12,6 +12,11 @@ from curbstone.core.message import Delivery
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
+
+LEASE_BYTES_MAX = 4 * 1024 * 1024
+"""One answer takes no more messages once theirs are so many bytes, headers and bodies."""
+
+STALE_MAX = 64
 
 
 class Lease:
@@ -29,7 +34,10 @@ class Lease:
 
 
 class Waiter:
-    """Takes up to `count` deliveries once, now or within `wait_ms`; then it is gone."""
+    """Takes up to `count` deliveries once, now or within `wait_ms`; then it is gone.
+
+    `give` is called once, unless it was given up before: with what is ready now, or nothing.
+    """
 
     weight = 1
 
@@ -39,40 +47,101 @@ class Waiter:
         self.queue = queue
         self.group = group
         self.room = count
-        self.waits = wait_ms > 0
         self._give = give
-        self._timer = queue.host.call_later(wait_ms, self.give_nothing) if self.waits else None
+        self._waits = wait_ms > 0
+        self._timer = queue.host.call_later(wait_ms, self.give_nothing) if self._waits else None
 
-    @classmethod
-    def start(
-        cls, queue: Queue, group: str, count: int, wait_ms: int, give: Callable[[list[Delivery]], None]
-    ) -> Waiter:
-        """Return a waiter that takes part in the round robin of its group."""
-        waiter = cls(queue, group, count, wait_ms, give)
-        queue.join(group, waiter)
-        return waiter
+    def begin(self) -> Waiter:
+        """Take part in the round robin of the group; return itself."""
+        if self.queue.is_closed:
+            self.queue.host.call_soon(self.give_nothing)
+        else:
+            self.queue.join(self.group, self)
+        return self
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits on, now that nothing is ready."""
+        return self._waits
 
     def give(self, deliveries: list[Delivery]) -> None:
         """Answer with deliveries; the queue calls this."""
+        if not self.room:  # it was given up while its hand was dealt
+            self.queue.put_back(self.group, deliveries)
+            return
         self._end()
         self._give(deliveries)
 
     def give_nothing(self) -> None:
-        """Answer that there is nothing."""
+        """Answer that there is nothing, or nothing more."""
         if self.room:
             self.give([])
 
-    def cancel(self) -> None:
-        """Nobody waits for the answer any more."""
+    def cancel(self) -> bool:
+        """Give it up. False where it is too late: the answer has come, or comes for certain."""
+        if not self.room:
+            return False
         self._end()
+        return True
 
     def _end(self) -> None:
-        if not self.room:
-            return
         self.room = 0
         if self._timer is not None:
             self._timer.cancel()
         self.queue.leave(self)
+
+
+class Gatherer(Waiter):
+    """One that takes all it can get: until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready.
+
+    What must be read from disk first counts as ready; it is waited for.
+    """
+
+    def __init__(
+        self, queue: Queue, group: str, count: int, wait_ms: int, give: Callable[[list[Delivery]], None]
+    ) -> None:
+        super().__init__(queue, group, count, wait_ms, give)
+        self._gathered: list[Delivery] = []
+        self._bytes = 0
+
+    @property
+    def waits(self) -> bool:
+        """See `Waiter.waits`: not if it has something already."""
+        return self._waits and not self._gathered
+
+    def give(self, deliveries: list[Delivery]) -> None:
+        """Take deliveries, and answer when that is all."""
+        if not self.room:
+            self.queue.put_back(self.group, deliveries)
+            return
+        taken = 0
+        for delivery in deliveries:
+            if self._bytes >= LEASE_BYTES_MAX:
+                break
+            self._bytes += len(delivery.message.headers) + len(delivery.message.body)
+            taken += 1
+        self._gathered += deliveries[:taken]
+        self.room -= taken
+        if self.room and self._bytes < LEASE_BYTES_MAX:
+            return
+        self._finish()
+        self.queue.put_back(self.group, deliveries[taken:])
+
+    def give_nothing(self) -> None:
+        """Answer with what there is."""
+        if self.room:
+            self._finish()
+
+    def cancel(self) -> bool:
+        """See `Waiter.cancel`; what was gathered goes back."""
+        is_given_up = super().cancel()
+        if is_given_up:
+            self.queue.put_back(self.group, self._gathered)
+        return is_given_up
+
+    def _finish(self) -> None:
+        self._end()
+        self._give([] if self.queue.is_closed else self._gathered)
 
 
 class Leases:
@@ -82,17 +151,31 @@ class Leases:
         self._leases: dict[tuple[str, int], Lease] = {}
         self._by_token: dict[str, Lease] = {}
         self._due: list[tuple[int, str]] = []
+        """A heap of when leases end. What was settled or extended since is stale, and swept out now and then."""
 
     def __len__(self) -> int:
         return len(self._by_token)
+
+    @property
+    def due_entries(self) -> int:
+        """How many times are kept in memory, stale ones included."""
+        return len(self._due)
 
     def add(self, delivery: Delivery, group: str, expires_ms: int) -> Lease:
         """Return a new lease of a delivery."""
         lease = Lease(delivery, group, expires_ms)
         self._by_token[lease.token] = lease
         self._leases[group, delivery.message.seq] = lease
-        heappush(self._due, (expires_ms, lease.token))
+        self._note(lease)
         return lease
+
+    def _note(self, lease: Lease) -> None:
+        """Keep when a lease ends. That sweeps so rarely that it costs a constant for each."""
+        if len(self._due) > 2 * len(self._by_token) + STALE_MAX:
+            self._due = [(lease.expires_ms, lease.token) for lease in self._by_token.values()]
+            heapify(self._due)
+        else:
+            heappush(self._due, (lease.expires_ms, lease.token))
 
     def take(self, token: str) -> Lease | None:
         """Remove and return a lease, or None if it has ended."""
@@ -115,8 +198,9 @@ class Leases:
         lease = self._by_token.get(token)
         if lease is None:
             return False
-        lease.expires_ms = expires_ms
-        heappush(self._due, (expires_ms, token))
+        if expires_ms != lease.expires_ms:
+            lease.expires_ms = expires_ms
+            self._note(lease)
         return True
 
     @property

@@ -84,8 +84,10 @@ class Wait:
         self.cancel()
         on_done(NoSuchQueue(f"no such queue: {self._queue.name}") if self._queue.is_closed else None)
 
-    def cancel(self) -> None:
-        """Nobody waits for the answer any more."""
+    def cancel(self) -> bool:
+        """Nobody waits for the answer any more; False where it has come."""
+        was_waiting = self._on_done is not None
         self._on_done = None
         self._unwatch()
         self._timer.cancel()
+        return was_waiting

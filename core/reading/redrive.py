@@ -84,7 +84,7 @@ class Redrive:
         elif len(self._staying) >= STAYING_MAX or self._staying_bytes >= STAYING_BYTES_MAX:
             self._finish(None, more=True)
         else:
-            Waiter.start(queue, UNNAMED, min(self._left, AT_ONCE), 0, self._take)
+            Waiter(queue, UNNAMED, min(self._left, AT_ONCE), 0, self._take).begin()
 
     def _take(self, deliveries: list[Delivery]) -> None:
         if not deliveries:

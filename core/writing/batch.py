@@ -36,6 +36,7 @@ from curbstone.core.pending.group import Group
 from curbstone.core.pending.pending import RELEASE_BYTES
 
 if TYPE_CHECKING:
+    from curbstone.core.delivery.popping import Pop
     from curbstone.core.queue import Queue
     from curbstone.core.writing.cleaner import Copy
     from curbstone.core.writing.writer import Writer
@@ -69,6 +70,7 @@ class Batch:
         self.delays: list[Released] = []
         self.given_back: list[Released] = []
         self.callbacks: list[Done] = []
+        self.pops: list[Pop] = []
         self.start = 0
         self.end = 0
         self.marks: dict[str, int] = {}
@@ -91,6 +93,7 @@ class Batch:
         What the cleaner needs to copy any one segment is never touched.
         """
         writer = self._writer
+        self._queue.popping.drop_unwanted()
         if not writer.has_records:
             self.callbacks, writer._callbacks = writer._callbacks, []
             self._queue.cleaner.recorded(False, False)
@@ -127,6 +130,7 @@ class Batch:
             self.ranges[key] = taken
             self._settled_parts.append(encode_settled(*key, taken))
             self._records_bytes += len(self._settled_parts[-1])
+        self._take_pops(settles_limit)
         self.released, writer._released = self._affordable(writer._released, limit, settles_limit)
         self._released_part = encode_released(self.released)
         self._records_bytes += len(self._released_part)
@@ -138,8 +142,21 @@ class Batch:
             self._records_bytes += len(handed_part)
         if not waiting and not writer._ranges and not writer._released:
             self.callbacks, writer._callbacks = writer._callbacks, []
-        left = bool(waiting or writer._ranges or writer._released or writer._handed)
+        left = bool(waiting or writer._ranges or self._queue.popping or writer._released or writer._handed)
         self._queue.cleaner.recorded(self._records_bytes > 0, left)
+
+    def _take_pops(self, limit: int) -> None:
+        """Take the settles of pops; their messages are given away after the commit, or go back."""
+        popping = self._queue.popping
+        for group, pops in popping.by_group().items():
+            most = max((limit - self._records_bytes - settled_bytes(group, 0)) // 12, 0)
+            taken = pops[:most]
+            if taken:
+                runs = runs_of([pop.delivery.message.seq for pop in taken])
+                self._settled_parts.append(encode_settled(group, Reason.ACK, runs))
+                self._records_bytes += len(self._settled_parts[-1])
+                self.pops += taken
+        popping.writing(self.pops)
 
     def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
         """Split releases into those that go into this batch and those that wait.

@@ -2,8 +2,8 @@
 
 Publishes wait in a queue, settles and releases in lists. Each flush makes one batch of what fits,
 hands it to a worker thread and, when that returns, confirms: nothing is confirmed or delivered
-before. A failed commit confirms nothing: its publishes are refused, its settles and releases are
-written again, unconfirmed, to a new segment. Where that fails too the queue refuses everything and
+before. A failed commit confirms nothing: its publishes and pops are refused, its settles and releases
+are written again, unconfirmed, to a new segment. Where that fails too the queue refuses everything and
 tries again every second.
 
 On a full disk publishes are refused, and nothing of them is left there. Settles are written, and
@@ -62,7 +62,7 @@ class Writer:
     @property
     def has_records(self) -> bool:
         """Whether settles or releases wait."""
-        return bool(self._settled or self._ranges or self._released or self._handed)
+        return bool(self._settled or self._ranges or self._released or self._handed or self._queue.popping)
 
     @property
     def is_idle(self) -> bool:
@@ -72,7 +72,8 @@ class Writer:
     @property
     def owes_nothing(self) -> bool:
         """Whether nobody waits for it. What is to be said of tries may wait for room in a full queue for ever."""
-        return not (self._busy or self._inbox or self._settled or self._ranges or self._callbacks)
+        waiting = self._inbox or self._settled or self._ranges or self._callbacks or self._queue.popping
+        return not (self._busy or waiting)
 
     @property
     def is_busy(self) -> bool:
@@ -156,6 +157,7 @@ class Writer:
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse what waits to be written, but for what was promised; in a queue that has ended that, too."""
         self._refuse_publishes(error)
+        self._queue.popping.refuse_all(error)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(error)
@@ -268,7 +270,9 @@ class Writer:
         queue.cleaner.failed()
         if no_space and not self.disk_is_full and not queue.is_closed:
             self._callbacks = batch.callbacks + self._callbacks
+            queue.popping.try_again(batch.pops)
         else:
+            queue.popping.failed(batch.pops, answer)
             for callback in batch.callbacks:
                 callback(answer)
         for publish, first, count in batch.taken:

@@ -55,12 +55,27 @@ class HttpClient(Client):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.leases: list[LeaseHolder] = []
+        self._popping: tuple[str, str] | None = None
 
     def begin(self) -> None:
         self._answer: Answer | None = None
 
     def forget(self) -> None:
-        self._answer = None
+        self._answer = self._popping = None
+
+    def give_up(self) -> None:
+        """Whatever was asked, its answer will not be seen."""
+        if self._popping:
+            self.history.orphans[self._popping] += 1
+            self._popping = None
+
+    def do_die(self) -> None:
+        self.give_up()
+        super().do_die()
+
+    def do_end(self) -> None:
+        self.give_up()
+        super().do_end()
 
     def forget_leases(self) -> None:
         self.leases.clear()
@@ -131,7 +146,8 @@ class HttpClient(Client):
         if self._answer is None:
             queue, group = self.rng.choice(self.world.queues), self.rng.choice(self.world.readers)
             holder = LeaseHolder(self, f"{self.name}/pop", queue, group, 1 << 60)
-            wait = self.rng.choice(("", "&wait=1"))
+            wait = self.rng.choice(("", "&wait=1", "&wait=10"))
+            self._popping = queue, group
             self._ask(
                 "DELETE", f"{queue}/messages?group={group}{wait}".replace("group=&", ""), partial(self._popped, holder)
             )
@@ -147,6 +163,7 @@ class HttpClient(Client):
             got = Got(body, fields if holder.queue != "dead" else None, int(headers["x-msg-tries"]))
             copy = self.history.got(holder, got)
             self.history.live.pop(copy, None)
+            self.history.doom([copy])
             self.history.gone.add(copy)
         elif status != 204:
             self._refused(status, body)
@@ -235,6 +252,7 @@ class HttpClient(Client):
             data[:] = rest[length:]
             self.world.steps_done += 1
             answer, self._answer = self._answer, None
+            self._popping = None
             if answer is None and " 408 " in first:
                 return  # it was silent for too long
             if answer is None:

@@ -4,10 +4,15 @@ A message has a token, which its body begins with. A copy of it is what one grou
 (queue, group, token). A copy is `confirmed` once its publish was, over whatever protocol; `doomed` from the moment
 something was asked that removes it, and `gone` once that was confirmed. What may never be seen, because it was
 refused or its transaction was not committed, is `hidden`. See `judge` and `got` for what is demanded.
+
+A pop removes what nobody can name beforehand. Its copy is `gone` once its client has the answer; a pop that was
+refused, or answered with nothing, has removed none. One whose client left, or whose server crashed, before the
+answer came may have taken one copy, and no more, with it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -88,6 +93,10 @@ class History:
         self.doomed_alone: set[Copy] = set()
         """Doomed by something else than a transaction."""
         self.gone: set[Copy] = set()
+        self.popped: set[Copy] = set()
+        """Copies whose settling for a pop was begun, and did not fail."""
+        self.orphans: Counter[tuple[str, str]] = Counter()
+        """Pops, by queue and group, whose client never learned what became of them."""
         self.units: list[Unit] = []
         self.live: dict[Copy, Holder] = {}
         self.dying: set[str] = set()
@@ -177,7 +186,7 @@ class History:
         back = sorted(self.gone & seen)
         if back:
             raise Violation(f"settled for good, and back: {back}")
-        lost = sorted(copy for copy in self.confirmed if not self._accounted(copy, seen))
+        lost = self._without_orphans(sorted(copy for copy in self.confirmed if not self._accounted(copy, seen)))
         if lost:
             raise Violation(f"lost: {lost}")
         moved = [copy for copy in seen if copy.queue in self.dying and copy._replace(queue=DEAD) in seen]
@@ -186,6 +195,16 @@ class History:
         for unit in self.units:
             self._judge_unit(unit, seen)
 
+    def _without_orphans(self, lost: list[Copy]) -> list[Copy]:
+        """Return what is lost though no pop can have taken it away with its client."""
+        left = Counter(self.orphans)
+        unexplained = []
+        for copy in lost:
+            left[copy.queue, copy.group] -= 1
+            if copy not in self.popped or left[copy.queue, copy.group] < 0:
+                unexplained.append(copy)
+        return unexplained
+
     def _accounted(self, copy: Copy, seen: set[Copy]) -> bool:
         if copy in seen or copy in self.doomed:
             return True
@@ -193,7 +212,7 @@ class History:
         return copy.queue in self.dying and (dead in seen or dead in self.doomed)
 
     def _judge_unit(self, unit: Unit, seen: set[Copy]) -> None:
-        there = [self._accounted(copy, seen) for copy in unit.publishes]
+        there = [self._accounted(copy, seen) or copy in self.popped for copy in unit.publishes]
         if any(there) and not all(there):
             raise Violation(f"half of a transaction: {dict(zip(unit.publishes, there, strict=True))}")
         if unit.publishes and unit.acks and not unit.confirmed:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from curbstone.core import headers as blocks
 from curbstone.core.broker import Broker
+from curbstone.core.delivery.popping import Pop
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.names import queue_name
@@ -141,6 +142,26 @@ class ServerRun:
             settle_now(group, deliveries, *reason)  # type: ignore[arg-type]
 
         queue.settling.settle_now = watched  # type: ignore[assignment, method-assign]
+        self._watch_pops(queue)
+
+    def _watch_pops(self, queue: Queue) -> None:
+        popping = queue.popping
+        writing, failed = popping.writing, popping.failed
+
+        def copies(pops: list[Pop]) -> list[Copy]:
+            tokens = [(pop.group, int(pop.delivery.message.body.partition(b":")[0])) for pop in pops]
+            return [Copy(queue.name.queue, group, token) for group, token in tokens]
+
+        def watched(pops: list[Pop]) -> None:
+            self.history.popped.update(copies(pops))
+            writing(pops)
+
+        def undone(pops: list[Pop], error: CurbstoneError) -> None:
+            self.history.popped.difference_update(copies(pops))
+            failed(pops, error)
+
+        popping.writing = watched  # type: ignore[method-assign]
+        popping.failed = undone  # type: ignore[method-assign]
 
     def _set_up(self) -> None:
         self._begin()
@@ -165,8 +186,13 @@ class ServerRun:
             self.disk.crash()
         self._heal()
         self.wall_ms = self.host.now_ms() + self.rng.choice((1, 1000, 60_000))
+        for asking in self._http_clients():
+            asking.give_up()
         self._forget_clients()
         self.loop.abandon()
+
+    def _http_clients(self) -> list[HttpClient]:
+        return [client for client in self.clients.values() if isinstance(client, HttpClient)]
 
     def _forget_clients(self) -> None:
         for client in self.clients.values():
@@ -275,6 +301,7 @@ class ServerRun:
         self.note("*** stop ***")
         stopped: list[bool] = []
         self._heal()
+        self._keep_busy()
         self.server.stop(lambda: stopped.append(True))
         for _ in range(300):
             self._move()
@@ -293,6 +320,15 @@ class ServerRun:
         self.loop.abandon()
         self._begin()
         self._serve()
+
+    def _keep_busy(self) -> None:
+        """Let some wait for messages, and some be on their way, when the stop comes."""
+        for client in self.clients.values():
+            act = next((act for act in ("pop", "send", "publish") if act in client.ACTS), "")
+            if act and self.rng.random() < 0.5:
+                client.step(act)
+        for _ in range(self.rng.randrange(8)):
+            self._move()
 
     # --- the end
 

@@ -13,11 +13,15 @@ from random import Random
 import pytest
 
 from curbstone.core.consumer import Consumer
+from curbstone.core.delivery.popping import Pop, Popping
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.format import Reason
 from curbstone.core.writing.writer import Writer
+from curbstone.gateway.waiting import Polls
 from curbstone.mqks.session import Session as MqksSession
 from curbstone.stomp.codec import Head
 from curbstone.stomp.transactions import Transactions
+from tests.sim.history import Violation
 from tests.sim.server_run import ServerRun, Step, plan
 from tests.sim.shrink import explain, failure_of, shrink
 
@@ -118,6 +122,34 @@ def test_it_sees_a_window_that_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Consumer, "room", property(room))
     assert finds_something(range(10))
+
+
+def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model took a popped message for settled when it was handed out, and saw none of this."""
+
+    def failed(self: Popping, pops: list[Pop], error: CurbstoneError) -> None:
+        for pop in pops:
+            message = pop.delivery.message
+            self._queue.pending.clear(pop.group, [message])
+            self._queue.writer.settled(pop.group, Reason.ACK, [message.seq])
+            pop.on_done(error)
+
+    def noticed(seed: int) -> bool:
+        return isinstance(failure_of(seed, plan(seed, STEPS), faults=True), Violation)
+
+    monkeypatch.setattr(Popping, "failed", failed)
+    assert any(noticed(seed) for seed in range(1, 40, 2))
+
+
+def test_it_sees_a_stop_that_tells_who_was_served_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def release(self: Polls) -> None:
+        for future, waiter in list(self._open.items()):
+            waiter.cancel()
+            if not future.done():
+                future.set_result(None)
+
+    monkeypatch.setattr(Polls, "release", release)
+    assert finds_something(range(60))
 
 
 def test_a_failing_run_shrinks_to_what_matters() -> None:

@@ -58,6 +58,40 @@ def test_a_consumer_of_weight_three_gets_three_shares() -> None:
     assert queue.counts().consumers == 2
 
 
+def test_a_turn_that_was_begun_goes_on() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    heavy, light = Peer(lab, queue, weight=3), Peer(lab, queue, weight=2)
+    for body in numbered(10):
+        lab.publish(queue, body)
+    assert heavy.seqs == [1, 2, 3, 6, 7, 8] and light.seqs == [4, 5, 9, 10]
+
+
+def test_turns_go_on_when_consumers_join_and_leave() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    first, second = Peer(lab, queue, weight=2), Peer(lab, queue)
+    lab.publish(queue, "1")
+    first.close()
+    third = Peer(lab, queue)
+    for body in ("2", "3", "4"):
+        lab.publish(queue, body)
+    assert (second.seqs, third.seqs) == ([1, 2, 4], [3])
+
+
+def test_a_thousand_consumers_of_the_greatest_weight_join_and_leave() -> None:
+    """A ring had a place for each point of weight: a million of them took a connection's end 14 seconds, quadratic."""
+    lab = Lab()
+    queue = lab.queue()
+    peers = [Peer(lab, queue, weight=1000, window=1) for _ in range(1000)]
+    lab.publish(queue, *numbered(1000))
+    assert [len(peer.given) for peer in peers] == [1] * 1000
+    for peer in peers:
+        peer.consumer.close()
+    lab.settle()
+    assert queue.counts()[:3] == (1000, 0, 0)
+
+
 def test_who_has_no_room_is_passed_over() -> None:
     lab = Lab()
     queue = lab.queue()

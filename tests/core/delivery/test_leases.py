@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.delivery.waiters import Lease
+from curbstone.core.delivery.waiters import LEASE_BYTES_MAX, Lease
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
+from curbstone.core.options import MIB
 from curbstone.core.queue import Outcome, Queue
 from tests.core.lab import Lab, Peer, numbered
 
@@ -230,3 +231,97 @@ def test_leases_and_consumers_share_the_messages() -> None:
     peer.ack(1, 2)
     lab.pass_time(1000)
     assert peer.seqs == [1, 2, 3, 4] and peer.tries == [0, 0, 1, 1]
+
+
+def test_a_lease_of_a_thousand_gives_a_thousand() -> None:
+    """It gave 512, which is what is dealt out at once, and 1 MiB of large messages."""
+    lab = Lab(cap=16 * MIB)
+    queue = lab.queue()
+    for _ in range(15):
+        lab.publish(queue, *[b"x" * 1000] * 100)
+    assert len(lab.lease(queue, 1000)) == 1000
+    assert len(lab.lease(queue, 1000)) == 500
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("wait_ms", [0, 1000])
+def test_a_lease_of_large_messages_takes_what_reaches_its_bytes(restart: bool, wait_ms: int) -> None:
+    """After a restart it gave one message a call, for it was answered with what the first read of the disk brought."""
+    lab = Lab(cap=32 * MIB)
+    queue = lab.queue()
+    for _ in range(20):
+        lab.publish(queue, b"x" * 256 * 1024)
+    if restart:
+        lab.restart()
+        queue = lab.again(queue)
+    (leases,) = lab.answer(lambda done: queue.lease(1000, 60_000, done, wait_ms=wait_ms))
+    assert len(leases) == LEASE_BYTES_MAX // (256 * 1024) == 16
+    assert [lease.delivery.message.seq for lease in leases] == list(range(1, 17))
+    assert queue.counts()[:3] == (4, 16, 0)
+    assert [lease.delivery.tries for lease in lab.lease(queue, 1000)] == [0] * 4
+
+
+def test_a_message_larger_than_a_lease_takes_is_leased_alone() -> None:
+    lab = Lab(cap=64 * MIB, max_message_size=16 * MIB)
+    queue = lab.queue(max_message_size=16 * MIB)
+    lab.publish(queue, b"x" * 5 * MIB, "y")
+    assert [len(lab.lease(queue, 10)) for _ in range(3)] == [1, 1, 0]
+
+
+def test_two_leases_that_gather_share_what_there_is() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    answers: list[list[Lease] | CurbstoneError] = []
+    queue.lease(1000, 60_000, answers.append, wait_ms=5000)
+    queue.lease(1000, 60_000, answers.append, wait_ms=5000)
+    lab.publish(queue, *numbered(900))
+    seqs = [{lease.delivery.message.seq for lease in given} for given in answers if isinstance(given, list)]
+    assert [len(found) for found in seqs] == [450, 450] and not seqs[0] & seqs[1]
+
+
+def test_a_lease_given_up_while_it_gathers_gives_back_what_it_has() -> None:
+    lab = Lab(cap=32 * MIB)
+    queue = lab.queue()
+    for _ in range(8):
+        lab.publish(queue, b"x" * 256 * 1024)
+    lab.restart()
+    queue = lab.again(queue)
+    answers: list[object] = []
+    waiter = queue.lease(1000, 60_000, answers.append)
+    while not queue.counts().wip:
+        assert lab.host.turn() or lab.host.work()
+    assert waiter.cancel() is True
+    lab.settle()
+    assert not answers and queue.counts()[:3] == (8, 0, 0)
+    assert [lease.delivery.tries for lease in lab.lease(queue, 1000)] == [0] * 8
+
+
+def test_leases_that_nobody_saw_come_back_at_once_and_untried() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    seen, unseen = lab.lease(queue, 2)
+    settle(lab, queue, [seen.token])
+    queue.give_back([seen, unseen])
+    lab.settle()
+    assert queue.counts()[:3] == (1, 0, 0)
+    assert [lease.delivery.tries for lease in lab.lease(queue, 2)] == [0]
+
+
+def test_leases_that_are_kept_alive_take_no_more_memory() -> None:
+    """Each extension, and each long lease that was settled early, was remembered until its time would have come."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(100))
+    tokens = [lease.token for lease in lab.lease(queue, 100, 43_200_000)]
+    for step in range(200):
+        queue.extend(tokens, 43_200_000 - 1000 * (step % 3) + step)
+    assert queue.leasing.due_entries <= 3 * len(tokens) + 100
+    queue.extend(tokens, 1000)
+    lab.pass_time(999)
+    assert queue.counts().wip == 100
+    lab.pass_time(1)
+    assert queue.counts().wip == 0
+    for _ in range(50):
+        settle(lab, queue, [lease.token for lease in lab.lease(queue, 5, 43_200_000)], Outcome.NACK)
+    assert queue.leasing.due_entries <= 100
