@@ -24,7 +24,7 @@ from curbstone.core.errors import (
     NoSuchQueue,
     Unavailable,
 )
-from curbstone.core.events import Bindings, Fanout
+from curbstone.core.events import Bindings, Fanout, Fanouts
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log, Salt, random_salt
 from curbstone.core.log.meta import Meta, load_meta, meta_reserve, store_meta
@@ -40,6 +40,7 @@ from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.transaction import Transaction
 from curbstone.core.troubles import Troubles
+from curbstone.core.turns import Turns
 from curbstone.core.writing.journal import Journal
 
 CLOSE_POLL_MS = 5
@@ -87,8 +88,10 @@ class Broker:
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}
         self._bindings = Bindings()
-        self._dirty: dict[Queue, None] = {}  # in order, so that a simulated run can be repeated
-        self._turn_is_set = False
+        self._fanouts = Fanouts(host)
+        self._turns = Turns(host)
+        self.dirty = self._turns.add
+        """Have a queue's turn called at the end of this turn of the loop."""
         self._directories = Directories(host, disk)
         self.staging = Staging(self, salt, max_staged, staged_ttl_ms)
         self.left: dict[str, str] = {}
@@ -420,7 +423,11 @@ class Broker:
         return len(self._bindings)
 
     def bound(self, event: str) -> list[Queue]:
-        """Return the queues that are bound to an event now."""
+        """Return the queues that are bound to an event now. What was published to events before, they have."""
+        self._fanouts.finish()
+        return self._bound(event)
+
+    def _bound(self, event: str) -> list[Queue]:
         return [self._queues[name] for name in self._bindings.names(event)]
 
     def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
@@ -429,11 +436,11 @@ class Broker:
         `on_done(EventRefused, 0, count)` says of the next `count` messages which queues refused them; all others have
         them. Which queues may be left out, and are no error, says `core.events.left_out`.
         """
-        queues = self.bound(event)
+        queues = self._bound(event)
         if not queues or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
         else:
-            Fanout(queues, messages, on_done).begin()
+            self._fanouts.begin(Fanout(queues, messages, on_done))
 
     # --- the whole
 
@@ -452,21 +459,9 @@ class Broker:
         reasons += self.staging.reasons
         return Health(not self.troubles and not self.is_stopping, reasons, str(self.sync))
 
-    def dirty(self, queue: Queue) -> None:
-        """Have a queue's turn called at the end of this turn of the loop."""
-        self._dirty[queue] = None
-        if not self._turn_is_set:
-            self._turn_is_set = True
-            self.host.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._turn_is_set = False
-        dirty, self._dirty = self._dirty, {}
-        for queue in dirty:
-            queue.turn()
-
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, finish what is under way, then end consumers and close the files."""
+        self._fanouts.finish()
         self.is_stopping = True
         self._directories.is_stopping = True
         self.staging.stop()
@@ -474,7 +469,7 @@ class Broker:
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.writer.failure)]
-        if working or self._directories.is_working or self._dirty or self.staging.is_working:
+        if working or self._directories.is_working or self._turns or self.staging.is_working:
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from itertools import groupby
@@ -13,7 +14,11 @@ from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 
 if TYPE_CHECKING:
+    from curbstone.core.host import Host
     from curbstone.core.queue import Queue
+
+COPIES_AT_ONCE = 200
+"""Messages that are copied and handed to queues before the loop looks at its sockets again."""
 
 
 class Bindings:
@@ -40,11 +45,46 @@ class Bindings:
             self._names.setdefault(event, {})[name] = None
 
 
+class Fanouts:
+    """Those under way, one after the other: each queue gets what is published to events in the order it was.
+
+    Many copies are spread over turns of the loop, so that nobody else waits for them.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._waiting: deque[Fanout] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def begin(self, fanout: Fanout) -> None:
+        """Publish, now if it is not much and none is under way."""
+        self._waiting.append(fanout)
+        if len(self._waiting) == 1:
+            self._go_on()
+
+    def finish(self) -> None:
+        """Publish all the rest now."""
+        while self._waiting:
+            self._waiting.popleft().advance()
+
+    def _go_on(self) -> None:
+        left = COPIES_AT_ONCE
+        while self._waiting:
+            left -= self._waiting[0].advance(left)
+            if not self._waiting[0].has_begun_all:
+                self._host.call_soon(self._go_on)
+                return
+            self._waiting.popleft()
+
+
 class Fanout:
     """Messages on their way to all queues bound to an event; see `Broker.publish_event`."""
 
     def __init__(self, queues: list[Queue], messages: list[Message], on_done: Published) -> None:
         self._queues = queues
+        self._begun = 0
         self._messages = messages
         self._on_done = on_done
         self._left = len(queues) * len(messages)
@@ -52,10 +92,20 @@ class Fanout:
         self._refused: dict[int, dict[QueueName, CurbstoneError | None]] = {}
         """By the place of a message in the list; None for a queue that is left out."""
 
-    def begin(self) -> None:
-        """Publish."""
-        for queue in self._queues:
+    @property
+    def has_begun_all(self) -> bool:
+        """Whether all queues were given their copies."""
+        return self._begun == len(self._queues)
+
+    def advance(self, copies_max: int | None = None) -> int:
+        """Give some more queues their copies, about so many or all that are left; return how many copies it made."""
+        copies = 0
+        while not self.has_begun_all and (copies_max is None or copies < copies_max):
+            queue = self._queues[self._begun]
+            self._begun += 1
+            copies += len(self._messages)
             queue.publish(copies_of(self._messages), partial(self._done, queue))
+        return copies
 
     def _done(self, queue: Queue, error: CurbstoneError | None, _first: int, count: int) -> None:
         """A queue has the next `count` messages, or refused them."""

@@ -1,0 +1,158 @@
+"""Much work for many queues is spread over turns of the loop: who wants little does not wait for all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.events import COPIES_AT_ONCE
+from curbstone.core.host import DONE_AT_ONCE, AsyncioHost
+from curbstone.core.names import queue_name
+from curbstone.core.queue import Queue
+from curbstone.core.turns import TURNS_AT_ONCE, Turns
+from tests.core.lab import Lab, message
+
+QUEUES = 30
+EACH = 20  # three times what is copied at once, together
+
+
+def bound(lab: Lab) -> list[Queue]:
+    names = [queue_name(f"q{n}") for n in range(QUEUES)]
+    for name in names:
+        lab.answer(partial(lab.broker.bind, "order", name))
+    return [lab.broker.get(name) for name in names]
+
+
+def batch(start: int, count: int = EACH) -> list[Any]:
+    return [message(str(n)) for n in range(start, start + count)]
+
+
+def expected(count: int) -> list[list[bytes]]:
+    return [[str(n).encode() for n in range(count)]] * QUEUES
+
+
+def begun(queues: list[Queue]) -> int:
+    return sum(not queue.writer.is_idle for queue in queues)
+
+
+def test_a_large_fan_out_is_spread_and_each_queue_has_all_in_order() -> None:
+    lab = Lab()
+    queues = bound(lab)
+    answers: list[tuple[CurbstoneError | None, int, int]] = []
+    lab.broker.publish_event("order", batch(0), lambda *given: answers.append(given))
+    assert begun(queues) == COPIES_AT_ONCE // EACH, "the rest in later turns"
+    lab.broker.publish_event("order", batch(EACH, 1), lambda *given: answers.append(given))
+    assert not any(queue.writer.is_idle for queue in queues[: begun(queues)]) and begun(queues) < QUEUES
+    lab.settle()
+    assert answers == [(None, 0, EACH), (None, 0, 1)]
+    assert [lab.bodies(queue) for queue in queues] == expected(EACH + 1)
+
+
+def test_a_small_one_begins_at_once() -> None:
+    lab = Lab()
+    queues = bound(lab)
+    lab.broker.publish_event("order", batch(0, 1), lambda *_given: None)
+    assert begun(queues) == QUEUES
+
+
+def test_a_transaction_does_not_overtake_it() -> None:
+    lab = Lab()
+    queues = bound(lab)
+    lab.broker.publish_event("order", batch(0), lambda *_given: None)
+    transaction = lab.broker.transaction()
+    transaction.publish_event("order", message(str(EACH)))
+    transaction.commit(lambda _error: None)
+    lab.settle()
+    assert [lab.bodies(queue) for queue in queues] == expected(EACH + 1)
+
+
+def test_a_shutdown_waits_for_it() -> None:
+    lab = Lab()
+    queues = bound(lab)
+    answers: list[CurbstoneError | None] = []
+    lab.broker.publish_event("order", batch(0), lambda error, _first, _count: answers.append(error))
+    lab.restart()
+    assert answers == [None]
+    assert [lab.bodies(lab.again(queue)) for queue in queues] == expected(EACH)
+
+
+def test_a_queue_that_goes_meanwhile_is_left_out() -> None:
+    lab = Lab()
+    queues = bound(lab)
+    answers: list[CurbstoneError | None] = []
+    lab.broker.publish_event("order", batch(0), lambda error, _first, _count: answers.append(error))
+    lab.broker.delete(queues[-1].name, lambda _existed: None)
+    lab.pass_time(100)
+    assert answers == [None]
+    assert [lab.bodies(queue) for queue in queues[:-1]] == expected(EACH)[:-1]
+
+
+class _Loop:
+    """A host's `call_soon`, turn by turn."""
+
+    def __init__(self) -> None:
+        self.soon: list[Any] = []
+
+    def call_soon(self, fn: Any) -> None:
+        self.soon.append(fn)
+
+    def turn(self) -> None:
+        now, self.soon = self.soon, []
+        for fn in now:
+            fn()
+
+
+@pytest.mark.parametrize("count", [1, TURNS_AT_ONCE, TURNS_AT_ONCE + 1, 5 * TURNS_AT_ONCE])
+def test_turns_of_many_queues_are_spread_in_the_order_they_were_wanted(count: int) -> None:
+    loop = _Loop()
+    turns = Turns(cast(Any, loop))
+    had: list[int] = []
+
+    class Wanting:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def turn(self) -> None:
+            had.append(self.number)
+            if self.number == 0 and len(had) == 1:
+                turns.add(cast(Any, self))  # a turn may want another
+
+    queues = [Wanting(number) for number in range(count)]
+    for queue in queues + queues:
+        turns.add(cast(Any, queue))
+    rounds = 0
+    while loop.soon:
+        assert len(loop.soon) == 1
+        before = len(had)
+        loop.turn()
+        rounds += 1
+        assert 0 < len(had) - before <= TURNS_AT_ONCE
+    assert had == [*range(count), 0] and len(turns) == 0
+    assert rounds == -(-count // TURNS_AT_ONCE) + (count % TURNS_AT_ONCE == 0 or count < TURNS_AT_ONCE)
+
+
+def test_finished_jobs_are_told_a_few_at_a_time() -> None:
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        host = AsyncioHost(loop)
+        jobs = 5 * DONE_AT_ONCE
+        finished = threading.Semaphore(0)
+        told = [0]
+        seen: list[int] = []
+        for _ in range(jobs):
+            host.submit(finished.release, lambda _result, _error: told.__setitem__(0, told[0] + 1))
+        for _ in range(jobs):
+            finished.acquire()  # the loop is busy until all have finished
+        while told[0] < jobs:
+            seen.append(told[0])
+            await asyncio.sleep(0)
+        host.close()
+        return [*seen, told[0]]
+
+    seen = asyncio.run(main())
+    assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) <= DONE_AT_ONCE
