@@ -37,6 +37,7 @@ class Journal:
         """GET: one page; `Next-Offset` says where to go on."""
         queue = self._broker.get(name_in(scope))
         query = query_of(scope)
+        queue.reading.check_epoch(query.get("epoch"))
         position = whole_number("from", query.get("from", 0), 0, POSITION_MAX)
         limit = whole_number("limit", query.get("limit", LIMIT), 1, LIMIT_MAX)
         bytes_max = whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX)

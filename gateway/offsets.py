@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.reading.arrivals import Wait, Waited, find_time
+from curbstone.core.reading.sizes import stretch
 from curbstone.gateway.parameters import SEQ_MAX, group_of, query_of, wait_ms, whole_number
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json
@@ -15,6 +16,9 @@ from curbstone.gateway.waiting import Polls, answer
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
+    from curbstone.core.queue import Queue
+
+STAGED, STAGED_SHARE = "staged", 4
 
 
 class Offsets:
@@ -46,4 +50,17 @@ class Offsets:
             _, reply["at"] = await answer(partial(find_time, queue, timestamp_ms))
         first = reading.position(group) if group else reading.first()
         floor = reading.loss(group).floor if group else first
+        if "bytes" in query:
+            reply |= _reach(queue, group, after or 0, self._bytes_max(query["bytes"]))
         await reply_json(send, {"epoch": queue.uid, "first": first, "next": reading.next, "floor": floor, **reply})
+
+    def _bytes_max(self, text: str) -> int:
+        """Return a number of bytes; `staged`: so many that a staged transaction of them leaves room for others."""
+        if text == STAGED:
+            return self._broker.staging.bytes_max // STAGED_SHARE
+        return whole_number("bytes", text, 1, SEQ_MAX)
+
+
+def _reach(queue: Queue, group: str, first: int, bytes_max: int) -> dict[str, object]:
+    found = stretch(queue, group, first, bytes_max)
+    return {"until": found.until, "bytes": found.size, "bytes_max": bytes_max}

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from curbstone.spark import jobs
+from curbstone.spark import checks, jobs
+from curbstone.spark.claim import Check, claimed, locked
 from curbstone.spark.failure import PipelineError, last_line
-from curbstone.spark.lake import JOURNAL, MESSAGES, Lake, gaps_between
-from curbstone.spark.options import read_options
+from curbstone.spark.gaps import gaps_in
+from curbstone.spark.lake import JOURNAL, MESSAGES, Lake, checkpoint_in
+from curbstone.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,29 +65,37 @@ def archive(
     """
     lake = Lake(spark, lake_path)
     chosen = {"groupId": GROUP, **options}
-    base = checkpoint or lake.checkpoint(chosen["groupId"])
+    base = checkpoint or checkpoint_in(lake.path, chosen["groupId"])
     done = Archived()
-    queries = [_start(lake, MESSAGES, chosen, f"{base}/{MESSAGES}", done, once=once, every_s=every_s)]
-    if journal:
-        left_out = {"groupid", "startingoffsets", "startingtimestamp"}
-        of_journal = {name: value for name, value in chosen.items() if name.lower() not in left_out}
-        of_journal["mode"] = JOURNAL
-        queries.append(_start(lake, JOURNAL, of_journal, f"{base}/{JOURNAL}", done, once=once, every_s=every_s))
-    try:
-        while any(query.isActive for query in queries) and not (stop and stop.is_set()):
-            queries[0].awaitTermination(POLL_S) if queries[0].isActive else queries[-1].awaitTermination(POLL_S)
-            jobs.say(str(done))
+    left_out = {"groupid", "startingoffsets", "startingtimestamp"}
+    of_journal = {name: value for name, value in chosen.items() if name.lower() not in left_out} | {"mode": JOURNAL}
+    tables = {MESSAGES: chosen, **({JOURNAL: of_journal} if journal else {})}
+    trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{every_s:g} seconds"}
+    with claimed(lake, base) as check:
+        queries: list[Any] = []
+        try:
+            for table, given in tables.items():
+                queries.append(_start(lake, table, given, f"{base}/{table}", done, check, trigger))
+            while any(query.isActive for query in queries) and not (stop and stop.is_set()):
+                queries[0].awaitTermination(POLL_S) if queries[0].isActive else queries[-1].awaitTermination(POLL_S)
+                jobs.say(str(done))
+                _raise_failed(queries)
             _raise_failed(queries)
-        _raise_failed(queries)
-    finally:
-        jobs.say_done()
-        for query in queries:
-            query.stop()
+        finally:
+            jobs.say_done()
+            for query in queries:
+                query.stop()
     return done
 
 
 def _start(
-    lake: Lake, table: str, options: Mapping[str, str], checkpoint: str, done: Archived, *, once: bool, every_s: float
+    lake: Lake,
+    table: str,
+    options: Mapping[str, str],
+    checkpoint: str,
+    done: Archived,
+    check: Check,
+    trigger: Mapping[str, Any],
 ) -> Any:
     """Start the query that fills one table."""
     from curbstone.spark.source import register
@@ -94,7 +104,7 @@ def _start(
         run = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not run:
             raise PipelineError("Spark did not say which query this batch belongs to")
-        count = lake.add(table, run, batch, rows)
+        count = lake.add(table, run, batch, rows, check)
         if table == MESSAGES:
             done.messages += count
             _note_gaps(lake, checkpoint, run, batch, done)
@@ -106,15 +116,12 @@ def _start(
     # it when it plans a batch, and must not send it to its executors meanwhile for another query.
     register(lake.spark)
     stream = lake.spark.readStream.format("curbstone").options(**options).load()
-    trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{every_s:g} seconds"}
     writer = stream.writeStream.foreachBatch(store).option("checkpointLocation", checkpoint)
     return writer.queryName(f"archive-{table}").trigger(**trigger).start()
 
 
 def _note_gaps(lake: Lake, checkpoint: str, run: str, batch: int, done: Archived) -> None:
-    after = lake.offsets_of(checkpoint, batch)
-    before = lake.offsets_of(checkpoint, batch - 1) if batch else None
-    for gap in gaps_between(before, after) if before and after else []:
+    for gap in gaps_in(lake.offsets_of(checkpoint, batch) or {}):
         lake.note_gap(gap, run, batch)
         done.gaps.append(str(gap))
         jobs.warn(str(gap))
@@ -159,11 +166,12 @@ def _job(known: argparse.Namespace) -> str:
         "failOnDataLoss": str(known.fail_on_data_loss).lower(),
     }
     try:
-        read_options(options, stream=True)
+        source = read_options(options, stream=True)
         if known.every < 0:
             raise PipelineError("--every: seconds, 0 or more")
     except PipelineError as error:
         raise jobs.Wrong(str(error)) from None
+    _check(known, source)
     with jobs.stopping() as stop, session("curbstone archive", verbose=known.verbose) as spark:
         done = archive(
             spark,
@@ -176,6 +184,17 @@ def _job(known: argparse.Namespace) -> str:
             stop=stop,
         )
     return str(done)
+
+
+def _check(known: argparse.Namespace, source: ReadOptions) -> None:
+    """Raise PipelineError for what would end the job as soon as Java runs."""
+    checks.check_writable(known.lake, "--lake")
+    checkpoint = checks.local_folder(known.checkpoint or checkpoint_in(known.lake, known.group))
+    is_new = checkpoint is not None and not checkpoint.exists()
+    checks.check_server(source.address, source.queues, must_exist=is_new)
+    if checkpoint is not None:
+        with locked(checkpoint):
+            pass  # it is taken for good where the work begins, as a program may call `archive`, too
 
 
 def main(given: Sequence[str] | None = None) -> int:

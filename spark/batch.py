@@ -10,8 +10,9 @@ from pyspark.sql.datasource import DataSourceReader
 from curbstone.spark import calls
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError
+from curbstone.spark.gaps import data_loss
 from curbstone.spark.options import EARLIEST, JOURNAL, LATEST, ReadOptions
-from curbstone.spark.reading import Range, data_loss, read_journal, read_messages, split
+from curbstone.spark.reading import Range, read_journal, read_messages, split
 from curbstone.spark.server import Server
 
 if TYPE_CHECKING:
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
 
 
 def queues_of(server: Server, options: ReadOptions) -> tuple[str, ...]:
-    """Return the full names of the queues to read; raise PipelineError where a pattern matches none."""
-    if not options.pattern:
-        return options.queues
-    found = calls.queues_like(server, options.project, options.pattern)
+    """Return the full names of the queues to read: those named, or those there are now that the pattern matches."""
+    return calls.queues_like(server, options.project, options.pattern) if options.pattern else options.queues
+
+
+def first_queues(server: Server, options: ReadOptions) -> tuple[str, ...]:
+    """Return the same where reading begins; raise PipelineError for a pattern that matches none, or not one named."""
+    found = queues_of(server, options)
     if not found:
         raise PipelineError(f"no queue of project {options.project} matches queuePattern={options.pattern!r}")
+    for name, places in (("startingOffsets", options.start), ("endingOffsets", options.end)):
+        if unknown := sorted(set(places.of_queues) - set(found) if places else ()):
+            raise PipelineError(f"option {name} names {unknown[0]}, and there is no such queue")
     return found
 
 
@@ -40,7 +47,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         server = Server(options.address)
         try:
-            queues = queues_of(server, options)
+            queues = first_queues(server, options)
             if options.mode == JOURNAL:
                 return [self._journal(queue) for queue in queues]
             return split([self._range(server, queue) for queue in queues], options)

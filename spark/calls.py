@@ -12,33 +12,59 @@ from curbstone.spark.failure import PipelineError, Refused, TwoReaders
 from curbstone.spark.frames import BATCHES, JOURNAL
 from curbstone.spark.server import Reply, Server, checked_name, queue_path
 
-GONE, CONFLICT = 410, 409
+NOT_FOUND, CONFLICT, GONE, FULL = 404, 409, 410, 507
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What a queue holds: live from `first`; nothing below `next` will ever appear later; `floor`: below it is lost."""
+    """What a queue holds: live from `first`; nothing below `next` will ever appear later; `floor`: below it is lost.
+
+    Messages from `after` up to `until` take `size` bytes, no more than `size_max`, where a call asked for so much.
+    """
 
     epoch: str
     first: int
     next: int
     floor: int
     at: int
+    until: int
+    size: int
+    size_max: int
 
 
 def offsets(
-    server: Server, queue: str, *, group: str = "", wait_s: float = 0, after: int = 0, timestamp_ms: int | None = None
+    server: Server,
+    queue: str,
+    *,
+    group: str = "",
+    wait_s: float = 0,
+    after: int = 0,
+    size_max: str = "",
+    timestamp_ms: int | None = None,
 ) -> Offsets:
-    """Ask where a queue stands; with `wait_s`, as soon as there is something at `after` or behind it."""
+    """Ask where a queue stands; with `wait_s`, as soon as there is something at `after` or behind it.
+
+    `size_max`: a number of bytes, or what the server thinks fit for a staged transaction.
+    """
     query: dict[str, Any] = {"group": group} if group else {}
     if wait_s:
-        query |= {"wait": f"{wait_s:g}", "after": after}
+        query["wait"] = f"{wait_s:g}"
+    if size_max:
+        query["bytes"] = size_max
+    if wait_s or size_max:
+        query["after"] = after
     if timestamp_ms is not None:
         query["timestamp"] = timestamp_ms
     found = server.call("GET", f"{queue_path(queue)}/offsets", query, extra_s=wait_s).json()
+
+    def number(name: str, default: int) -> int:
+        return int(found.get(name) or default)
+
     next_seq = int(found["next"])
-    floor = int(found.get("floor") or 0)
-    return Offsets(str(found["epoch"]), int(found["first"]), next_seq, floor, int(found.get("at", next_seq)))
+    reach = (number("until", next_seq), number("bytes", 0), number("bytes_max", 0))
+    return Offsets(
+        str(found["epoch"]), int(found["first"]), next_seq, number("floor", 0), number("at", next_seq), *reach
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +91,18 @@ def group(server: Server, queue: str, name: str) -> Group:
 def ack(server: Server, queue: str, name: str, up_to: int, epoch: str, reader: str) -> None:
     """Say that the group is done with everything up to and including seq `up_to`; raise TwoReaders.
 
-    `reader` is this query's own id, by which the server notices another one that reads through the group.
+    `reader` is this query's own id, by which the server notices another one that reads through the group, and one that
+    is not as far as the group was acked.
     """
     try:
         server.json("POST", f"{_group_path(queue, name)}/ack", value={"upTo": up_to, "epoch": epoch, "reader": reader})
     except Refused as refused:
         if refused.status == CONFLICT and refused.members.get("other_reader"):
             why = str(refused).removeprefix("curbstone: ")
-            advice = "two queries need two groupIds; one that has fallen behind, a new checkpoint"
-            raise TwoReaders(f"{queue} group={name}: {why}; {advice}") from None
+            advice = "two queries need two groupIds; one with an old checkpoint, a new one or failOnDataLoss=false"
+            acked = refused.members.get("acked")
+            line = f"{queue} group={name}: {why}; {advice}"
+            raise TwoReaders(line, acked if isinstance(acked, int) else None) from None
         raise
 
 
@@ -82,8 +111,9 @@ def browse(server: Server, queue: str, query: dict[str, Any]) -> Reply:
     return server.call("GET", f"{queue_path(queue)}/browse", query, accept=BATCHES)
 
 
-def journal(server: Server, queue: str, query: dict[str, Any]) -> Reply:
-    """Get a page of the journal in its binary form."""
+def journal(server: Server, queue: str, query: dict[str, Any], epoch: str = "") -> Reply:
+    """Get a page of the journal in its binary form; `epoch`: only of that life of the queue."""
+    query = {**query, "epoch": epoch} if epoch else query
     return server.call("GET", f"{queue_path(queue)}/journal", query, accept=JOURNAL)
 
 
@@ -102,6 +132,9 @@ def put_part(server: Server, project: str, transaction: str, part: str, frames: 
     except Refused as refused:
         if refused.status == CONFLICT and refused.members.get("committed"):
             return False
+        if refused.status == FULL:
+            why = f"{refused}; a write, or a micro-batch, is one transaction {transaction}, and has to fit"
+            raise PipelineError(f"{why}: start the server with a larger --max-staged") from None
         raise
     return True
 
@@ -121,7 +154,7 @@ def transaction_state(server: Server, project: str, transaction: str) -> dict[st
     try:
         return server.json("GET", transaction_path(project, transaction))
     except Refused as refused:
-        if refused.status == 404:
+        if refused.status == NOT_FOUND:
             return None
         raise
 

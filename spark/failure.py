@@ -8,6 +8,8 @@ _MARK = re.compile(r"(?:PipelineError|Refused|DataLoss|TwoReaders|Unreachable): 
 
 # Of an error that Spark shows as a traceback: the line that says what it was, and not that of the bridge to Java.
 _CAUSE = re.compile(r"^(?:: )?([\w.$]+(?:Error|Exception): (?!An error occurred while calling).*)", re.MULTILINE)
+# Of an error of Java that comes over that bridge: what it was.
+_JAVA = re.compile(r"^An error occurred while calling \S+\n: (.*)", re.MULTILINE)
 
 
 class PipelineError(Exception):
@@ -39,7 +41,14 @@ class DataLoss(PipelineError):
 
 
 class TwoReaders(PipelineError):
-    """Another query reads through the same group: each would miss what the other is done with."""
+    """Another query reads through the same group: each would miss what the other is done with.
+
+    `acked`: up to there the group is done, and this query, which is new in it, is not as far.
+    """
+
+    def __init__(self, reason: str, acked: int | None = None) -> None:
+        super().__init__(reason)
+        self.acked = acked
 
 
 def last_line(error: BaseException) -> str:
@@ -52,5 +61,7 @@ def last_line(error: BaseException) -> str:
         return text.removeprefix("curbstone: ")
     if cause := _CAUSE.search(text.partition("Traceback (most recent call last):")[2]):
         return cause[1]
+    if java := _JAVA.search(text):
+        return java[1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"

@@ -17,6 +17,7 @@ from types import FrameType
 
 from curbstone.spark.failure import PipelineError, last_line
 from curbstone.spark.options import DEFAULT_URL, TOKEN_VARIABLE, URL_VARIABLE
+from curbstone.spark.session import check_packages
 
 DONE, FAILED, WRONG = 0, 1, 2
 
@@ -55,6 +56,7 @@ def source_options(known: argparse.Namespace) -> dict[str, str]:
 def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace) -> int:
     """Run a job and print the line it returns; what goes wrong is one line on stderr. Return the exit code."""
     try:
+        check_packages()
         print(job(known))
     except Wrong as error:
         return _fail(error, WRONG)

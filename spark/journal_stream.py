@@ -1,4 +1,4 @@
-"""Reading the journal as a stream. An offset is `{queue: {"position": n, "epoch": …}}`.
+"""Reading the journal as a stream. An offset is `{queue: {"position": n, "epoch": …}}`; position 0 is the oldest event.
 
 Positions are opaque and grow, so where a batch ends is found by asking for its page. The page then goes to the task
 with its range; only after a restart, when the batch is known from the checkpoint alone, does the task ask for it.
@@ -16,12 +16,13 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from curbstone.spark import calls
-from curbstone.spark.batch import queues_of
+from curbstone.spark.batch import first_queues, queues_of
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import Refused
 from curbstone.spark.frames import read_events
+from curbstone.spark.gaps import DELETED, MADE_ANEW, data_loss
 from curbstone.spark.options import ReadOptions
-from curbstone.spark.reading import Fetched, Range, data_loss, read_journal
+from curbstone.spark.reading import Fetched, Range, read_journal
 from curbstone.spark.server import Server
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         start = self._options.start
-        places = {queue: start.of(queue) if start else 0 for queue in queues_of(self._server, self._options)}
+        places = {queue: start.of(queue) if start else 0 for queue in first_queues(self._server, self._options)}
         return {queue: {"position": place if isinstance(place, int) else 0} for queue, place in places.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -57,15 +58,20 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         rows = min(limit.max_rows, ROWS_MAX) if isinstance(limit, ReadMaxRows) else ROWS_MAX
-        names = queues_of(self._server, self._options) if self._until_ms is None else tuple(start)
-        latest = {queue: self._next(queue, start.get(queue, {"position": 0}), rows) for queue in names}
+        names = queues_of(self._server, self._options)
+        latest = {**start, **{queue: self._next(queue, start.get(queue, {"position": 0}), rows) for queue in names}}
         if latest == start and self._until_ms is None:
             time.sleep(self._options.poll_wait_s)
         return start if latest == start else latest
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Range]:
-        pairs = [(queue, start.get(queue, {}).get("position", 0), at["position"]) for queue, at in end.items()]
-        return [self._range(queue, low, high) for queue, low, high in pairs if low < high]
+        ranges = []
+        for queue, at in end.items():
+            since = start.get(queue, {})
+            low = since.get("position", 0) if since.get("epoch") in (None, at.get("epoch")) else 0
+            if low < at["position"]:
+                ranges.append(self._range(queue, at.get("epoch", ""), low, at["position"]))
+        return ranges
 
     def read(self, partition: Range) -> Iterator[pa.RecordBatch]:
         return read_journal(partition, self._options, self._columns)
@@ -73,32 +79,49 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         self._server.close()
 
-    def _range(self, queue: str, low: int, high: int) -> Range:
+    def _range(self, queue: str, epoch: str, low: int, high: int) -> Range:
         known = self._fetched.pop(queue, None)
-        if known and (known.low, known.high) == (low, high):
+        if known and (known.epoch, known.low, known.high) == (epoch, low, high):
             return known
-        return Range(queue, "", low, high, strict=self._options.fail_on_loss and low > 0)
+        strict = self._options.fail_on_loss
+        return Range(queue, epoch, low, high, strict=strict and low > 0, queue_may_go=not strict)
 
     def _next(self, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
         """Return where the batch that starts at `at` ends."""
         query = {"from": at["position"], "limit": rows, "max_bytes": BYTES_MAX}
         try:
-            reply = calls.journal(self._server, queue, query)
+            reply = calls.journal(self._server, queue, query, at.get("epoch", ""))
         except Refused as refused:
-            first = refused.members.get("first")
-            if refused.status != calls.GONE or not isinstance(first, int):
-                raise
-            if at["position"] and self._options.fail_on_loss:
-                why = "the log no longer goes back so far; read the journal more often, or set failOnDataLoss=false"
-                raise data_loss(f"{queue} (journal)", "", at["position"], first, why) from None
-            log.warning("curbstone: %s: the journal is gone before position %d", queue, first)
-            return {**at, "position": first}
+            return self._behind(refused, queue, at, rows)
         if self._until_ms is not None:
             events = read_events(reply.body)
             if not events or events[0].time_ms > self._until_ms:
                 return at
-        following = max(at["position"], reply.number("Next-Offset"))
-        if following > at["position"]:
-            epoch = reply.headers.get("X-Curbstone-Epoch", "")
-            self._fetched[queue] = Fetched(queue, epoch, at["position"], following, page=reply.body)
-        return {**at, "position": following}
+        epoch, following = reply.headers.get("X-Curbstone-Epoch", ""), reply.number("Next-Offset")
+        if following <= at["position"]:
+            return at
+        self._fetched[queue] = Fetched(queue, epoch, at["position"], following, page=reply.body)
+        return {"position": following, "epoch": epoch}
+
+    def _behind(self, refused: Refused, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
+        """Return where to go on after the server said that there is no such queue, epoch or position; or raise."""
+        is_known = bool(at["position"])
+        first = refused.members.get("first")
+        if refused.status == calls.CONFLICT:
+            self._lost(queue, at, None, MADE_ANEW)
+            return self._next(queue, {"position": 0}, rows)
+        if refused.status == calls.NOT_FOUND and is_known:
+            self._lost(queue, at, None, DELETED)
+            return at
+        if refused.status != calls.GONE or not isinstance(first, int):
+            raise refused
+        if is_known:
+            self._lost(queue, at, first, "the log no longer goes back so far; read the journal more often")
+        return {**at, "position": first}
+
+    def _lost(self, queue: str, at: dict[str, Any], first: int | None, why: str) -> None:
+        """Tell of events that were not read, or raise."""
+        if self._options.fail_on_loss:
+            why = f"{why}, or set failOnDataLoss=false"
+            raise data_loss(f"{queue} (journal)", "", at["position"], first, why) from None
+        log.warning("curbstone: %s: the journal is gone from position %d on: %s", queue, at["position"], why)

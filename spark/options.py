@@ -30,8 +30,8 @@ MESSAGES, JOURNAL = "messages", "journal"
 _BOTH = ("url", "token", "tokenFile", "project", "queue", "requestTimeout", "retryTimeout")
 _READ = (
     *("mode", "queues", "queuePattern", "groupId", "startingOffsets", "endingOffsets", "startingTimestamp"),
-    *("endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss"),
-    *("includeHeaders", "includeBody", "fetchRows", "fetchBytes", "pollWait"),
+    *("endingTimestamp", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition"),
+    *("failOnDataLoss", "includeHeaders", "includeBody", "fetchRows", "fetchBytes", "pollWait"),
 )
 _WRITE = ("transactionId",)
 # Spark puts these among the options itself.
@@ -39,7 +39,10 @@ _SPARKS = {"path", "checkpointlocation", "queryname"}
 
 PER_TRIGGER = 250_000
 """Starting a micro-batch takes a quarter of a second of CPU, a fifth of what so many messages of 100 bytes take into
-Parquet; and where they are written to a queue, 4 KB a message still fit the server's --max-staged."""
+Parquet."""
+FIT = "staged"
+"""A micro-batch that is written into a queue has to fit the server's --max-staged, and Spark never makes one smaller
+that it has planned: so the server says, when it is planned, how far a part of that reaches."""
 PER_PARTITION = 250_000
 
 _TRANSACTION = re.compile(r"[A-Za-z0-9._:-]{1,200}")
@@ -74,6 +77,8 @@ class ReadOptions:
     start_ms: int | None
     end_ms: int | None
     per_trigger: int
+    bytes_per_trigger: str
+    """A number, or what the server holds fit for a staged transaction."""
     partitions_min: int | None
     """None: nobody said."""
     per_partition: int
@@ -83,6 +88,13 @@ class ReadOptions:
     fetch_rows: int
     fetch_bytes: int
     poll_wait_s: float
+
+    def reads(self, queue: str) -> bool:
+        """Say whether a queue is one of those to read, be it there or not."""
+        if not self.pattern:
+            return queue in self.queues
+        project, _, name = queue.partition("/")
+        return project == self.project and bool(re.fullmatch(self.pattern, name))
 
 
 @dataclass(frozen=True)
@@ -171,6 +183,7 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = None) -> Rea
         start_ms=options.moment("startingTimestamp"),
         end_ms=options.moment("endingTimestamp"),
         per_trigger=options.number("maxOffsetsPerTrigger", PER_TRIGGER, 1),
+        bytes_per_trigger=_bytes_per_trigger(options),
         partitions_min=options.number("minPartitions", 1, 1, 10_000) if options.text("minPartitions") else None,
         per_partition=options.number("maxRecordsPerPartition", PER_PARTITION, 1),
         fail_on_loss=options.yes("failOnDataLoss", True),
@@ -182,6 +195,11 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = None) -> Rea
     )
     _check_together(found, stream)
     return found
+
+
+def _bytes_per_trigger(options: _Options) -> str:
+    given = options.text("maxBytesPerTrigger", FIT)
+    return given if given == FIT else str(options.number("maxBytesPerTrigger", 1, 1, (1 << 49)))
 
 
 def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
@@ -207,6 +225,10 @@ def _check_together(found: ReadOptions, stream: bool | None) -> None:
         raise PipelineError("options endingOffsets and endingTimestamp: give one of them")
     if found.mode == JOURNAL and (found.end or found.start_ms is not None or found.end_ms is not None or found.group):
         raise PipelineError("mode=journal takes startingOffsets (a position, or earliest) and no group, end or time")
+    for name, places in (("startingOffsets", found.start), ("endingOffsets", found.end)):
+        for queue in places.of_queues if places else ():
+            if not found.reads(queue):
+                raise PipelineError(f"option {name} names {queue}, which is not among the queues to read")
     starts = {found.start.default, *found.start.of_queues.values()} if found.start else set()
     if found.mode == JOURNAL and starts & {LATEST, GROUP}:
         raise PipelineError("mode=journal starts at a position, or at earliest")

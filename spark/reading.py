@@ -14,7 +14,8 @@ from pyspark.sql.datasource import InputPartition
 
 from curbstone.spark import calls
 from curbstone.spark.columns import Columns, names_of
-from curbstone.spark.failure import DataLoss, PipelineError, Refused
+from curbstone.spark.failure import PipelineError, Refused
+from curbstone.spark.gaps import GIVEN_UP, MADE_ANEW, data_loss
 from curbstone.spark.options import ReadOptions
 from curbstone.spark.server import Server
 
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """The seqs of a queue that one task reads, or positions of its journal. `strict`: what is gone is an error."""
+    """The seqs of a queue that one task reads, or positions of its journal. `strict`: what is gone is an error.
+
+    `queue_may_go`: so is not that the queue, or the group, is deleted meanwhile; the driver tells of it.
+    """
 
     queue: str
     epoch: str
     low: int
     high: int
     strict: bool = True
+    queue_may_go: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,6 @@ class Fetched(Range):
     """A range of the journal whose one page the driver has already: the server need not look for it twice."""
 
     page: bytes = field(default=b"", repr=False)
-
-
-def data_loss(queue: str, group: str, low: int, high: int, why: str) -> DataLoss:
-    """Return the error that names a gap."""
-    reader = f" group={group}" if group else ""
-    return DataLoss(f"DATA_LOSS queue={queue}{reader} missing=[{low},{high}): {why}")
 
 
 TASKS_UNASKED, ROWS_WORTH_A_TASK = 4, 100_000
@@ -108,10 +107,12 @@ def read_messages(part: Range, options: ReadOptions, columns: Columns) -> Iterat
 
 def _behind_gap(refused: Refused, part: Range, options: ReadOptions, at: int) -> int:
     """Return where to go on after the server said that some of the range is gone, or raise."""
+    if refused.status == calls.NOT_FOUND and part.queue_may_go:
+        return part.high
     if refused.status == calls.CONFLICT:
         if not part.strict:
             return part.high
-        why = "the queue was deleted and made anew; set failOnDataLoss=false to read the new one"
+        why = f"{MADE_ANEW}; set failOnDataLoss=false to read the new one"
         raise data_loss(part.queue, options.group, at, part.high, why) from None
     if refused.status != calls.GONE:
         raise refused
@@ -125,7 +126,7 @@ def _behind_gap(refused: Refused, part: Range, options: ReadOptions, at: int) ->
 
 
 def _given_up(options: ReadOptions) -> str:
-    return "given up while the queue was full, or purged" if options.group else "no longer in the queue"
+    return GIVEN_UP if options.group else "no longer in the queue"
 
 
 def read_journal(part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -144,7 +145,7 @@ def read_journal(part: Range, options: ReadOptions, columns: Columns) -> Iterato
         while part.high < 0 or at < part.high:
             query = {"from": at, "limit": options.fetch_rows, "max_bytes": options.fetch_bytes}
             try:
-                reply = calls.journal(server, part.queue, query)
+                reply = calls.journal(server, part.queue, query, part.epoch)
             except Refused as refused:
                 at = _behind_gap(refused, part, options, at)
                 continue

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from curbstone.spark import calls, jobs
+from curbstone.spark import calls, checks, jobs
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake import MESSAGES, Lake
 from curbstone.spark.options import moment_ms, write_options
@@ -150,7 +150,7 @@ def _job(known: argparse.Namespace) -> str:
     try:
         if not _NAME.fullmatch(known.name):
             raise PipelineError("a replay's name is 1 to 190 of A-Z a-z 0-9 . _ : -")
-        write_options(options, stream=False)
+        target = write_options(options, stream=False)
         wanted = Filter(
             tuple(str(checked_name(queue)) for queue in known.queue),
             moment_ms(known.since, "--since") if known.since else None,
@@ -159,7 +159,10 @@ def _job(known: argparse.Namespace) -> str:
         )
     except PipelineError as error:
         raise jobs.Wrong(str(error)) from None
-    with session("curbstone replay", verbose=known.verbose) as spark:
+    checks.check_lake(known.lake, MESSAGES)
+    if not known.dry_run:
+        checks.check_server(target.address, (target.queue,) if target.queue else ())
+    with session("curbstone replay", verbose=known.verbose, short=True) as spark:
         done = replay(spark, known.lake, known.name, options, wanted, dry_run=known.dry_run)
     what = f"{jobs.counted(done.messages, 'message')} ({done.bytes:,} bytes) of {jobs.counted(done.queues, 'queue')}"
     if known.dry_run:

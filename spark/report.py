@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from curbstone.spark import jobs
+from curbstone.spark import checks, jobs
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.figures import Minute, collect, events_of, minutes_of, published_of
-from curbstone.spark.lake import Lake
+from curbstone.spark.lake import JOURNAL, Lake
 from curbstone.spark.options import moment_ms, read_options
 from curbstone.spark.page import page
 
@@ -124,12 +124,18 @@ def _job(known: argparse.Namespace) -> str:
             raise PipelineError("--offline needs --lake")
         if not known.queues and not known.lake:
             raise PipelineError("name queues, or a lake with --lake")
-        names = read_options(options, stream=False).queues if known.queues else ()
+        source = read_options(options, stream=False) if known.queues else None
+        names = source.queues if source else ()
         since, until = (moment_ms(text, name) if text else None for text, name in ((known.since, "--since"), (known.until, "--until")))  # fmt: skip # noqa: E501
     except PipelineError as error:
         raise jobs.Wrong(str(error)) from None
     live = options if names and not known.offline else None
-    with session("curbstone report", verbose=known.verbose) as spark:
+    checks.check_writable(str(known.out), "--out")
+    if known.lake:
+        checks.check_lake(known.lake, JOURNAL)
+    if live and source:
+        checks.check_server(source.address, names)
+    with session("curbstone report", verbose=known.verbose, short=True) as spark:
         rows = report(
             spark,
             known.out,

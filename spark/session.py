@@ -63,10 +63,15 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def check_installed() -> None:
-    """Raise PipelineError, in one line, where the extra or Java is missing; set up the environment for Java."""
+def check_packages() -> None:
+    """Raise PipelineError, in one line, where the extra is missing."""
     if missing := missing_packages():
         raise PipelineError(f"{' and '.join(missing)} not installed; {EXTRA_MISSING}")
+
+
+def check_installed() -> None:
+    """Raise PipelineError, in one line, where the extra or Java is missing; set up the environment for Java."""
+    check_packages()
     if submitted():
         return
     home = find_java()
@@ -77,19 +82,20 @@ def check_installed() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
-def local_settings(folder: Path) -> dict[str, str]:
+def local_settings(folder: Path, *, short: bool = False) -> dict[str, str]:
     """Return the settings of a local session that keeps what it writes in `folder`; raise PipelineError."""
     master = os.environ.get("CURBSTONE_SPARK_MASTER", "local[*]")
     if not master.startswith("local"):
         raise PipelineError(f"CURBSTONE_SPARK_MASTER={master!r}: local[…] only; spark-submit is for clusters")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     log4j = Path(__file__).with_name("log4j2.properties").resolve().as_uri()
+    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" if short else "-XX:+UseSerialGC"
     return {
         "spark.master": master,
         "spark.driver.memory": os.environ.get("CURBSTONE_SPARK_MEMORY", "1g"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC -Duser.timezone=UTC",
+        "spark.driver.extraJavaOptions": f"{java} -Dlog4j2.configurationFile={log4j} -Duser.timezone=UTC",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "4",
         "spark.local.dir": str(folder),
@@ -109,11 +115,17 @@ COMMON = {
 
 @contextmanager
 def session(
-    name: str, *, verbose: bool = False, more: Mapping[str, str] | None = None, registered: bool = True
+    name: str,
+    *,
+    verbose: bool = False,
+    more: Mapping[str, str] | None = None,
+    registered: bool = True,
+    short: bool = False,
 ) -> Iterator[SparkSession]:
     """Open a session for a job, and stop it at the end; raise PipelineError where that can't be.
 
-    With `registered` False Spark has to find the data source by its name, as in anybody's session.
+    With `registered` False Spark has to find the data source by its name, as in anybody's session. `short`: the job is
+    over before the second of Java's compilers would pay.
     """
     check_installed()
     from curbstone.spark.source import register
@@ -122,10 +134,12 @@ def session(
         folder = Path(text)
         settings = {**COMMON, **(more or {})}
         if not submitted():
-            settings = {**local_settings(folder), **settings}
+            settings = {**local_settings(folder, short=short), **settings}
         spark = _start(name, settings, folder / "spark.log" if not verbose and not submitted() else None)
         if registered:
             register(spark)
+        if not verbose:
+            _quiet()
         try:
             yield spark
         except Exception as error:
@@ -136,6 +150,14 @@ def session(
         finally:
             spark.stop()
             _end_java()
+
+
+def _quiet() -> None:
+    """Keep PySpark from printing an error that is raised anyway as pages of JSON."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _start(name: str, settings: Mapping[str, str], log: Path | None) -> SparkSession:

@@ -5,6 +5,8 @@ Spark makes these objects often, in short-lived processes, and only to ask one q
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -77,7 +79,15 @@ class CurbstoneDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("curbstone")` known to a session, also where Spark can't find it by itself."""
+    """Make `format("curbstone")` known to a session, also where Spark can't find it by itself.
+
+    Where nobody said which Python Spark is to run on this machine, it is the one that runs this: Spark would take
+    `python3` from the PATH, which may know nothing of Curbstone.
+    """
+    if hasattr(spark, "_jvm") and "PYSPARK_PYTHON" not in os.environ:
+        context = spark.sparkContext
+        if context.master.startswith("local") and not context.getConf().get("spark.pyspark.python"):
+            context.pythonExec = sys.executable
     spark.dataSource.register(CurbstoneDataSource)
 
 

@@ -1,7 +1,7 @@
 """Reading as a stream: exactly once, by the checkpoint of the query; the group's ack only frees the log.
 
-An offset is `{queue: {"next": seq, "epoch": …, "floor": seq, "lost": n}}`, `next` being the first seq of the next
-batch. What Spark promises, and what that makes of this file (Spark 4.3):
+An offset says where each queue is, and what its batch reads: see `places`. What Spark promises, and what that makes of
+this file (Spark 4.3):
 
 - `latestOffset(start)` comes after every batch, also when there is nothing new and after a restart, and `start` is
   then in the commit log. So that is where everything below `start` is acked; `commit` alone would leave the tail.
@@ -14,29 +14,42 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from curbstone.spark import calls
-from curbstone.spark.batch import queues_of
+from curbstone.spark import calls, gaps
+from curbstone.spark.batch import first_queues, queues_of
 from curbstone.spark.columns import Columns
-from curbstone.spark.failure import PipelineError, TwoReaders
+from curbstone.spark.failure import PipelineError, Refused, TwoReaders
+from curbstone.spark.gaps import Gap, data_loss
 from curbstone.spark.options import EARLIEST, GROUP, ReadOptions
-from curbstone.spark.reading import Range, data_loss, read_messages, split
+from curbstone.spark.options import Place as Start
+from curbstone.spark.places import (
+    End,
+    Offset,
+    Place,
+    is_news,
+    left,
+    parts,
+    place,
+    planned,
+    rows_up_to,
+    shares,
+    with_gap,
+)
+from curbstone.spark.reading import Range, read_messages, split
 from curbstone.spark.server import Server
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Offset = dict[str, dict[str, Any]]
-Ends = dict[str, calls.Offsets]
-
 SHORT_WAIT_S = 0.1
 """Of one of several queues, before the others are asked again."""
 PATTERN_AGE_S = 5.0
+GO_ON = "set failOnDataLoss=false to go on behind it"
 
 log = logging.getLogger("curbstone.spark")
 
@@ -53,6 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
         self._seen: Offset | None = None
         self._acked: dict[str, tuple[str, int]] = {}
+        self._unread: dict[str, int] = {}
+        """Where batches begin that are repeated, though another reader was given what is in them."""
         self._queues: tuple[str, ...] = ()
         self._queues_at = 0.0
         self._turn = 0
@@ -61,7 +76,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         if self._initial is None:
-            self._initial = {queue: self._begin(queue) for queue in self._names()}
+            options = self._options
+            starts = {queue: options.start.of(queue) if options.start else GROUP for queue in self._first_names()}
+            self._initial = {queue: self._begin(queue, start, options.start_ms) for queue, start in starts.items()}
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -69,37 +86,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         # Of a new query the group is declared later, by initialOffset; what `next` is does not depend on it.
-        self._target = {queue: calls.offsets(self._server, queue).next for queue in self._names()}
+        there = {queue: self._look_without_group(queue) for queue in self._names()}
+        self._target = {queue: now.next if now else 0 for queue, now in there.items()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        self._ack(start)
-        start = self._joined(start)
-        ends = self._news(start) if self._target is None else {queue: self._ask(queue) for queue in start}
-        begun = {queue: self._checked(queue, start[queue], ends[queue]) for queue in start}
-        self._seen = {queue: {**begun[queue], "next": max(begun[queue]["next"], ends[queue].next)} for queue in begun}
-        rows = {queue: max(0, self._until(queue, ends[queue]) - begun[queue]["next"]) for queue in begun}
+        begun, ends = self._follow(self._ack(start), start)
+        known = {queue: end.next for queue, end in ends.items()}
+        self._seen = {queue: {**left(at), "next": max(at["next"], known.get(queue, 0))} for queue, at in begun.items()}
+        if self._target is not None:
+            for queue, end in ends.items():
+                self._target.setdefault(queue, end.next)
+        rows = rows_up_to(begun, ends, self._target)
+        if not is_news(start, begun, rows):
+            return start
         if isinstance(limit, ReadMaxRows):
             rows = shares(rows, limit.max_rows)
-        latest = {queue: {**begun[queue], "next": begun[queue]["next"] + rows[queue]} for queue in begun}
-        return start if latest == start else latest
+        return {queue: planned(at, rows[queue]) if queue in rows else at for queue, at in begun.items()}
 
     def reportLatestOffset(self) -> Offset | None:
         return self._seen
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Range]:
-        ranges = []
-        for queue, until in end.items():
-            since = start.get(queue, until)
-            low = since["next"] if since["epoch"] == until["epoch"] else 0
-            strict = self._options.fail_on_loss
-            if not strict:
-                low = max(low, until.get("floor", 0))
-            if low < until["next"]:
-                ranges.append(Range(queue, until["epoch"], low, until["next"], strict=strict))
+        strict, ranges = self._options.fail_on_loss, []
+        for queue, epoch, begin, high in parts(start, end):
+            low = self._joined(queue)[0]["next"] if begin is None else begin
+            self._claim(queue, low, epoch)
+            ranges.append(Range(queue, epoch, low, max(low, high), strict=strict, queue_may_go=not strict))
         return split(ranges, self._options)
 
     def commit(self, end: Offset) -> None:
         self._ack(end)
+
+    def stop(self) -> None:
+        self._server.close()
 
     # --- what it calls on executors
 
@@ -108,116 +127,209 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- the start
 
-    def _begin(self, queue: str) -> dict[str, Any]:
-        """Return where a query starts that has no checkpoint; a group that exists goes on where it is."""
+    def _begin(self, queue: str, start: Start, start_ms: int | None) -> Place:
+        """Return where a queue begins of which nothing was read; a group that exists goes on where it is."""
         options = self._options
-        place = options.start.of(queue) if options.start else GROUP
         if not options.group:
-            now = calls.offsets(self._server, queue, timestamp_ms=options.start_ms)
-            first = now.at if options.start_ms is not None else now.first
-            if isinstance(place, int):
-                if place < now.first and options.fail_on_loss:
+            now = calls.offsets(self._server, queue, timestamp_ms=start_ms)
+            first = now.at if start_ms is not None else now.first
+            if isinstance(start, int):
+                if start < now.first and options.fail_on_loss:
                     why = "no longer in the queue; start later, or set failOnDataLoss=false"
-                    raise data_loss(queue, "", place, now.first, why)
-                first = max(place, now.first)
-            return {"next": first, "epoch": now.epoch, "floor": 0, "lost": 0}
-        start: object = EARLIEST if place == GROUP else place
-        if options.start_ms is not None:
-            start = {"timestamp": options.start_ms}
-        found = calls.declare_group(self._server, queue, options.group, start)
-        return {"next": found.position, "epoch": found.epoch, "floor": found.floor, "lost": found.lost}
+                    raise data_loss(queue, "", start, now.first, why)
+                first = max(start, now.first)
+            return place(first, now.epoch)
+        wanted: object = EARLIEST if start == GROUP else start
+        if start_ms is not None:
+            wanted = {"timestamp": start_ms}
+        found = calls.declare_group(self._server, queue, options.group, wanted)
+        return place(found.position, found.epoch, found.floor, found.lost)
+
+    def _joined(self, queue: str, *, is_another: bool = False) -> tuple[Place, End]:
+        """Return where a queue begins that joins a query, and where it ends: its group's position, else the beginning.
+
+        `latest`, or a time, would pass over what came before the query knew of the queue; a place that is given for
+        this very queue holds, but not for `another` that was made under its name.
+        """
+        places = self._options.start.of_queues if self._options.start and not is_another else {}
+        begun = self._begin(queue, places.get(queue, GROUP), None)
+        return begun, _end(self._ask(queue, after=begun["next"]))
+
+    def _first_names(self) -> tuple[str, ...]:
+        self._queues, self._queues_at = first_queues(self._server, self._options), time.monotonic()
+        return self._queues
 
     def _names(self) -> tuple[str, ...]:
         """Return the queues, asking again from time to time where they are given by a pattern."""
+        if self._target is not None:
+            return tuple(self._target)
         if not self._queues or (self._options.pattern and time.monotonic() - self._queues_at > PATTERN_AGE_S):
             self._queues = queues_of(self._server, self._options)
             self._queues_at = time.monotonic()
         return self._queues
 
-    def _joined(self, start: Offset) -> Offset:
-        """Return `start` with the queues that are new; one that is no longer asked for is left out."""
-        names = self._names() if self._target is None else tuple(self._target)
-        if set(names) == set(start):
-            return start
-        return {queue: start[queue] if queue in start else self._begin(queue) for queue in names}
-
     # --- the end
 
-    def _ask(self, queue: str, *, wait_s: float = 0, after: int = 0) -> calls.Offsets:
-        return calls.offsets(self._server, queue, group=self._options.group, wait_s=wait_s, after=after)
+    def _follow(self, places: Offset, start: Offset) -> tuple[Offset, dict[str, End]]:
+        """Return where reading goes on, and where the queues end that are read now.
 
-    def _news(self, start: Offset) -> Ends:
-        """Return where the queues stand; waits up to `pollWait` for something new, so that Spark does not spin."""
-        wait_s = self._options.poll_wait_s
-        if len(start) == 1:
-            return {queue: self._ask(queue, wait_s=wait_s, after=at["next"]) for queue, at in start.items()}
+        Waits up to `pollWait` for something new, so that Spark does not spin. What is no longer asked for keeps its
+        place; of those that a pattern gave, one that is gone is forgotten behind the batch that says so.
+        """
+        begun = {queue: at for queue, at in places.items() if not (at.get("gone") and self._options.pattern)}
+        followed = [queue for queue in begun if self._options.reads(queue)]
+        ends: dict[str, End] = {}
+        joining = [queue for queue in self._names() if queue not in begun]
+        for queue in joining:
+            self._join(queue, begun, ends)
+        wait_s = self._options.poll_wait_s if self._target is None and not ends else 0.0
         give_up = time.monotonic() + wait_s
-        ends = {queue: self._ask(queue) for queue in start}
-        while all(ends[queue].next <= start[queue]["next"] for queue in start) and time.monotonic() < give_up:
+        there = [queue for queue in followed if not places[queue].get("gone")]
+        single = len(there) == 1
+        for queue in followed:
+            begun[queue], ends[queue] = self._look(queue, places[queue], wait_s if single else 0)
+        while not is_news(start, begun, rows_up_to(begun, ends, None)) and time.monotonic() < give_up and not single:
+            if not there:
+                time.sleep(wait_s)
+                break
             self._turn += 1
-            turn = list(start)[self._turn % len(start)]
-            ends = {
-                queue: self._ask(queue, wait_s=SHORT_WAIT_S if queue == turn else 0, after=start[queue]["next"])
-                for queue in start
-            }
-        return ends
+            turn = there[self._turn % len(there)]
+            for queue in there:
+                begun[queue], ends[queue] = self._look(queue, places[queue], SHORT_WAIT_S if queue == turn else 0)
+        return begun, ends
 
-    def _until(self, queue: str, end: calls.Offsets) -> int:
-        return end.next if self._target is None else min(end.next, self._target.get(queue, end.next))
+    def _join(self, queue: str, begun: Offset, ends: dict[str, End]) -> None:
+        try:
+            begun[queue], ends[queue] = self._joined(queue)
+        except Refused as refused:  # a pattern's queue may be gone since it was found
+            if refused.status != calls.NOT_FOUND or not self._options.pattern:
+                raise
 
-    def _checked(self, queue: str, start: dict[str, Any], end: calls.Offsets) -> dict[str, Any]:
-        """Return where reading goes on: at `start`, or behind what was lost; raise DataLoss where that is an error."""
+    def _look(self, queue: str, at: Place, wait_s: float = 0) -> tuple[Place, End]:
+        """Return where reading of a queue goes on, and where it ends; raise DataLoss where that is an error."""
+        if at.get("gone"):
+            is_back = self._look_without_group(queue) is not None
+            return self._joined(queue, is_another=True) if is_back else (at, _nothing(at))
+        try:
+            end = self._ask(queue, wait_s=wait_s, after=at["next"])
+        except Refused as refused:
+            if refused.status != calls.NOT_FOUND:
+                raise
+            return self._missing(queue, at)
+        return self._made_anew(queue, at) if end.epoch != at["epoch"] else (self._checked(queue, at, end), _end(end))
+
+    def _ask(self, queue: str, *, wait_s: float = 0, after: int = 0) -> calls.Offsets:
         options = self._options
-        if end.epoch != start["epoch"]:
-            if options.fail_on_loss:
-                why = "the queue was deleted and made anew; set failOnDataLoss=false to read the new one"
-                raise data_loss(queue, options.group, start["next"], start["next"], why)
-            log.warning("curbstone: %s was deleted and made anew; reading the new one from its beginning", queue)
-            return self._begin(queue) if options.group else {**start, "next": end.first, "epoch": end.epoch}
+        size_max = options.bytes_per_trigger
+        return calls.offsets(self._server, queue, group=options.group, wait_s=wait_s, after=after, size_max=size_max)
+
+    def _look_without_group(self, queue: str) -> calls.Offsets | None:
+        """Return where the queue stands, whatever groups it has; None where there is no queue."""
+        try:
+            return calls.offsets(self._server, queue)
+        except Refused as refused:
+            if refused.status != calls.NOT_FOUND:
+                raise
+            return None
+
+    # --- what is missing
+
+    def _missing(self, queue: str, at: Place) -> tuple[Place, End]:
+        """Go on where the queue, or the group, is not there any more."""
+        now = self._look_without_group(queue)
+        if now is None:
+            return {**self._behind(at, self._gap(queue, at, gaps.DELETED)), "gone": True}, _nothing(at)
+        if now.epoch != at["epoch"]:
+            return self._made_anew(queue, at)
+        gap = self._gap(queue, at, gaps.GROUP_DELETED)
+        self._behind(at, gap)
+        found = calls.declare_group(self._server, queue, self._options.group, at["next"])
+        begun = place(max(at["next"], found.position), found.epoch, found.floor, found.lost)
+        return with_gap(begun, gap), _end(self._ask(queue, after=begun["next"]))
+
+    def _made_anew(self, queue: str, at: Place) -> tuple[Place, End]:
+        """Go on at the beginning of another queue of the same name."""
+        gap = self._gap(queue, at, gaps.MADE_ANEW)
+        self._behind(at, gap)
+        begun, end = self._joined(queue, is_another=True)
+        return with_gap(begun, gap), end
+
+    def _gap(self, queue: str, at: Place, why: str) -> Gap:
+        """Return a gap from a place on, of as many messages as the queue was once seen to have behind it, or more."""
+        seen = (self._seen or {}).get(queue, at)
+        at_least = max(0, seen["next"] - at["next"]) if seen["epoch"] == at["epoch"] else 0
+        return Gap(queue, at["epoch"], at["next"], None, None, at_least, why)
+
+    def _behind(self, at: Place, gap: Gap) -> Place:
+        """Return the place with a gap in front of it, or raise the error that the gap is."""
+        if self._options.fail_on_loss:
+            raise gap.error(self._options.group, GO_ON)
+        log.warning("curbstone: group %s: %s", self._options.group or "none", gap)
+        return with_gap(at, gap)
+
+    def _checked(self, queue: str, at: Place, end: calls.Offsets) -> Place:
+        """Return where reading goes on in the same queue: where it was, or behind what was lost; raise DataLoss."""
+        options = self._options
         if not options.group:
-            if start["next"] >= end.first or not options.fail_on_loss:
-                return {**start, "next": max(start["next"], end.first)}
+            if at["next"] >= end.first or not options.fail_on_loss:
+                return {**at, "next": max(at["next"], end.first)}
             why = "settled by consumers, or expired; a groupId keeps them, failOnDataLoss=false leaves them out"
-            raise data_loss(queue, "", start["next"], end.first, why)
-        if end.floor <= start.get("floor", 0):
-            return start
+            raise data_loss(queue, "", at["next"], end.first, why)
+        if end.floor <= at.get("floor", 0):
+            return at
         found = calls.group(self._server, queue, options.group)
-        lost = found.lost - start.get("lost", 0)
-        if options.fail_on_loss and end.floor > start["next"]:
-            why = f"{lost} given up while the queue was full, or purged; raise the cap or set failOnDataLoss=false"
-            raise data_loss(queue, options.group, start["next"], end.floor, why)
-        log.warning("curbstone: %s group %s: %d messages before %d are lost", queue, options.group, lost, end.floor)
-        return {**start, "next": max(start["next"], end.floor), "floor": end.floor, "lost": found.lost}
+        behind = {**at, "next": max(at["next"], end.floor), "floor": end.floor, "lost": found.lost}
+        lost = found.lost - at.get("lost", 0)
+        low = at["next"] if at["next"] < end.floor else at.get("floor", 0)
+        gap = Gap(queue, end.epoch, low, end.floor, lost, lost, gaps.GIVEN_UP)
+        if options.fail_on_loss and end.floor <= at["next"]:
+            return behind  # the batch that was to read them has said so
+        return self._behind(behind, gap)
 
     # --- the ack
 
-    def _ack(self, offset: Mapping[str, Mapping[str, Any]]) -> None:
-        """Tell the server what this query is done with; raise TwoReaders. What fails now is said again later."""
-        if not self._options.group:
-            return
-        for queue, at in offset.items():
+    def _ack(self, offset: Offset) -> Offset:
+        """Tell the server what this query is done with; return where reading goes on: there, or behind another reader.
+
+        Raise TwoReaders. What fails now is said again later.
+        """
+        places = {queue: left(at) for queue, at in offset.items()}
+        for queue, at in places.items():
             up_to, known = at["next"] - 1, self._acked.get(queue)
-            if up_to < 1 or known == (at["epoch"], up_to):
+            is_ours = self._options.group and self._options.reads(queue) and not at.get("gone")
+            if not is_ours or up_to < 1 or known == (at["epoch"], up_to):
                 continue
             try:
                 calls.ack(self._server, queue, self._options.group, up_to, at["epoch"], self._reader)
                 self._acked[queue] = (at["epoch"], up_to)
-            except TwoReaders:
-                raise
+            except TwoReaders as other:
+                if self._options.fail_on_loss or other.acked is None:
+                    raise
+                low = self._unread.pop(queue, at["next"])
+                gap = Gap(queue, at["epoch"], low, other.acked + 1, None, 0, gaps.OTHER_READER)
+                places[queue] = self._behind({**at, "next": other.acked + 1}, gap)
             except PipelineError as error:
                 log.warning("curbstone: %s: ack of %d: %s", queue, up_to, error)
+        return places
+
+    def _claim(self, queue: str, low: int, epoch: str) -> None:
+        """See, before the first batch of this process, whether another was given what is in it; raise TwoReaders."""
+        if not self._options.group or queue in self._acked:
+            return
+        try:
+            calls.ack(self._server, queue, self._options.group, low - 1, epoch, self._reader)
+            self._acked[queue] = (epoch, low - 1)
+        except TwoReaders as other:
+            if self._options.fail_on_loss or other.acked is None:
+                raise
+            self._unread[queue] = low
+        except PipelineError as error:
+            log.warning("curbstone: %s: ack of %d: %s", queue, low - 1, error)
 
 
-def shares(rows: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return how many rows of each queue come into a batch of `most`: in proportion, but one where there is one."""
-    total = sum(rows.values())
-    if total <= most:
-        return dict(rows)
-    given = {queue: max(1, count * most // total) if count else 0 for queue, count in rows.items()}
-    # The ones may be more than the limit when there are very many queues: the longest wait.
-    for queue in sorted(given, key=lambda name: rows[name]):
-        over = sum(given.values()) - most
-        if over <= 0:
-            break
-        given[queue] -= min(over, given[queue])
-    return given
+def _end(found: calls.Offsets) -> End:
+    return End(found.next, found.until, found.size, found.size_max)
+
+
+def _nothing(at: Place) -> End:
+    return End(at["next"], at["next"], 0, 0)

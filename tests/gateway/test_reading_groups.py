@@ -177,3 +177,28 @@ async def test_a_full_queue_refuses_or_takes_from_the_group_as_declared(gateway:
         assert statuses == {201, 507} and info["lost"] == 0
     else:
         assert statuses == {201} and info["lost"] == info["floor"] - 1 == info["position"] - 1 > 20
+
+
+async def test_offsets_tell_how_far_so_many_bytes_reach(gateway: Running) -> None:
+    await gateway.publish(*["x" * 10_000] * 30)
+    await declared(gateway)
+    await gateway.http.post(GROUP + "/ack", json={"upTo": 10})
+    found = (await gateway.http.get(QUEUE + "/offsets?group=g&after=11&bytes=1000000")).json()
+    assert (found["until"], found["bytes_max"]) == (31, 1_000_000)
+    assert 200_000 < found["bytes"] < 220_000
+    nearer = (await gateway.http.get(QUEUE + "/offsets?group=g&after=11&bytes=100000")).json()
+    assert 11 < nearer["until"] < 31
+    assert 0 < nearer["bytes"] <= 100_000
+    least = (await gateway.http.get(QUEUE + "/offsets?group=g&after=11&bytes=1")).json()
+    assert 11 < least["until"] <= nearer["until"], "at least something, or a reader would never go on"
+    assert (await gateway.http.get(QUEUE + "/offsets?after=31&bytes=5")).json()["until"] == 31
+    staged = (await gateway.http.get(QUEUE + "/offsets?bytes=staged")).json()
+    assert staged["bytes_max"] == 256 << 20
+    assert (await gateway.http.get(QUEUE + "/offsets?bytes=much")).status_code == 400
+
+
+async def test_the_journal_of_another_life_of_the_queue_is_refused(gateway: Running) -> None:
+    await gateway.publish("a")
+    epoch = (await gateway.http.get(QUEUE + "/offsets")).json()["epoch"]
+    assert (await gateway.http.get(QUEUE + f"/journal?epoch={epoch}")).status_code == 200
+    assert (await gateway.http.get(QUEUE + "/journal?epoch=000000000000")).status_code == 409

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from curbstone.spark import jobs as command
 from curbstone.spark.archive import archive
+from curbstone.spark.claim import claimed
 from curbstone.spark.failure import PipelineError
+from curbstone.spark.lake import MESSAGES, Lake, checkpoint_in
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.report import PAGE, TABLE, report
 from tests.server import ServerProcess
@@ -39,7 +41,7 @@ def settle(server: ServerProcess, count: int) -> None:
 
 
 def test_from_queue_to_lake_to_report_to_queue(
-    spark: Any, server: ServerProcess, options: dict[str, str], tmp_path: Path
+    spark: Any, server: ServerProcess, options: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lake, out = tmp_path / "lake", tmp_path / "out"
     publish(server.url, QUEUE, numbered(300), **{"x-msg-x-a": "b"})
@@ -75,8 +77,49 @@ def test_from_queue_to_lake_to_report_to_queue(
     replayed = call(server.url, "GET", "/v2/shop/queues/again/messages?limit=100")["messages"]
     assert [message["message"] for message in replayed] == numbered(20, 300)
     assert replayed[0]["x-replayed-from"] == f"{QUEUE}/301"
+    capfd.readouterr()
     with pytest.raises(PipelineError, match="--where"):
         replay(spark, str(lake), "bad", target, Filter(where="no_such_column = 1"))
+    assert capfd.readouterr().err == "", "PySpark printed 5 KB of JSON"
+
+
+def archived(lake: Path) -> list[int]:
+    """Return what the lake holds of a column `id`, as a reader that knows nothing of Spark sees it."""
+    table = dataset.dataset(lake / "messages", format="parquet", partitioning="hive").to_table(["id"])
+    return sorted(table.column("id").to_pylist())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_of_two_that_store_the_same_batch_one_is_told_and_nothing_is_doubled(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    """Both saw that the batch was not there: the second rename moved its files into the batch of the first."""
+    first, second = Lake(spark, str(tmp_path)), Lake(spark, str(tmp_path))
+    if not is_local:
+        monkeypatch.setattr(Lake, "local", lambda lake, path: None)
+    rows = spark.range(20).selectExpr("id", "'shop/a' AS queue", "current_timestamp() AS timestamp")
+
+    def overtake() -> None:
+        assert first.add(MESSAGES, "run", 0, rows, lambda: None) == 20
+
+    with pytest.raises(PipelineError, match="another archive has stored .*batch=0000000000 meanwhile; this one ends"):
+        second.add(MESSAGES, "run", 0, rows, overtake)
+    assert archived(tmp_path) == list(range(20))
+    assert second.add(MESSAGES, "run", 0, rows, lambda: None) == 0
+    assert not list((tmp_path / "_work").iterdir()), "nothing is left of the attempts"
+
+
+def test_elsewhere_than_on_a_local_disk_the_last_archive_that_started_goes_on(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lake, "local", lambda lake, path: None)
+    lake = Lake(spark, str(tmp_path))
+    with claimed(lake, checkpoint_in(lake.path, "archive")) as first:
+        first()
+        with claimed(lake, checkpoint_in(lake.path, "archive")) as second:
+            second()
+            with pytest.raises(PipelineError, match=f"another archive has taken over .*: process {os.getpid()} on"):
+                first()
 
 
 def test_what_was_lost_is_a_gap_in_the_lake(spark: Any, server: ServerProcess, tmp_path: Path) -> None:
@@ -102,6 +145,9 @@ def test_sigterm_ends_an_archive_cleanly(server: ServerProcess, options: dict[st
     lake = tmp_path / "lake"
     running = jobs.job("archive", QUEUE, "--server", server.url, "--lake", str(lake), "--every", "0")
     jobs.until(lambda: jobs.batches(lake) == 1, running)
+    code, out, err = jobs.finish(jobs.job("archive", QUEUE, "--server", server.url, "--lake", str(lake), "--once"))
+    assert (code, out, err.count("\n")) == (command.FAILED, "", 1), "two archives at once doubled rows"
+    assert f"another archive is at work with {lake}/_checkpoints/archive: process {running.pid} on " in err
     os.kill(running.pid, signal.SIGTERM)
     code, out, err = jobs.finish(running)
     assert (code, out) == (0, "archived 10 messages in 1 batch\n"), err
@@ -122,6 +168,36 @@ def test_a_wrong_command_line_is_code_2(job: str, arguments: list[str], line: st
     assert (code, out) == (command.WRONG, "")
     assert line in err.splitlines()[-1]
 
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "line"),
+    [
+        ("archive", ["shop/none", "--lake", "{folder}/lake"], "no such queue: shop/none"),
+        ("archive", ["a", "--lake", "{folder}/file/lake"], "--lake {folder}/file/lake: can't write there: Not a dir"),
+        ("report", ["a", "--out", "{folder}/file/out"], "--out {folder}/file/out: can't write there: Not a directory"),
+        ("report", ["--lake", "{folder}/none", "--out", "{folder}/out"], "there are no journal in the lake"),
+        ("replay", ["a", "--lake", "{folder}/none"], "there are no messages in the lake"),
+    ],
+)
+def test_what_can_not_work_is_told_before_java_starts(
+    server: ServerProcess, tmp_path: Path, job: str, arguments: list[str], line: str
+) -> None:
+    """An --out that can't be written was told after 56 seconds, and an unwritable lake as `Py4JJavaError`."""
+    (tmp_path / "file").touch()
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    started = jobs.start("-c", WITHOUT_JAVA, "pipeline", job, *given, "--server", server.url)
+    code, out, err = jobs.finish(started)
+    assert (code, out, err.count("\n")) == (command.FAILED, "", 1), err
+    assert line.format(folder=tmp_path) in err
+
+
+WITHOUT_JAVA = """
+import sys
+from curbstone.cli import main
+from curbstone.spark import session
+session.find_java = None
+sys.exit(main())
+"""
 
 WITHOUT = """
 import sys

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from curbstone.spark.failure import PipelineError, Refused, last_line
-from curbstone.spark.lake import gaps_between
+from curbstone.spark.gaps import Gap, gaps_in
 from curbstone.spark.options import read_options, write_options
+from curbstone.spark.places import End, is_news, left, parts, planned, rows_up_to, shares, with_gap
 from curbstone.spark.reading import Range, split
-from curbstone.spark.stream import shares
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,8 @@ from curbstone.spark.stream import shares
         ({"queue": "a", "startingOffsets": "latest"}, "needs groupId"),
         ({"queue": "a", "endingOffsets": "5"}, "a stream has no end"),
         ({"queue": "a", "mode": "journal", "groupId": "g"}, "mode=journal takes"),
+        ({"queue": "a", "startingOffsets": '{"b": 5}'}, "option startingOffsets names default/b, which is not among"),
+        ({"queuePattern": "a.*", "startingOffsets": '{"b": 5}'}, "option startingOffsets names default/b"),
         ({"queuePattern": "("}, "option queuePattern"),
         ({"queue": "a", "tokenFile": "/does/not/exist"}, "No such file"),
     ],
@@ -80,13 +82,40 @@ def test_a_batch_is_shared_in_proportion() -> None:
     assert sum(shares({str(number): 3 for number in range(50)}, 10).values()) == 10
 
 
-def test_a_gap_is_what_was_lost_between_two_batches() -> None:
+def test_bytes_are_shared_in_proportion_and_unlimited_where_the_server_knows_no_limit() -> None:
+    begun = {"a": {"next": 1}, "b": {"next": 101}, "gone": {"next": 5}}
+    ends = {"a": End(1001, 501, 1000, 1000), "b": End(201, 201, 1000, 1000), "gone": End(5, 5, 0, 0)}
+    assert rows_up_to(begun, ends, None) == {"a": 250, "b": 50, "gone": 0}
+    assert rows_up_to(begun, ends, {"a": 11, "b": 101}) == {"a": 10, "b": 0, "gone": 0}
+    assert rows_up_to(begun, {"a": ends["a"]}, None) == {"a": 500}
+    assert rows_up_to(begun, {"a": End(1001, 1001, 0, 0), "b": End(201, 201, 0, 0)}, None) == {"a": 1000, "b": 100}
+
+
+def test_a_gap_goes_with_the_offset_of_the_batch_behind_it() -> None:
+    place = {"next": 300, "epoch": "e", "floor": 300, "lost": 150}
+    lost = with_gap(place, Gap("p/q", "e", 100, 300, 150, 150, "why"))
+    anew = with_gap(lost, Gap("p/q", "e", 300, None, None, 7, "other"))
+    first, second = gaps_in({"p/q": planned(anew, 10), "p/r": place})
+    assert str(first) == "p/q: messages lost from 100 to 299: 150 (why)"
+    assert str(second) == "p/q: messages lost from 300 on: unknown, at least 7 (other)"
+    assert left(planned(anew, 10)) == {**place, "next": 310}
+
+
+def test_a_batch_is_what_its_offset_says_wherever_it_began() -> None:
     place = {"next": 100, "epoch": "e", "floor": 0, "lost": 0}
-    assert gaps_between({"p/q": place}, {"p/q": {**place, "next": 200}}) == []
-    gap = gaps_between({"p/q": place}, {"p/q": {"next": 500, "epoch": "e", "floor": 300, "lost": 150}})[0]
-    assert str(gap) == "p/q: 150 messages between 100 and 299 were lost"
-    anew = gaps_between({"p/q": place}, {"p/q": {**place, "next": 5, "epoch": "f"}})[0]
-    assert anew.made_anew
+    end = {"p/q": planned(place, 10), "p/new": planned({**place, "next": 1}, 5), "p/idle": planned(place, 0)}
+    whole = [("p/q", "e", 100, 110), ("p/new", "e", 1, 6)]
+    assert parts({"p/q": place, "p/idle": place}, end) == whole
+    assert parts({"p/q": {**place, "next": 50}}, end) == whole
+    assert parts(end, end) == []
+    assert not is_news(end, {queue: left(at) for queue, at in end.items()}, {"p/q": 0})
+
+
+def test_an_offset_of_an_older_checkpoint_begins_where_the_one_before_it_ended() -> None:
+    place = {"next": 100, "epoch": "e", "floor": 0, "lost": 0}
+    assert parts({"p/q": place}, {"p/q": {**place, "next": 110}}) == [("p/q", "e", 100, 110)]
+    assert parts({"p/q": place}, {"p/q": {**place, "next": 9, "epoch": "f"}}) == [("p/q", "f", 0, 9)]
+    assert parts({}, {"p/q": place}) == [("p/q", "e", None, 100)]
 
 
 def test_our_line_is_found_in_what_spark_makes_of_it() -> None:
@@ -98,5 +127,7 @@ def test_our_line_is_found_in_what_spark_makes_of_it() -> None:
     bridge = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet.\n: java.io.IOException: No space"
     shown = f"[FOREACH] Message: Traceback (most recent call last):\n  File x\n{bridge}\n at"
     assert last_line(RuntimeError(shown)) == "java.io.IOException: No space"
+    java = "An error occurred while calling o81.start.\n: java.io.IOException: mkdir of file:/x failed\n\tat org.x"
+    assert last_line(RuntimeError(java)) == "java.io.IOException: mkdir of file:/x failed"
     again = pickle.loads(pickle.dumps(Refused(410, "gone", {"first": 5})))
     assert (again.status, again.members, str(again)) == (410, {"first": 5}, "curbstone: gone")

@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.spark.failure import last_line
 from tests.server import ServerProcess
-from tests.spark.kit import call, make_queue, numbered, publish
+from tests.spark.kit import call, make_queue, numbered, publish, taken
 
 QUEUE = "shop/out"
 
@@ -97,7 +97,7 @@ def test_a_stream_writes_each_batch_once_however_often_it_is_run(
     publish(server.url, "shop/in", numbered(300))
 
     def run() -> None:
-        source = {"url": server.url, "queue": "shop/in", "groupId": "copy", "maxOffsetsPerTrigger": 100}
+        source = {"url": server.url, "queue": "shop/in", "maxOffsetsPerTrigger": 100}
         target = {"url": server.url, "queue": QUEUE, "checkpointLocation": str(tmp_path / "check")}
         stream = spark.readStream.format("curbstone").options(**source).load().select("body")
         query = stream.writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
@@ -110,3 +110,24 @@ def test_a_stream_writes_each_batch_once_however_often_it_is_run(
     publish(server.url, "shop/in", numbered(10, 300))
     run()
     assert [message["message"] for message in held(server)] == numbered(310)
+
+
+def test_a_micro_batch_is_never_planned_larger_than_what_can_be_staged(spark: Any, tmp_path: Path) -> None:
+    """It failed, and again with a smaller maxOffsetsPerTrigger: Spark repeats the range that it has planned."""
+    with ServerProcess(tmp_path / "data", "--max-staged", "2MiB") as small:
+        for queue in ("shop/in", "shop/more", QUEUE):
+            make_queue(small.url, queue)
+        large = [body + 2000 * "x" for body in numbered(1500)]
+        publish(small.url, "shop/in", large)
+        publish(small.url, "shop/more", large[:500])
+        source = {"url": small.url, "queues": "shop/in,shop/more", "groupId": "copy"}
+        target = {"url": small.url, "queue": QUEUE, "retryTimeout": 0, "checkpointLocation": str(tmp_path / "check")}
+        stream = spark.readStream.format("curbstone").options(**source).load().select("body")
+        query = stream.writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
+        assert query.awaitTermination(90)
+        assert sorted(taken(small.url, QUEUE)) == sorted([*large, *large[:500]])
+        batches = [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]]
+        assert sum(batches) == 2000 and 150 < max(batches) < 400
+        with pytest.raises(Exception) as caught:
+            write(spark.createDataFrame([(body,) for body in large], "body STRING"), small, retryTimeout=0)
+        assert "start the server with a larger --max-staged" in last_line(caught.value)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from curbstone.spark.failure import last_line
+from curbstone.spark.source import register
 from tests.server import ServerProcess
 from tests.spark.kit import call, group_of, make_queue, numbered, publish
 
@@ -112,3 +113,15 @@ def test_a_token_is_in_no_plan(spark: Any, server: ServerProcess, capsys: pytest
     shown = capsys.readouterr().out + repr(frame) + frame._jdf.queryExecution().toString()
     assert "curbstone" in shown
     assert "s3cr3t" not in shown
+
+
+def test_workers_run_the_python_that_registered_where_nobody_said_which(
+    spark: Any, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes `python3` from the PATH: the first program of one's own died of `No module named 'pyarrow'`."""
+    make_queue(server.url, QUEUE)
+    publish(server.url, QUEUE, numbered(3))
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python3")
+    register(spark)
+    assert reader(spark, server).load().count() == 3

@@ -1,0 +1,60 @@
+"""What a job can see to be wrong before it starts Java, which takes half a minute on a busy machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from curbstone.spark import calls
+from curbstone.spark.failure import PipelineError, Refused
+from curbstone.spark.server import Address, Server
+from curbstone.spark.session import submitted
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+
+def local_folder(path: str) -> Path | None:
+    """Return the folder that Spark takes an address for, if it is on this machine beyond doubt."""
+    scheme = _SCHEME.match(path)
+    if scheme is not None:
+        return Path(unquote(urlsplit(path).path)) if scheme[1] == "file" else None
+    # Hadoop's settings, or a cluster's, may say that such a path is elsewhere.
+    return None if submitted() or "HADOOP_CONF_DIR" in os.environ else Path(path)
+
+
+def check_writable(path: str, what: str) -> None:
+    """Make a folder where there is none; raise PipelineError where it can't be, or nothing can be written into it."""
+    folder = local_folder(path)
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise PipelineError(f"{what} {path}: can't write there: {error.strerror}") from None
+
+
+def check_lake(path: str, table: str) -> None:
+    """Raise PipelineError where nothing was ever archived."""
+    folder = local_folder(path)
+    if folder is not None and not (folder / table).is_dir():
+        raise PipelineError(f"there are no {table} in the lake {path}")
+
+
+def check_server(address: Address, queues: Sequence[str], *, must_exist: bool = True) -> None:
+    """Raise PipelineError where the server can't be reached, or does not have one of these queues."""
+    server = Server(address)
+    try:
+        for queue in queues:
+            try:
+                calls.offsets(server, queue)
+            except Refused as refused:
+                if must_exist or refused.status != calls.NOT_FOUND:
+                    raise
+    finally:
+        server.close()

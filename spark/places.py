@@ -1,0 +1,106 @@
+"""A stream's offset: for each queue the place where reading goes on. Pure.
+
+    {"shop/orders": {"from": 1, "next": 101, "epoch": "…", "floor": 0, "lost": 0}}
+
+The batch that ends at an offset is what lies in it: the messages from `from` up to, not with, `next`. So a batch that
+is repeated after a crash is the same, whatever was asked for or acked meanwhile, and a queue that joins begins where
+its first batch says. `floor` and `lost` are what the group had lost by then. `gaps` are what was found missing when
+the batch was planned; `gone`: there is no such queue any more. In an older checkpoint there is no `from`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from curbstone.spark.gaps import Gap
+
+Place = dict[str, Any]
+Offset = dict[str, Place]
+
+_OF_BATCH = ("from", "gaps")
+
+
+class Part(NamedTuple):
+    """What a batch reads of a queue; `low` is None where the offset does not say it."""
+
+    queue: str
+    epoch: str
+    low: int | None
+    high: int
+
+
+def place(next_seq: int, epoch: str, floor: int = 0, lost: int = 0) -> Place:
+    return {"next": next_seq, "epoch": epoch, "floor": floor, "lost": lost}
+
+
+def left(at: Place) -> Place:
+    """Return where a batch left off, without what is said of that batch alone."""
+    return {name: value for name, value in at.items() if name not in _OF_BATCH}
+
+
+def with_gap(at: Place, gap: Gap) -> Place:
+    return {**at, "gaps": [*at.get("gaps", ()), gap.to_json()]}
+
+
+def planned(at: Place, rows: int) -> Place:
+    """Return the end of a batch that begins at a place and reads so many seqs."""
+    return at if at.get("gone") else {**at, "from": at["next"], "next": at["next"] + rows}
+
+
+def is_news(start: Offset, begun: Offset, rows: Mapping[str, int]) -> bool:
+    """Say whether a batch is due: there are rows, a gap, or queues that came or went."""
+    return any(rows.values()) or begun != {queue: left(at) for queue, at in start.items()}
+
+
+def parts(start: Offset, end: Offset) -> list[Part]:
+    """Return what the batch between two offsets reads."""
+    found = []
+    for queue, until in end.items():
+        since = start.get(queue)
+        if since == until or until.get("gone"):
+            continue
+        low = until.get("from")
+        if low is None and since is not None:
+            low = since["next"] if since["epoch"] == until["epoch"] else 0
+        if low is None or low < until["next"]:
+            found.append(Part(queue, until["epoch"], low, until["next"]))
+    return found
+
+
+class End(NamedTuple):
+    """Where a queue ends; messages up to `until` take `size` bytes of the `size_max` that a batch may have (0: any)."""
+
+    next: int
+    until: int
+    size: int
+    size_max: int
+
+
+def rows_up_to(begun: Offset, ends: Mapping[str, End], target: Mapping[str, int] | None) -> dict[str, int]:
+    """Return how many seqs a batch may read of each queue: up to its end, or the target, and no more bytes in all."""
+    rows, sizes = {}, {}
+    for queue, end in ends.items():
+        low = begun[queue]["next"]
+        high = end.next if target is None else min(end.next, target.get(queue, end.next))
+        rows[queue] = max(0, min(high, end.until) - low)
+        sizes[queue] = end.size * rows[queue] / max(1, end.until - low)
+    size, size_max = sum(sizes.values()), max((end.size_max for end in ends.values()), default=0)
+    if size <= size_max or not size_max or len(ends) == 1:
+        return rows
+    return {queue: max(1, int(count * size_max / size)) if count else 0 for queue, count in rows.items()}
+
+
+def shares(rows: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return how many rows of each queue come into a batch of `most`: in proportion, but one where there is one."""
+    total = sum(rows.values())
+    if total <= most:
+        return dict(rows)
+    given = {queue: max(1, count * most // total) if count else 0 for queue, count in rows.items()}
+    # The ones may be more than the limit when there are very many queues: the longest wait.
+    for queue in sorted(given, key=lambda name: rows[name]):
+        over = sum(given.values()) - most
+        if over <= 0:
+            break
+        given[queue] -= min(over, given[queue])
+    return given
