@@ -85,6 +85,8 @@ class Broker:
         self.past = Stats()
         """What happened since the start in queues that are no more."""
         self.is_stopping = False
+        self.is_synced = False
+        """Whether what a process before this one left is on disk, and not only in the system's memory."""
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}
         self._bindings = Bindings()
@@ -116,6 +118,7 @@ class Broker:
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)
                 disk.sync_dir("")
+            broker.is_synced = disk.sync_all(QUEUES)
             disk.sync_dir(QUEUES)  # a process that was killed may not have
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)

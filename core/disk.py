@@ -7,10 +7,12 @@ returned, a created, renamed or removed name may be undone until `Disk.sync_dir`
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import shutil
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -72,6 +74,9 @@ class Disk(Protocol):
 
     def sync_dir(self, path: str) -> None:
         """Make created, renamed and removed names of a directory durable."""
+
+    def sync_all(self, path: str) -> bool:
+        """Make everything written so far to the file system of a directory durable; False where that can't be done."""
 
     def close(self) -> None:
         """Give the directory back to other processes."""
@@ -306,6 +311,20 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def sync_all(self, path: str) -> bool:
+        """See `Disk.sync_all`."""
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.platform == "linux" else None
+        if syncfs is None:
+            return False
+        fd = self._open_dir(path)
+        try:
+            if syncfs(fd):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+        finally:
+            os.close(fd)
+        return True
 
     def _open_dir(self, path: str) -> int:
         return self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)

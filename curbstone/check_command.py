@@ -83,6 +83,10 @@ class ReadOnlyDisk:
         """Never."""
         _never()
 
+    def sync_all(self, path: str) -> bool:
+        """Never."""
+        _never()
+
     def close(self) -> None:
         """Nothing was taken."""
 

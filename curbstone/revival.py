@@ -140,6 +140,10 @@ class _Untouched:
     def sync_dir(self, path: str) -> None:
         """Nothing was changed."""
 
+    def sync_all(self, path: str) -> bool:
+        """Nothing was changed."""
+        return True
+
 
 class _Still:
     """A host on which nothing happens. Implements `core.host.Host`."""

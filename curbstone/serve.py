@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +48,8 @@ ENGINE_STOP_S = 3
 # A disk thread that returns from a sync needs the interpreter lock to report it, and a busy event loop keeps
 # the lock for a whole interval. The default of 5 ms is many times as long as a sync.
 SWITCH_INTERVAL_S = 0.0005
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(Protocol):
@@ -97,11 +100,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     stop_asked = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_asked.set)
     host = AsyncioHost(loop)
     try:
-        broker = _open(host, settings)
+        with _stopped_by_signals():
+            broker = _open(host, settings)
+            for number in SIGNALS:
+                loop.add_signal_handler(number, stop_asked.set)
+    except _Stopped:  # nothing was changed but what the next start changes as well
+        log.info("stopped before all queues were recovered")
+        host.close()
+        return 0
     except BaseException:
         host.close()
         raise
@@ -109,14 +117,15 @@ async def _serve(settings: Settings) -> int:
     try:
         bound = []
         admission = Admission(lambda: descriptors.shares(descriptors.limit()).connections, broker.troubles)
-        for listener in _listeners(broker, host, settings):
+        for listener in [] if stop_asked.is_set() else _listeners(broker, host, settings):
             listener.server.admit_by(admission)
             bound.append(f"{listener.name}={await _start(listener)}")
             started.append(listener)
         # Likewise what was recovered. (Higher thresholds made no difference that could be measured.)
         gc.collect()
         gc.freeze()
-        print("curbstone ready", *bound, flush=True)
+        if not stop_asked.is_set():
+            print("curbstone ready", *bound, flush=True)
         await stop_asked.wait()
         log.info("stopping")
     finally:
@@ -124,6 +133,28 @@ async def _serve(settings: Settings) -> int:
         if clean:
             host.close()  # else a disk thread hangs; it must not keep the process
     return 0 if clean else 1
+
+
+class _Stopped(BaseException):
+    """A signal asked the process to end while the event loop was blocked."""
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Raise _Stopped at the first signal, wherever the code is: what it does must be fit for a crash."""
+    asked = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal asked
+        if not asked:
+            asked = True
+            raise _Stopped
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
+    yield
+    if asked:  # it was raised where nothing can be raised, as in a destructor
+        raise _Stopped
 
 
 def _open(host: AsyncioHost, settings: Settings) -> Broker:

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.server import NotReady, ServerProcess, clean_environment
+from tests.server import STOP_S_MAX, NotReady, ServerProcess, clean_environment
 
 
 def refused(*args: str, cwd: Path, **env: str) -> tuple[int, str]:
@@ -97,6 +97,45 @@ def test_a_signal_stops_it_with_code_0_and_clients_still_connected(
         assert last.lstrip(b"\n").startswith(b"ERROR\n")
     assert server.process.wait(10) == 0
     assert "Traceback" not in server.log
+
+
+RECOVERS_SLOWLY = """
+import sys, time
+from curbstone import cli
+from curbstone.core.broker import Broker
+
+def recover(self, entry, original=Broker._recover):
+    original(self, entry)
+    print("recovering", entry, file=sys.stderr, flush=True)
+    for _ in range(1000):
+        time.sleep(0.1)
+
+Broker._recover = recover
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_heard_while_queues_are_recovered(server: ServerProcess, number: signal.Signals) -> None:
+    for name in ("a", "b"):
+        assert httpx.put(f"{server.url}/v2/default/queues/{name}").status_code == 201
+        assert httpx.post(f"{server.url}/v2/default/queues/{name}/messages", content=b"kept").status_code == 201
+    server.kill()
+    command = [sys.executable, "-c", RECOVERS_SLOWLY, *server.command()[3:], "--http-addr=127.0.0.1:0"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=server.env, cwd=server.data_dir.parent
+    )
+    with process:
+        assert process.stderr is not None and process.stdout is not None
+        while not process.stderr.readline().startswith("recovering"):
+            pass
+        process.send_signal(number)
+        assert process.wait(STOP_S_MAX) == 0
+        assert process.stdout.read() == "", "it was never ready"
+        assert "Traceback" not in process.stderr.read()
+    server.restart()
+    for name in ("a", "b"):
+        assert httpx.delete(f"{server.url}/v2/default/queues/{name}/messages").content == b"kept"
 
 
 def test_a_signal_closes_websockets_with_1001(server: ServerProcess) -> None:

@@ -200,9 +200,7 @@ class Commit:
             self._write_reserve()
         if self._old is not None:
             self._open_new(self._old)
-        file = self.segment.file
-        if file is None:  # closed by an attempt at a new segment that failed
-            file = self.segment.file = self._disk.open_lasting(self.segment.path)
+        file = self._file_of(self.segment)
         if self.end > self._held:  # what is prepared comes with it
             self._or_least(file, self._offset, self._buffers, self.end)
         else:
@@ -241,19 +239,23 @@ class Commit:
 
     def _open_new(self, old: Segment) -> None:
         if self._cut_first:
-            if old.file is not None:
-                self._cut(old)
-                self._close_old(old)
+            self._cut(old)
+            self._close_old(old)
         elif not self._sync and old.file is not None:
             old.file.sync()
         if self.taken is not None:
             self._disk.rename(self.taken.path, self.segment.path)
         self.segment.file = self._disk.open_lasting(self.segment.path, create=self.taken is None)
 
+    def _file_of(self, segment: Segment) -> File:
+        """Return the open file of a segment: it is not open after a start, nor after an attempt at a new segment."""
+        if segment.file is None:
+            segment.file = self._disk.open_lasting(segment.path)
+        return segment.file
+
     def _cut(self, old: Segment) -> None:
         """Give back what was prepared behind the contents of a segment, durably: a crash must not exceed the cap."""
-        file = old.file
-        assert file is not None
+        file = self._file_of(old)
         is_cut = old.size > old.end
         if is_cut:
             file.truncate(old.end)

@@ -101,10 +101,13 @@ class Replay:
         self._cut_sealed(segments[:-1])
         log.floor = self._floor
         self._set_aside(chain)
-        segments[-1].file = log.disk.open_lasting(segments[-1].path)
-        # A process that was killed may have left what only the system's memory has: it counts from here on.
-        segments[-1].file.sync()
-        log.disk.sync_dir(log.directory)
+        if (
+            not queue.broker.is_synced
+        ):  # what a process that was killed left only in the system's memory counts from here
+            file = log.disk.open(segments[-1].path)
+            file.sync()
+            file.close()
+            log.disk.sync_dir(log.directory)
         log.recovered(segments, chain.newest_number)
         self._remove([*chain.trash, *(segment.path for segment in gone)])
         for name, delivered in self._delivered.items():

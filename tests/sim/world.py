@@ -34,6 +34,14 @@ class Inode:
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes]] = []  # (offset, data), or (size, None-like marker) for a truncation
 
+    def make_durable(self) -> None:
+        for offset, data in self.pending:
+            if offset < 0:
+                del self.durable[-offset - 1 :]
+            else:
+                put(self.durable, offset, data)
+        self.pending.clear()
+
     def copy_durable(self) -> Inode:
         inode = Inode()
         inode.durable = bytearray(self.durable)
@@ -82,12 +90,7 @@ class SimFile:
         if self._disk.sync_fails():
             self._disk.tear(inode)
             raise OSError(errno.EIO, "Input/output error")
-        for offset, data in inode.pending:
-            if offset < 0:
-                del inode.durable[-offset - 1 :]
-            else:
-                put(inode.durable, offset, data)
-        inode.pending.clear()
+        inode.make_durable()
 
     def truncate(self, size: int) -> None:
         assert self._open
@@ -274,6 +277,20 @@ class SimDisk:
         self.dirs = {d for d in self.dirs if d != path and not d.startswith(path + "/")}
         self.names = {p: i for p, i in self.names.items() if not p.startswith(path + "/")}
         self.changes.append(("rmtree", path, None))
+
+    def sync_all(self, path: str) -> bool:
+        self.tick()
+        if self.rng.random() < 0.3:
+            return False  # not every system can
+        for inode in {id(i): i for i in self.names.values()}.values():
+            if self.sync_fails():
+                self.tear(inode)
+                raise OSError(errno.EIO, "Input/output error")
+            inode.make_durable()
+        for change in self.changes:
+            self._apply(change)
+        self.changes = []
+        return True
 
     def sync_dir(self, path: str) -> None:
         self.tick()
