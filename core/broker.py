@@ -124,6 +124,10 @@ class Broker:
                 broker._recover(entry)
             broker._replay_journal()
             broker.staging.recover()
+            for queue in broker.queues():
+                if queue.log.is_above_cap:
+                    queue.log.exceed(queue.writer.promised)
+                    queue.report(f"it {queue.log.fullness}; it takes no messages until enough are settled")
         except OSError as error:
             raise DataDirectoryError(f"the data directory can't be read: {error}") from error
         return broker
@@ -219,6 +223,8 @@ class Broker:
             publish.tx = part.tx
             publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
             publish.released = [each for item in part.released for each in queue.pending.release_replayed(item)]
+            publish.reserved = part.log_bytes
+            queue.writer.reserve_again(publish.reserved)
             queue.writer.publish(publish)
         highest = max((queue.log.tx for queue in self._queues.values()), default=0)
         self.journal.next_tx = max(self.journal.next_tx, highest + 1)
@@ -312,7 +318,7 @@ class Broker:
             return
         meta = queue.meta.with_options(changes, queue.next_seq)
         self._check(name, meta.options, queue)
-        if meta == queue.meta:
+        if meta == queue.meta and not queue.opening.is_behind:
             queue.opening.when_open(on_done)
         else:
             self.store(queue, meta, on_done)
@@ -321,23 +327,21 @@ class Broker:
     def _check(name: QueueName, options: QueueOptions, queue: Queue | None) -> None:
         if options.dead_letter == str(name):
             raise BadRequest("bad option dead_letter: a queue can't be its own")
-        if (
-            queue is not None
-            and queue.opening.is_open
-            and options.cap < min(queue.options.cap, queue.log.bytes + queue.writer.reserved)
-        ):
-            held = queue.log.bytes + queue.writer.reserved
-            raise Conflict(f"the queue holds {held} bytes, more than a cap of {options.cap}")
+        if queue is None or not queue.opening.is_open or options.cap >= queue.options.cap:
+            return
+        needed = queue.log.needed_under(options.cap, meta_reserve(options.cap), queue.writer.promised)
+        if options.cap < needed:
+            held = f"the queue holds {queue.log.bytes} bytes and needs {needed}"
+            raise Conflict(f"{held} to settle and clean them, more than a cap of {options.cap}")
 
     def store(self, queue: Queue, meta: Meta, on_done: Done) -> None:
         """Change what a queue is: in memory now, so that changes add up, and on disk in order."""
         data = meta.encode()
-        most = meta_reserve(min(meta.options.cap, queue.options.cap)) // 2
+        most = meta_reserve(min(meta.options.cap, queue.opening.cap)) // 2
         if len(data) > most:
             raise BadRequest(f"the queue's options and bindings take {len(data)} bytes, its cap leaves room for {most}")
         queue.change(meta)
-        queue.log.resize(meta.options.cap, meta_reserve(meta.options.cap))
-        queue.opening.when_open(lambda error: on_done(error) if error else queue.opening.store(data, on_done))
+        queue.opening.store(data, meta.options.cap, on_done)
 
     def delete(
         self,
@@ -406,7 +410,7 @@ class Broker:
     def _bind(self, name: QueueName, meta: Meta, on_done: Done) -> None:
         queue = self._queues[name]
         before, bindings = queue.meta.bindings, meta.bindings
-        if meta == queue.meta:
+        if meta == queue.meta and not queue.opening.is_behind:
             queue.opening.when_open(on_done)
             return
         self.store(queue, meta, on_done)
@@ -459,6 +463,7 @@ class Broker:
         for queue in self._queues.values():
             label = "a private queue" if queue.name.is_private else f"queue {queue.name}"
             reasons += [f"{label} is damaged: {text}" for text in queue.damaged]
+            reasons += [f"{label} {queue.log.fullness}"] if queue.opening.is_open and queue.log.is_above_cap else []
         reasons += self.staging.reasons
         return Health(not self.troubles and not self.is_stopping, reasons, str(self.sync))
 

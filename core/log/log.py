@@ -14,6 +14,10 @@ kept for recycling and the reserve can be had back at once. `bytes` is what the 
 A full disk: publishes leave room there for the settles of what is pending, in the tail of the active
 segment, and where that is more than `TAIL_BYTES_MAX` in a file of its own, the reserve. A publish that
 can't is refused. Then settles use the tail, the reserve and the files of segments that were dropped.
+
+A log may be found above its cap: the server was started with a smaller one. Then it has a limit above
+the cap, which leaves room to settle and to clean, and comes down with what the log holds; nothing is
+published meanwhile.
 """
 
 from __future__ import annotations
@@ -66,9 +70,12 @@ class Log:
         """A sync or write failed in the active segment: nothing more is written there."""
         self._salt = salt
         self._numbers = 0
+        self._limit = cap
+        """What may be taken: the cap, or more while the log holds too much for it."""
+        self._under_way: Commit | None = None
         self.resize(cap, meta_bytes)
         self.aside_bytes = 0
-        """Bytes of damaged segments that are kept for repair."""
+        """Of damaged segments that are kept for repair."""
         self._spare: Spare | None = None
         self.reserve = 0
         """Bytes of the reserve."""
@@ -93,8 +100,24 @@ class Log:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that contents may still grow by under the cap."""
-        return self._cap - self._meta_bytes - self.aside_bytes - self._sealed_bytes - self.segments[-1].end
+        """Bytes that contents may still grow by."""
+        return self._limit - self._meta_bytes - self.aside_bytes - self._sealed_bytes - self.segments[-1].end
+
+    @property
+    def excess(self) -> int:
+        """How far the limit is above the cap: bytes that are for settling and cleaning alone."""
+        return self._limit - self._cap
+
+    @property
+    def is_above_cap(self) -> bool:
+        """Whether the directory holds more than its cap."""
+        return self.bytes + self._meta_bytes > self._cap
+
+    @property
+    def fullness(self) -> str:
+        """What to say of a log that has no room for a publish."""
+        held = f"holds {self.bytes} bytes, more than" if self.is_above_cap else "is at"
+        return f"{held} its cap of {self._cap} bytes"
 
     def _reserve_bytes(self, largest: int) -> int:
         """What a publish must leave free: room to copy any one segment forward, and to settle meanwhile.
@@ -105,25 +128,31 @@ class Log:
         return copy + copy // 4 + self.slack_bytes + HEADERS_BYTES
 
     @property
-    def publish_room(self) -> int:
-        """Bytes that publishes may add now; may be negative."""
+    def room(self) -> int:
+        """Bytes that are free beside the reserve; may be negative."""
         end = self.segments[-1].end
         return self.free_bytes - self._reserve_bytes(end if end > self._sealed_end_max else self._sealed_end_max)
 
     @property
+    def publish_room(self) -> int:
+        """Bytes that publishes may add now; may be negative."""
+        return self.room - self.excess
+
+    @property
     def records_room(self) -> int:
         """Bytes that settles and releases may add now: all but what copying any one segment forward takes."""
-        return self.publish_room + self.slack_bytes - BATCH_BYTES
+        return self.room + self.slack_bytes - BATCH_BYTES
 
     def fits(self, size: int) -> bool:
         """Return whether a publish of `size` bytes, maybe larger than a segment, leaves the reserve free."""
         if size <= self.segment_bytes:
             return size <= self.publish_room
-        return size <= self.publish_room and self.free_bytes - size >= self._reserve_bytes(size + SEGMENT_BYTES)
+        return self.fits_pieces(size, size)
 
     def fits_pieces(self, size: int, largest: int) -> bool:
         """Return whether batches of `size` bytes in all, none larger than a segment or `largest`, leave it free."""
-        return size <= self.publish_room and self.free_bytes - size >= self._reserve_bytes(largest + SEGMENT_BYTES)
+        free = self.free_bytes - self.excess - size
+        return size <= self.publish_room and free >= self._reserve_bytes(largest + SEGMENT_BYTES)
 
     def fits_compacted(self, size: int, live_bytes: int, largest: int) -> bool:
         """Return whether it would after everything but `live_bytes` of entries has been cleaned away.
@@ -146,7 +175,8 @@ class Log:
         return left if left > self.segment_bytes // 8 else self.segment_bytes // 2
 
     def resize(self, cap: int, meta_bytes: int) -> None:
-        """Change the cap, or what `meta` takes of it."""
+        """Change the cap, or what `meta` takes of it. A limit above it stays until `come_down`."""
+        self._limit = max(cap, self._limit) if self.segments else cap
         self._cap = cap
         self._meta_bytes = meta_bytes
         self.segment_bytes = max(SEGMENT_BYTES_MIN, (cap - meta_bytes) // SEGMENTS_PER_CAP)
@@ -154,6 +184,44 @@ class Log:
         self.slack_bytes = self.segment_bytes // 4
         """Room kept for settling between two steps of the cleaner."""
         self._tail_bytes = min(TAIL_BYTES_MAX, self.segment_bytes)
+
+    def needed(self, promised: int) -> int:
+        """Return the cap that the log as it is needs: for what it holds and has promised, to settle and to clean."""
+        commit, active = self._under_way, self.active
+        going = growing = 0
+        if commit is not None:
+            going = commit.end if commit.rolled else commit.end - active.end
+            growing = commit.size if commit.rolled else commit.size - active.size
+        largest = max(self._sealed_end_max, active.end, commit.end if commit is not None else 0)
+        contents = self.aside_bytes + self._sealed_bytes + active.end + going
+        wanted = contents + self._reserve_bytes(largest) + promised
+        return self._meta_bytes + max(wanted, self.bytes + growing)
+
+    def needed_under(self, cap: int, meta_bytes: int, promised: int) -> int:
+        """Return what `needed` would say with another cap."""
+        before = self._cap, self._meta_bytes, self._limit
+        self.resize(cap, meta_bytes)
+        needed = self.needed(promised)
+        self.resize(*before[:2])
+        self._limit = before[2]
+        return needed
+
+    def exceed(self, promised: int) -> None:
+        """Go above the cap, as far as the log needs it."""
+        self._limit = max(self._limit, self.needed(promised))
+
+    def come_down(self, promised: int) -> None:
+        """Give back what is not needed above the cap."""
+        self._limit = max(self._cap, min(self._limit, self.needed(promised)))
+
+    def cut_active(self) -> None:
+        """Give back what was prepared ahead; blocking."""
+        active = self.active
+        if active.size > active.end:
+            assert active.file is not None
+            active.file.truncate(active.end)
+            active.file.sync()
+            active.size = active.end
 
     # --- commits
 
@@ -236,6 +304,7 @@ class Log:
             self._prepare(commit, None if pending is None else tail)
         if settles > tail:
             self._keep_reserve(commit, settles - tail)
+        self._under_way = commit
 
     def _room(self) -> int:
         """Return how large the active segment's file may be at most, or that of a new one once this is cut."""
@@ -245,7 +314,7 @@ class Log:
     def _prepare(self, commit: Commit, tail: int | None) -> None:
         """Grow the commit's file past its end, as far as the cap allows: at best to leave a tail, for settles."""
         room = self._room() - (self.active.end if commit.rolled else 0)
-        if room < commit.end and self._spare:
+        if (room < commit.end or self.excess) and self._spare:
             commit.remove_first(self._spare.path, self._spare.size)
             room += self._spare.size
             self._spare = None
@@ -267,7 +336,9 @@ class Log:
             else:
                 size = room - prepared
         commit.grow_to(size, min(least, size))
-        assert commit.size <= room, f"the cap is exceeded: {commit.size} bytes into {room}"
+        missing = commit.size - room - self.excess
+        if missing > 0:  # only where the cap was made smaller than what the log needs to go on: then that comes first
+            self._limit += missing
 
     def _keep_reserve(self, commit: Commit, settles: int) -> None:
         """Have a reserve for so many bytes of settles, as far as the cap allows; it grows in large steps."""
@@ -280,13 +351,14 @@ class Log:
 
     def _worth_keeping(self, dropped: list[Segment]) -> Segment | None:
         """Return a dropped segment whose file is worth keeping for the next roll."""
-        if self._spare is not None:
+        if self._spare is not None or self.excess:
             return None
         least = self.segment_bytes // 2
         return next((s for s in dropped if not s.damaged and least <= s.size <= RECYCLE_BYTES_MAX), None)
 
     def succeeded(self, commit: Commit) -> None:
         """Take a commit that is on disk into the log."""
+        self._under_way = None
         self._leftover = {}
         self.reserve = commit.reserve
         if commit.rolled:
@@ -314,6 +386,7 @@ class Log:
 
         Whatever became of a new file, it is not in the chain: the next segment names the old one.
         """
+        self._under_way = None
         self._leftover |= commit.files_touched()
         self.reserve = commit.reserve
         if commit.rolled:

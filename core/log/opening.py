@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError, Unavailable
-from curbstone.core.log.meta import store_meta
+from curbstone.core.log.meta import meta_reserve, store_meta
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -20,9 +20,12 @@ class Opening:
         self.is_open = False
         self._is_creating = True
         self._waiting: list[Done] = []
-        self._storing: list[tuple[bytes, Done]] = []
+        self._storing: list[tuple[bytes, int, Done]] = []
         self._settles_first = False
         self._has_failed = False
+        self._stored_cap = queue.options.cap
+        """The least that may be in the `meta` on disk."""
+        self._coming_caps: list[int] = []
 
     @property
     def is_behind(self) -> bool:
@@ -59,11 +62,31 @@ class Opening:
         else:
             self._waiting.append(on_done)
 
-    def store(self, data: bytes, on_done: Done) -> None:
-        """Replace `meta` on disk, one change after the other."""
-        self._storing.append((data, on_done))
-        if len(self._storing) == 1:
-            self._store_next()
+    @property
+    def cap(self) -> int:
+        """The cap in force: a smaller one at once, a larger one when a crash can't bring the smaller back."""
+        return min(self._stored_cap, *self._coming_caps, self._queue.options.cap)
+
+    def store(self, data: bytes, cap: int, on_done: Done) -> None:
+        """Replace `meta` on disk when the queue is there, one change after the other; it names this cap."""
+        self._coming_caps.append(cap)
+        self._fit_cap()
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+                return
+            self._storing.append((data, cap, on_done))
+            if len(self._storing) == 1:
+                self._store_next()
+
+        self.when_open(opened)
+
+    def _fit_cap(self) -> None:
+        log = self._queue.log
+        log.resize(self.cap, meta_reserve(self.cap))
+        if log.excess and log.segments:
+            log.come_down(self._queue.writer.promised)
 
     def settle_first(self) -> None:
         """The next `meta` counts on settles that were asked for now: it is stored when they are on disk."""
@@ -86,7 +109,7 @@ class Opening:
 
     def _store_now(self) -> None:
         log = self._queue.log
-        data = self._storing[0][0]
+        data, _, _ = self._storing[0]
 
         def done(_: object, error: BaseException | None) -> None:
             self._stored(Unavailable(f"the queue's options can't be written: {error}") if error else None)
@@ -94,8 +117,11 @@ class Opening:
         self._queue.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
 
     def _stored(self, error: CurbstoneError | None) -> None:
-        _, on_done = self._storing.pop(0)
+        _, cap, on_done = self._storing.pop(0)
         self._has_failed = error is not None
+        self._coming_caps.remove(cap)
+        self._stored_cap = cap if error is None else min(cap, self._stored_cap)
+        self._fit_cap()
         on_done(error)
         if self._storing:
             self._store_next()

@@ -270,7 +270,7 @@ class ReadingGroups:
 
         def settled(error: CurbstoneError | None) -> None:
             if error is None and queue.opening.is_behind:  # the group itself must be on disk
-                queue.opening.store(queue.meta.encode(), done)
+                queue.opening.store(queue.meta.encode(), queue.options.cap, done)
             else:
                 done(error)
 

@@ -21,6 +21,7 @@ from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, reserve_path, segme
 from curbstone.core.log.format import (
     BATCH_BYTES,
     BATCH_MAGIC_BYTES,
+    ENTRY_BYTES,
     SEGMENT_BYTES,
     BatchHeader,
     SegmentHeader,
@@ -31,7 +32,7 @@ from curbstone.core.log.format import (
     may_be_batch,
 )
 from curbstone.core.log.window import Window, read_around
-from curbstone.core.recovery.salvage import candidates, find_salt, next_seq_hint
+from curbstone.core.recovery.salvage import find_salt, next_seq_hint
 
 HEADLESS_BYTES_MAX = 16 * 1024 * 1024
 """How much of a segment is looked at for what its header said."""
@@ -87,6 +88,8 @@ class Chain:
     newest_number: int = 0
     next_seq: int = 1
     """Behind all that seems to be in the files set aside."""
+    hidden: int = 0
+    """How many messages may be in those files besides."""
 
 
 class _Headers:
@@ -100,6 +103,8 @@ class _Headers:
         self.remade: set[int] = set()
         self.aside: dict[int, int] = {}
         """Those that hold something and can't be read, and the seq behind what they seem to hold."""
+        self.hidden = 0
+        """How many messages may be in them of which nothing can be seen."""
         headless = []
         for name in disk.list_dir(directory):
             match = _NAME.fullmatch(name)
@@ -140,7 +145,8 @@ class _Headers:
         """
         file = self._disk.open(self.path(number))
         try:
-            data = read_around(file, 0, HEADLESS_BYTES_MAX)[0]
+            data, unreadable = read_around(file, 0, HEADLESS_BYTES_MAX)
+            size = file.size()
         finally:
             file.close()
         before = self.below(number)
@@ -150,8 +156,10 @@ class _Headers:
             numbers = (number, before, self.size(before) if before else 0, 1, 1, last_batch + 1, 0)
             self.found[number] = SegmentHeader(salt, self._uid, *numbers)
             self.remade.add(number)
-        elif any(data[:SEGMENT_BYTES]) and next(candidates(data), None) is not None:
+        elif unreadable or (any(data[:SEGMENT_BYTES]) and any(data[SEGMENT_BYTES:])):
             self.aside[number] = next_seq_hint(data)
+            if self.aside[number] == 1:  # not even that can be seen; no id is given twice all the same
+                self.hidden += size // ENTRY_BYTES
 
     def size(self, number: int) -> int:
         """Return the size of a segment's file."""
@@ -213,6 +221,7 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
         if number not in kept:
             chain.aside.append(files.path(number))
             chain.next_seq = max(chain.next_seq, next_seq)
+            chain.hidden = files.hidden
             text = f"{files.path(number)}: its header does not check, nothing of it can be read; it is set aside"
             chain.damage.append((number, text))
     chain.trash = [files.path(n) for n in headers if n not in kept and n not in files.aside]

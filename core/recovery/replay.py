@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
 COPY_SPAN_MAX = 16 * 1024
+ALWAYS = 1 << 62
+"""For the number of a segment: its damage is told whatever the floor."""
 
 
 class Replay:
@@ -48,8 +50,10 @@ class Replay:
         queue, log = self._queue, self._queue.log
         chain = find_chain(log.disk, log.directory, log.uid)
         self._damage += chain.damage
+        self._tell_of_asides(log.directory)
         queue.next_seq = max(queue.next_seq, chain.next_seq)
         if not chain.segments:
+            queue.next_seq += chain.hidden
             self._remove(chain.trash)
             self._set_aside(chain)
             self._report_damage()
@@ -67,6 +71,7 @@ class Replay:
             last_batch = max(last_batch, header.next_batch - 1)
             self._floor = max(self._floor, header.floor)
             last_batch = self._replay_segment(segment, last_batch, segment is chain.segments[-1][0])
+        queue.next_seq += chain.hidden
         log.next_batch = max([last_batch + 1, *queue.meta.since.values()])
         self._finish(chain)
         return True
@@ -109,6 +114,8 @@ class Replay:
             file.close()
             log.disk.sync_dir(log.directory)
         log.recovered(segments, chain.newest_number)
+        if log.is_above_cap:
+            log.cut_active()
         self._remove([*chain.trash, *(segment.path for segment in gone)])
         for name, delivered in self._delivered.items():
             group = queue.pending.group(name)
@@ -126,6 +133,12 @@ class Replay:
             disk.sync_dir(directory)
         self._queue.log.aside_bytes = aside_bytes(disk, directory)
         self._queue.log.reserve = reserve_bytes(disk, directory)
+
+    def _tell_of_asides(self, directory: str) -> None:
+        """Tell what an earlier start or the cleaner set aside."""
+        for name in sorted(self._queue.log.disk.list_dir(directory)):
+            if name.endswith(ASIDE_SUFFIX):
+                self._damage.append((ALWAYS, f"{directory}/{name}: a damaged segment, kept for repair"))
 
     def _forget_settled(self, name: str) -> None:
         group = self._queue.pending.groups[name]

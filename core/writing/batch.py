@@ -314,8 +314,7 @@ class Batch:
         """Let the cleaner make room, or refuse; True where the publish is done with."""
         if not self._writer.disk_is_full and self._queue.reading.can_make_room(size + self._writer._reserved):
             return False
-        cap = self._queue.options.cap
-        error = QueueFull(f"queue {self._queue.name} is at its cap of {cap} bytes")
+        error = QueueFull(f"queue {self._queue.name} {self._queue.log.fullness}")
         self._writer._inbox.popleft()
         self._writer._refuse(publish, error)
         return True

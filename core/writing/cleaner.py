@@ -44,6 +44,8 @@ class Cleaner:
         self._low_through = 0
         self._low_start = 0
         self._recorded = False
+        self._above_live: int | None = None
+        self._above_through = 0
         self._short = False
         self._helped = False
         self._erase_through = 0
@@ -119,7 +121,7 @@ class Cleaner:
         when some wait for room, and the last turn let others through.
         """
         log = self._queue.log
-        room = log.publish_room - self._queue.pending.settle_reserve
+        room = log.room - self._queue.pending.settle_reserve
         if room >= -(log.slack_bytes // 4):
             self._low_room = None
             self._low_through = 0
@@ -128,6 +130,9 @@ class Cleaner:
             self._helped = self._recorded or room > self._low_start
             self._low_room = room
             self._low_through = 0
+            if self._short and not self._helped and self._queue.writer.owes_settles:
+                log.exceed(self._queue.writer.promised)  # only where the cap was made smaller than what settling takes
+                return False
         if not self._low_through:
             is_lower = self._low_room is None or room <= self._low_room - log.slack_bytes // 8
             if not is_lower and not (self._short and self._helped):
@@ -137,10 +142,28 @@ class Cleaner:
             self._recorded = False
         return True
 
+    def _is_above(self) -> bool:
+        """Return whether the log is above its cap and a turn over it brings something back.
+
+        The next turn begins when another segment's worth has been settled.
+        """
+        log = self._queue.log
+        if not log.excess:
+            self._above_live = None
+            return False
+        if log.segments[0].number <= self._above_through:
+            return True
+        live = self._queue.pending.runs.bytes_live + self._queue.pending.state_bytes
+        if self._above_live is not None and live > self._above_live - log.segment_bytes:
+            return False
+        self._above_live = live
+        self._above_through = log.active.number
+        return True
+
     @property
     def is_active(self) -> bool:
         """Whether segments have to go."""
-        return self._helps or self._erasing or self._is_low()
+        return self._helps or self._erasing or self._is_above() or self._is_low()
 
     @property
     def _erasing(self) -> bool:

@@ -18,6 +18,7 @@ from zlib import crc32
 from curbstone.core.disk import Disk, File
 from curbstone.core.host import Host
 from curbstone.core.log.format import (
+    BATCH_BYTES,
     Released,
     Settled,
     decode_entries,
@@ -26,6 +27,7 @@ from curbstone.core.log.format import (
     encode_entries,
     encode_released,
     encode_settled,
+    entry_bytes,
     runs_of,
 )
 from curbstone.core.message import Message
@@ -59,6 +61,12 @@ class Recorded(NamedTuple):
     released: list[Released]
     record: bytes
     """The whole record the part is of."""
+
+    @property
+    def log_bytes(self) -> int:
+        """About what it takes in its queue's log, rather more than less."""
+        records = len(self.messages) + len(self.settled) + len(self.released)
+        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 64 * records
 
 
 class _Waiting(NamedTuple):

@@ -65,6 +65,11 @@ class Writer:
         return bool(self._settled or self._ranges or self._released or self._handed or self._queue.popping)
 
     @property
+    def owes_settles(self) -> bool:
+        """Whether settles wait, whoever asked for them."""
+        return bool(self._settled or self._ranges)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is under way or waiting."""
         return not (self._busy or self._inbox or self._callbacks or self.has_records)
@@ -146,9 +151,14 @@ class Writer:
         """Bytes that are kept free for promised publishes."""
         return self._reserved
 
+    @property
+    def promised(self) -> int:
+        """Bytes of the log that are kept free: for tries of pending messages, and for promised publishes."""
+        return self._queue.pending.settle_reserve + self._reserved
+
     def has_room(self, size: int) -> bool:
         """Return whether `size` bytes of what is kept free for records may be taken now."""
-        return size <= self._queue.log.publish_room - self._reserved - self._queue.pending.settle_reserve
+        return size <= self._queue.log.room - self.promised
 
     def unreserve(self, size: int) -> None:
         """Give reserved bytes back."""
@@ -235,6 +245,8 @@ class Writer:
             self.missed = 0
             queue.broker.troubles.over(queue.label)
         queue.committed(batch, commit)
+        if queue.log.excess:
+            queue.log.come_down(self.promised)
         for callback in batch.callbacks:
             callback(None)
         for part in batch.taken:

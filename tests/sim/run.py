@@ -11,28 +11,29 @@ from curbstone.core.delivery.waiters import Lease
 from curbstone.core.errors import CurbstoneError, QueueFull, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
-from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.options import SyncMode
 from curbstone.core.queue import Outcome, Peeked, Queue
 from curbstone.core.transaction import Transaction
+from tests.sim.directories import ACTIONS as OF_DIRECTORIES
+from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
 from tests.sim.history import History, Unit, Violation
 from tests.sim.reader import GROUP, Reader
 from tests.sim.trouble import disk_recovers, from_the_start, trouble
 from tests.sim.world import Crash, SimDisk, SimHost
 
-CAP = 96 * 1024
-
 
 class Run:
     """See the module's docstring. Everything comes from the seed."""
 
-    def __init__(self, seed: int, *, steps: int = 250, faults: bool = True) -> None:
+    def __init__(self, seed: int, *, steps: int = 250, faults: bool = True, focus: str = "") -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.steps = steps
         self.faults = faults
         self.disk = SimDisk(self.rng)
-        self.disk.caps = self._cap_of
+        self.directories = Directories(self, seed, focus)
+        self.disk.caps = self.directories.cap_of
         self.history = History()
         self.wall_ms = 1_700_000_000_000
         self.names = [queue_name(name) for name in ("a", "b", "dead")][: self.rng.choice([2, 3, 3])]
@@ -55,18 +56,16 @@ class Run:
         if faults:
             from_the_start(self.rng, self.disk)
 
-    def _cap_of(self, directory: str) -> int | None:
-        return CAP if directory.startswith("queues/") else None
-
     def _start(self) -> None:
         """Start, and start again where a crash comes in the middle of recovery."""
         while True:
             self.host = SimHost(self.rng, self.wall_ms)
+            self.directories.starting()
             try:
                 self.broker = Broker.open(
                     self.host,
                     self.disk,
-                    defaults=QueueOptions(cap=CAP, max_message_size=CAP // 8),
+                    defaults=self.directories.defaults(),
                     sync=self.sync,
                     salt=lambda: self.rng.randrange(1 << 32),
                 )
@@ -76,6 +75,7 @@ class Run:
         for queue in self.broker.queues():
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
+        self.directories.started()
         self.epoch = object()
 
     def _power_off(self) -> None:
@@ -96,10 +96,11 @@ class Run:
         weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
         weights["publish"] += 2
         weights["go_on"] += 6
+        weights |= self.directories.weights()
         names = list(weights)
         for _ in range(self.steps):
             action = self.rng.choices(names, list(weights.values()))[0]
-            self._guarded(lambda action=action: ACTIONS[action](self))  # type: ignore[misc]
+            self._guarded(lambda action=action: ALL_ACTIONS[action](self))  # type: ignore[misc]
             self._check()
             if self.rng.random() < 0.01:
                 self._crash()
@@ -141,11 +142,14 @@ class Run:
 
     def publish(self) -> None:
         """Publish a few, maybe atomically, with a delay, or to expire."""
-        queue = self._queue()
+        self.publish_to(self._queue())
+
+    def publish_to(self, queue: Queue, least_size: int = 10) -> None:
+        """Publish a few to one queue."""
         count = self.rng.choice([1, 1, 3, 20])
         delay = self.rng.choice([0, 0, 0, 50, 5000])
         groups = self.rng.choice(self.entitled)
-        sizes = [self.rng.randrange(10, self.max_size) for _ in range(count)]
+        sizes = [self.rng.randrange(least_size, max(self.max_size, least_size + 1)) for _ in range(count)]
         ttl = 0 if self.reader else self.rng.choice([0, 0, 0, 0, 100, 20_000])
         messages = [self.history.message(size, delay, groups, ttl) for size in sizes]
         waiting = [self.history.tokens(message) for message in messages]
@@ -431,6 +435,7 @@ class Run:
             for group in self.readers:
                 self._drainer(queue, group, out[queue.name])
         see_drained(self.host, self.broker.queues, self.readers, rounds=12)
+        self.directories.judge()
         return out
 
     def _drainer(self, queue: Queue, group: str, out: list[Message]) -> None:
@@ -480,6 +485,9 @@ ACTIONS: dict[str, Callable[[Run], None]] = {
     "go_on": Run.go_on,
     "time": Run.time,
     "trouble": Run.trouble,
+}
+ALL_ACTIONS = ACTIONS | {
+    name: lambda run, action=action: action(run.directories) for name, action in OF_DIRECTORIES.items()
 }
 
 __all__ = ["Run", "StaleDelivery", "Violation"]

@@ -9,14 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappush
 
 import pytest
 
+from curbstone.core.directories import Directories
+from curbstone.core.host import Job
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.log import Log
+from curbstone.core.log.opening import Opening
 from curbstone.core.message import Message
+from curbstone.core.names import QueueName
 from curbstone.core.notes.losses import Losses
 from curbstone.core.pending.group import Group
 from curbstone.core.writing.writer import Writer
@@ -33,13 +38,13 @@ def quiet() -> None:
     logging.getLogger("curbstone.core").setLevel(logging.CRITICAL + 1)
 
 
-def simulate(seed: int, *, faults: bool) -> int:
+def simulate(seed: int, *, faults: bool, focus: str = "") -> int:
     """Run one history; return how many crashes it had."""
-    run = Run(seed, faults=faults)
+    run = Run(seed, faults=faults, focus=focus)
     try:
         run.run()
     except Exception as error:
-        error.add_note(f"seed {seed}, faults {faults}: CURBSTONE_SIM_SEED={seed} repeats it")
+        error.add_note(f"seed {seed}, faults {faults}, focus {focus!r}: CURBSTONE_SIM_SEED={seed} repeats it")
         raise
     return run.crashes
 
@@ -49,6 +54,12 @@ def simulate(seed: int, *, faults: bool) -> int:
 def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -> None:
     first = FIRST_SEED + block * SEEDS_AT_ONCE
     assert sum(simulate(seed, faults=faults) for seed in range(first, first + SEEDS_AT_ONCE)) > 0
+
+
+@pytest.mark.parametrize("focus", ["remake", "recap", "fill"])
+def test_nothing_confirmed_is_lost_when_queues_are_made_again_and_caps_change(focus: str) -> None:
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_AT_ONCE):
+        simulate(seed, faults=seed % 2 == 1, focus=focus)
 
 
 @pytest.mark.soak
@@ -64,11 +75,11 @@ def test_nothing_confirmed_is_lost_for_as_long_as_asked() -> None:
     print(f"{runs} histories, {crashes} crashes in {seconds:.0f} s")
 
 
-def finds_something(seeds: range, *, faults: bool = False) -> bool:
+def finds_something(seeds: range, *, faults: bool = False, focus: str = "") -> bool:
     """Return whether some seed ends in a broken promise, or a broken engine."""
     for seed in seeds:
         try:
-            Run(seed, faults=faults).run()
+            Run(seed, faults=faults, focus=focus).run()
         except Exception:
             return True
     return False
@@ -124,3 +135,32 @@ def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: py
 def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Losses, "add", lambda self, name, count, floor: None)
     assert finds_something(range(30))
+
+
+# --- directories
+
+
+def test_the_simulator_sees_a_name_used_again_before_its_deletion_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both directories could be there after a crash."""
+
+    def create(self: Directories, _name: QueueName, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
+        self._host.submit(job, lambda _result, error: on_done(error))
+
+    monkeypatch.setattr(Directories, "create", create)
+    assert finds_something(range(60), focus="remake")
+
+
+def test_the_simulator_sees_a_deletion_that_failed_and_was_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Directories, "_tell", lambda removal, _error: [on_done(None) for on_done in removal.waiting])
+    assert finds_something(range(60), faults=True, focus="remake")
+
+
+def test_the_simulator_sees_a_raised_cap_that_counts_before_it_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Opening, "cap", property(lambda self: self._queue.options.cap))
+    assert finds_something(range(60), focus="recap")
+
+
+def test_the_simulator_sees_a_queue_stuck_above_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "exceed", lambda self, promised: None)
+    monkeypatch.setattr(Log, "come_down", lambda self, promised: setattr(self, "_limit", self._cap))
+    assert finds_something(range(60), focus="fill")

@@ -155,7 +155,7 @@ def test_a_directory_that_is_no_queue_is_not_removed(tmp_path: Path) -> None:
 class BadSector:
     """A file of which one page can't be read."""
 
-    def __init__(self, file: SimFile, page: int) -> None:
+    def __init__(self, file: SimFile | BadSector, page: int) -> None:
         self._file = file
         self._start = page * PAGE_BYTES
 
@@ -165,7 +165,7 @@ class BadSector:
     def read(self, offset: int, size: int) -> bytes:
         if offset < self._start + PAGE_BYTES and self._start < offset + size:
             raise OSError(errno.EIO, "Input/output error")
-        return self._file.read(offset, size)
+        return bytes(self._file.read(offset, size))
 
 
 @pytest.mark.parametrize("page", range(2))
@@ -194,6 +194,36 @@ def test_a_bad_sector_costs_only_what_lies_on_it(
     assert any("can't be read: the disk reports an error" in text for text in queue.damaged)
     assert ward.live - found <= ward.touched(bad, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
     assert found & ward.live
+
+
+@pytest.mark.parametrize("harm", ["noise", "unreadable"])
+def test_a_newest_segment_of_which_nothing_is_left_is_set_aside_and_told(
+    ward: Ward, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was deleted without a word."""
+    bad = ward.queue.log.active.path
+    in_it = ward.touched(bad, 0, 1 << 30) & ward.live
+    open_now = ward.lab.disk.open
+
+    def open_bad(path: str, *, create: bool = False) -> object:
+        file = open_now(path, create=create)
+        return BadSector(BadSector(file, 0), 1) if path == bad else file
+
+    files = dict(ward.files)
+    if harm == "noise":
+        files[bad] = Random(1).randbytes(len(files[bad]))
+    else:
+        files[bad] = files[bad][: 2 * PAGE_BYTES]
+        monkeypatch.setattr(ward.lab.disk, "open", open_bad)
+    queue = ward.found(files)
+    assert in_it <= ward.live - ward.seqs(queue) and in_it
+    assert bad in queue.damaged[0] and "set aside" in queue.damaged[0]
+    aside = bad.removesuffix(".seg") + ".bad"
+    assert bytes(ward.lab.disk.names[aside].cache) == files[bad]
+    assert ward.lab.publish(queue, "new")[0] > max(ward.live), "an id is given twice"
+    ward.lab.restart("kill")
+    told = ward.lab.again(queue).damaged
+    assert any(aside in text and "kept for repair" in text for text in told), "and it is told until it is repaired"
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])

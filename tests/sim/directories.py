@@ -1,0 +1,184 @@
+"""What a simulated run does to queues' directories: deleted and made again, caps raised and lowered, other defaults.
+
+It has dice of its own, so the rest of a seed's history does not depend on it. What is judged beside the history:
+nothing that was in a queue when its deletion was confirmed comes back; a lease of a deleted queue settles nothing in
+the new one; a directory never holds more than the cap that is sure to be found there after a crash. Only where the
+server was started with a smaller default it may, and then it comes down with what it holds.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from curbstone.core.directories import GONE_SUFFIX
+from curbstone.core.errors import Conflict, CurbstoneError
+from curbstone.core.options import QueueOptions
+from curbstone.core.queue import Outcome, Peeked, Queue
+from tests.sim.history import GROUP_STEP, GROUPS, Violation
+from tests.sim.world import Crash
+
+if TYPE_CHECKING:
+    from tests.sim.run import Run
+
+KIB = 1024
+CAP = 96 * KIB
+CAPS = (64 * KIB, CAP, 128 * KIB, 192 * KIB)
+
+
+class Directories:
+    """The directories of one run; `focus` names the action it has most of."""
+
+    def __init__(self, run: Run, seed: int, focus: str) -> None:
+        self._run = run
+        self._rng = Random(f"{seed} directories")
+        self._focus = focus
+        self._remakes = self._rng.random() < 0.25 or focus == "remake"
+        self._recaps = self._rng.random() < 0.25 or focus == "recap"
+        self._restarts_smaller = self._rng.random() < 0.15 or focus == "fill"
+        self._default = CAPS[-1] if self._restarts_smaller else CAP
+        self._allowed: dict[str, int] = {}
+        """What each directory may hold; those not named here, what the default says."""
+
+    def weights(self) -> dict[str, int]:
+        """Return how often each action comes, where it comes at all."""
+        weights = {}
+        if self._restarts_smaller:
+            weights["fill"] = 2
+        if self._remakes and not self._run.reader:
+            weights["remake"] = self._rng.choice([1, 2])
+        if self._recaps:
+            weights["recap"] = self._rng.choice([1, 3])
+        if self._focus in weights:
+            weights[self._focus] = 6
+        return weights
+
+    def defaults(self) -> QueueOptions:
+        """Return the options that the server is started with."""
+        if self._restarts_smaller and self._run.crashes:
+            self._default = self._rng.choice(CAPS)
+        return QueueOptions(cap=self._default, max_message_size=CAP // 8)
+
+    def cap_of(self, directory: str) -> int | None:
+        """Return how much a directory may hold."""
+        if not directory.startswith("queues/"):
+            return None
+        return self._allowed.get(directory.removesuffix(GONE_SUFFIX), self._default)
+
+    def starting(self) -> None:
+        """The server is started: what it finds is not measured by the new default yet."""
+        for directory in self._run.disk.dirs:
+            if directory.startswith("queues/"):
+                self._allowed.setdefault(directory, CAPS[-1] if self._restarts_smaller else CAP)
+
+    def started(self) -> None:
+        """Take in which caps a start has found."""
+        if self._run.broker.left:
+            raise Violation(f"a crash alone left a queue unserved: {self._run.broker.left}")
+        for queue in self._run.broker.queues():
+            cap, before = queue.options.cap, self._allowed.get(queue.log.directory, 0)
+            # What was smaller needs room above the cap: to settle, and to copy a segment of the size it has.
+            self._allowed[queue.log.directory] = cap if cap >= before else before + before // 4
+
+    # --- deleted and made again
+
+    def remake(self) -> None:
+        """Delete a queue, and maybe make it again at once, with publishes that do not wait."""
+        run = self._run
+        run.host.settle()
+        queue = run._queue()
+        run.host.settle()
+        if queue.name.queue == "dead" and run.faults:  # what is on its way there goes with it, and can't be known
+            return
+        answers: list[list[Peeked] | CurbstoneError] = []
+        queue.peek(100_000, answers.append)
+        run.host.settle()
+        if not answers or isinstance(answers[0], CurbstoneError):  # what is in it can't be known
+            return
+        tokens = [token for entry in answers[0] for token in run.history.tokens(entry.message)]
+        run._doom(tokens)
+        # Of what is still under way in several queues, the part of this one goes with it.
+        everything = [token + GROUP_STEP * group for token in run.history.bodies for group in range(len(GROUPS))]
+        run._doom([token for token in everything if token not in run.history.confirmed])
+        units = run.history.units
+        run.history.units = [unit for unit in units if not unit.publishes or {*unit.publishes} <= run.history.confirmed]
+        self._let_go(queue)
+
+        def deleted(outcome: bool | CurbstoneError) -> None:
+            if outcome is True:
+                run.history.gone.update(tokens)
+
+        run.broker.delete(queue.name, deleted)
+        for _ in range(self._rng.choice([0, 1, 3])):
+            run.publish_to(run.broker.ensure(queue.name))
+        self._crash_soon()
+
+    def _let_go(self, queue: Queue) -> None:
+        """Nobody holds anything of a queue any more; what was leased is tried on the one that comes after it."""
+        run = self._run
+        for consumer in [consumer for consumer in run.consumers if consumer.queue is queue]:
+            for delivery in consumer.unsettled.values():
+                run.history.live.pop(run.history.token(delivery.message, consumer.group), None)
+            run.consumers.remove(consumer)
+        stale = [lease for owner, lease in run.leases if owner is queue]
+        run.leases = [(owner, lease) for owner, lease in run.leases if owner is not queue]
+        for lease in stale:
+            run.history.live.pop(run.history.token(lease.delivery.message), None)
+
+        def settled(_error: CurbstoneError | None, count: int, _stale: list[str]) -> None:
+            if count:
+                raise Violation(f"a lease of the deleted queue {queue.name} settled a message of the new one")
+
+        def try_on_the_new() -> None:
+            new = run.broker._queues.get(queue.name)
+            if new is not None and new is not queue and stale:
+                new.settle_leases([lease.token for lease in stale], Outcome.ACK, settled)
+
+        run.host.call_soon(lambda: run.host.call_soon(try_on_the_new))
+
+    # --- caps
+
+    def fill(self) -> None:
+        """Publish much."""
+        queue = self._run._queue()
+        for _ in range(8):
+            self._run.publish_to(queue, 2000)
+
+    def recap(self) -> None:
+        """Change a queue's cap."""
+        run = self._run
+        queue = run._queue()
+        directory = queue.log.directory
+        cap = self._rng.choice(CAPS)
+
+        def declared(error: CurbstoneError | None) -> None:
+            if error is None and run.broker._queues.get(queue.name) is queue:
+                before = self._allowed.get(directory, cap)
+                self._allowed[directory] = max(cap, before) if queue.log.excess else cap
+
+        try:
+            run.broker.declare(queue.name, {"cap": cap}, declared)
+        except Conflict:
+            return
+        run.publish_to(queue)
+        self._crash_soon()
+
+    def _crash_soon(self) -> None:
+        """Stop, now and then, at one of the next calls of the operating system, or between two of the next jobs."""
+        dice = self._rng.random()
+        if dice < 0.2:
+            self._run.disk.crash_in = self._rng.randrange(40)
+        elif dice < 0.4:
+            for _ in range(self._rng.randrange(12)):
+                if not self._run.host.turn():
+                    self._run.host.work()
+            raise Crash
+
+    def judge(self) -> None:
+        """Everything was taken out: no directory is above its cap any more."""
+        for queue in self._run.broker.queues():
+            if queue.log.is_above_cap or queue.log.excess:
+                raise Violation(f"{queue.name} is empty, and above its cap")
+
+
+ACTIONS = {"remake": Directories.remake, "recap": Directories.recap, "fill": Directories.fill}
