@@ -11,9 +11,10 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,7 +23,7 @@ from curbstone import __version__, descriptors
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
-from curbstone.core.host import AsyncioHost
+from curbstone.core.host import AsyncioHost, Host
 from curbstone.core.options import QueueOptions
 from curbstone.core.traffic import Traffic
 from curbstone.file_system import doubts, file_system_of
@@ -44,6 +45,8 @@ log = logging.getLogger("curbstone")
 # Together less than the 10 s within which a stopped server has to be gone.
 LISTENERS_STOP_S = 6
 ENGINE_STOP_S = 3
+
+WARN_EVERY_MS = 60_000
 
 # A disk thread that returns from a sync needs the interpreter lock to report it, and a busy event loop keeps
 # the lock for a whole interval. The default of 5 ms is many times as long as a sync.
@@ -121,6 +124,7 @@ async def _serve(settings: Settings) -> int:
             listener.server.admit_by(admission)
             bound.append(f"{listener.name}={await _start(listener)}")
             started.append(listener)
+        warn_of_strangers(host, started)
         # Likewise what was recovered. (Higher thresholds made no difference that could be measured.)
         gc.collect()
         gc.freeze()
@@ -203,7 +207,7 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
             max_ttl_s=settings.max_ttl,
             default_limit=settings.default_limit,
             cors_origins=settings.cors_origin,
-            hosts=settings.http_host,
+            hosts=(*settings.http_host, *_own_names()),
         )
         app = create_app(
             broker,
@@ -221,10 +225,22 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
         listeners.append(Listener("http", settings.http_addr, GatewayServer(app)))
     if settings.mqks_addr is not None:
         listeners.append(Listener("mqks", settings.mqks_addr, mqks))
-    for listener in listeners:
-        if not listener.address.is_loopback:
-            log.warning("%s: other machines can reach %s and nobody has to log in", listener.name, listener.address)
     return listeners
+
+
+def _own_names() -> tuple[str, ...]:
+    """Return what this machine is called by itself and in its own network."""
+    name = socket.gethostname().partition(".")[0]
+    return (socket.gethostname(), name, f"{name}.local") if name else ()
+
+
+def warn_of_strangers(host: Host, listeners: Sequence[Listener]) -> None:
+    """Say now, and again each minute, which listeners anybody can reach; a warning that is said once scrolls away."""
+    open_to_all = [listener for listener in listeners if not listener.address.is_loopback]
+    for listener in open_to_all:
+        log.warning("%s: other machines can reach %s and nobody has to log in", listener.name, listener.address)
+    if open_to_all:
+        host.call_later(WARN_EVERY_MS, lambda: warn_of_strangers(host, listeners))
 
 
 async def _start(listener: Listener) -> Address:

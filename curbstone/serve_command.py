@@ -86,7 +86,8 @@ HttpHost = Annotated[
     _option(
         "--http-host",
         metavar="NAME",
-        help="Name under which a proxy makes a listener of this machine public; repeatable. Default: none",
+        help="Name that HTTP requests may come under, beside addresses, localhost and this machine's own name;"
+        " * for any; repeatable. Default: none",
     ),
 ]
 Insecure = Annotated[

@@ -1,8 +1,9 @@
 """Who may call from a browser: the checks of Host and Origin, and CORS.
 
 A page of another origin gets nothing unless its origin is listed. A page that made its own name point at
-this machine (DNS rebinding) is told apart by its Host: over loopback only addresses, names without a dot
-and names under `.localhost` are ours.
+this machine (DNS rebinding) is told apart by its Host: only addresses, `localhost`, names under it and those that
+the settings name are ours, on every listener. Behind a published port of a container even a page on this machine
+comes from no loopback address.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _METHODS: Header = (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, DEL
 _EXPOSED: Header = (b"access-control-expose-headers", b"*")
 _VARY: Header = (b"vary", b"Origin")
 _TRUSTED_HOSTS_MAX = 1000
+_BROWSERS = b"Mozilla/"
+"""With this the User-Agent of every browser begins, and of few programs."""
+_OF_A_PAGE = b"x-requested-with"
 
 
 class Guard:
@@ -31,8 +35,9 @@ class Guard:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.cors_origins)
-        self._hosts = frozenset(name.lower() for name in settings.hosts)
-        self._trusted: set[tuple[bytes, str]] = set()
+        self._hosts = frozenset(("localhost", *(name.lower().rstrip(".") for name in settings.hosts)))
+        self._trusted: set[bytes] = {b""}
+        """Hosts that were found to be ours. An empty one is of a program: every browser sends it."""
 
     def admit(self, scope: Scope, send: Send) -> Send:
         """Return the `send` to answer with: for a listed origin one that adds the CORS headers."""
@@ -42,7 +47,7 @@ class Guard:
                 host = value
             elif name == b"origin":
                 origin = value
-        self.check_host(host, scope["server"])
+        self.check_host(host)
         if not origin:
             return send
         if self.is_listed(origin):
@@ -51,19 +56,18 @@ class Guard:
             raise Problem(403, "pages of this origin may not call; see --cors-origin")
         return send
 
-    def check_host(self, host: bytes, server: tuple[str, int | None] | None) -> None:
+    def check_host(self, host: bytes) -> None:
         """Raise Problem 421 for a Host that can't be ours."""
-        address = server[0] if server else ""
-        if (host, address) in self._trusted:
+        if host in self._trusted:
             return
         name = _host_name(host.decode("latin-1").lower())
-        if _is_loopback(address) and not self._is_ours(name):
-            raise Problem(421, "this Host is not served here")
+        if not self._is_ours(name):
+            raise Problem(421, f"the host name {name[:80]!r} is not served here; see --http-host")
         if len(self._trusted) < _TRUSTED_HOSTS_MAX:
-            self._trusted.add((host, address))
+            self._trusted.add(host)
 
     def _is_ours(self, name: str) -> bool:
-        if "." not in name or name.endswith(".localhost") or name in self._hosts or "*" in self._hosts:
+        if name in self._hosts or name.endswith(".localhost") or "*" in self._hosts:
             return True
         try:
             ipaddress.ip_address(name)
@@ -79,14 +83,22 @@ class Guard:
     def check_page(self, scope: Scope) -> None:
         """Raise Problem 403 for a GET that takes something on behalf of a page of another origin.
 
-        Any page can cause a GET. With EventSource it says where it comes from in Origin, with others
-        in Sec-Fetch-Site.
+        Any page can cause a GET. With EventSource it says where it comes from in Origin, with others in
+        Sec-Fetch-Site; but neither comes with an image over plain HTTP from an address that is not this machine's
+        own. So a browser that says nothing of its page must show a header that no page of another origin can set.
         """
         headers = dict(scope["headers"])
         origin = headers.get(b"origin", b"")
         self.check_socket_origin(origin, headers.get(b"host", b""))
-        if not origin and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+        if origin:
+            return
+        site = headers.get(b"sec-fetch-site")
+        if site in (b"cross-site", b"same-site"):
             raise Problem(403, "pages of another origin may not take messages; see --cors-origin")
+        if site is None and headers.get(b"user-agent", b"").startswith(_BROWSERS) and _OF_A_PAGE not in headers:
+            raise Problem(
+                403, "a browser that does not say which page asks may take no messages; send X-Requested-With"
+            )
 
     def is_listed(self, origin: bytes) -> bool:
         """Tell whether the origin may call."""
@@ -116,10 +128,6 @@ def _host_name(text: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0].rstrip(".")
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address in ("::1", "::ffff:127.0.0.1")
 
 
 def is_preflight(scope: Scope) -> bool:

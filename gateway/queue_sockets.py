@@ -52,7 +52,7 @@ class QueueSockets:
     def open(self, request: SocketRequest) -> Session:
         """Return the session for a request; raise Problem or CurbstoneError to refuse it."""
         host = request.header(b"host")
-        self._guard.check_host(host, request.server)
+        self._guard.check_host(host)
         self._guard.check_socket_origin(request.header(b"origin"), host)
         other = self._others.get(request.path)
         if other is not None:

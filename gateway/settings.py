@@ -34,7 +34,7 @@ class GatewaySettings:
     cors_origins: tuple[str, ...] = ()
     """The origins of pages that may call, as in `https://app.example`; `*` for all."""
     hosts: tuple[str, ...] = ()
-    """Names a request may carry in Host; needed only to reach a loopback listener under a public name."""
+    """Names a request may carry in Host, beside addresses and localhost; `*` for all."""
 
     @property
     def frame_bytes_max(self) -> int:

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
+from typing import cast
 
 import httpx
 import pytest
@@ -16,7 +18,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from curbstone.serve import WARN_EVERY_MS, Listener, Server, warn_of_strangers
+from curbstone.settings import Address
 from tests.server import STOP_S_MAX, NotReady, ServerProcess, clean_environment
+from tests.sim.world import SimHost
 
 
 def refused(*args: str, cwd: Path, **env: str) -> tuple[int, str]:
@@ -212,6 +217,21 @@ def test_a_host_that_is_not_here_is_one_line_and_code_1(tmp_path: Path) -> None:
         ServerProcess(tmp_path / "data", "--stomp-addr=192.0.2.1:0", "--insecure", "--log-level=error")
     assert caught.value.code == 1
     assert caught.value.log == ("curbstone: can't listen for stomp on 192.0.2.1:0: Cannot assign requested address\n")
+
+
+def test_listeners_that_others_can_reach_are_told_at_the_start_and_each_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was said once, and scrolled away."""
+    host = SimHost(Random(1), 0)
+    server = cast(Server, None)
+    listeners = [Listener("stomp", Address("127.0.0.1", 1), server), Listener("http", Address("0.0.0.0", 2), server)]
+    warn_of_strangers(host, listeners)
+    for minute in range(1, 4):
+        assert [record.getMessage() for record in caplog.records] == [
+            "http: other machines can reach 0.0.0.0:2 and nobody has to log in"
+        ] * minute
+        host.pass_time(WARN_EVERY_MS)
 
 
 def test_a_data_directory_that_can_not_be_one_is_one_line_and_code_1(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ GROWTH_BYTES_MAX = 160 * 1024 * 1024
 """The newest messages of a queue are kept in memory for the next reader, 64 MiB of all queues together."""
 
 WEBSOCKET = """GET {path} HTTP/1.1
-Host: x
+Host: localhost
 Connection: Upgrade
 Upgrade: websocket
 Sec-WebSocket-Version: 13
@@ -62,7 +62,7 @@ def subscribe(server: ServerProcess, protocol: str, queue: str) -> socket.socket
         peer.sendall(WEBSOCKET.format(path=f"/v2/default/queues/{queue}/messages", protocol="consume").encode())
     else:
         peer = narrow(server.http)
-        peer.sendall(f"GET /v2/default/queues/{queue}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        peer.sendall(f"GET /v2/default/queues/{queue}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return peer
 
 
@@ -93,10 +93,10 @@ def test_consumers_that_never_read_are_bounded_and_others_are_served(served: Ser
 TRICKLES = {
     "stomp, CONNECT": ("stomp", b"CONNECT\naccept-version:1.2\nhost:x\n"),
     "mqks, line": ("mqks", b"m publish e "),
-    "http, head": ("http", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "),
+    "http, head": ("http", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "),
     "http, body": (
         "http",
-        b"POST /v2/default/queues/q/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nx",
+        b"POST /v2/default/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nx",
     ),
     "websocket, handshake": ("http", WEBSOCKET.format(path="/stomp", protocol="v12.stomp").encode()[:-10]),
 }

@@ -59,7 +59,7 @@ class Running:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a WebSocket by hand; what the reader gives next is its first frame."""
         reader, writer = await asyncio.open_connection(*self.address)
-        lines = [f"GET {MESSAGES}{query} HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket"]
+        lines = [f"GET {MESSAGES}{query} HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: websocket"]
         lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
         writer.write("\r\n".join([*lines, f"Sec-WebSocket-Protocol: {protocol}", "", ""]).encode())
         await reader.readuntil(b"\r\n\r\n")

@@ -9,6 +9,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from curbstone.core.options import QueueOptions
+from curbstone.gateway.guard import Guard
+from curbstone.gateway.problem import Problem
+from curbstone.gateway.settings import GatewaySettings
 from tests.gateway.conftest import LIMITED
 from tests.gateway.running import MESSAGES, QUEUE, Running, json_from, running
 
@@ -21,7 +24,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param == "uvloop"}
 
 
-POST = b"POST " + MESSAGES.encode() + b" HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST " + MESSAGES.encode() + b" HTTP/1.1\r\nHost: localhost\r\n"
 
 
 # ---------------------------------------------------------------- what is no good request
@@ -30,7 +33,8 @@ POST = b"POST " + MESSAGES.encode() + b" HTTP/1.1\r\nHost: x\r\n"
 @pytest.mark.parametrize(
     "request_head",
     [
-        POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\nHost: x\r\n\r\n",
+        POST
+        + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\nHost: localhost\r\n\r\n",
         POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         POST + b"Content-Length: +1\r\n\r\na",
         POST + b"Content-Length: 0x1\r\n\r\na",
@@ -64,7 +68,7 @@ async def test_a_target_of_a_megabyte_is_414(gateway: Running) -> None:
 
 
 async def test_many_pipelined_requests_are_no_large_head(gateway: Running) -> None:
-    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nx: " + b"y" * 1000 + b"\r\n"
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 1000 + b"\r\n"
     reply = await gateway.raw((request + b"\r\n") * 200 + request + b"Connection: close\r\n\r\n")
     assert reply.count(b"HTTP/1.1 200 OK") == 201
 
@@ -125,9 +129,46 @@ async def test_a_websocket_whose_peer_is_gone_gives_its_messages_back(gateway: R
 # ---------------------------------------------------------------- pages
 
 
-async def test_another_host_name_over_loopback_is_refused(gateway: Running) -> None:
-    for host, status in [("evil.example", 421), ("localhost", 200), ("[::1]:80", 200), ("a.localhost:1", 200)]:
-        assert (await gateway.http.get("/healthz", headers={"Host": host})).status_code == status
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 421),
+        ("evil.example:8080", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("intranet", 421),
+        ("local", 421),
+        ("127.1", 421),
+        ("localhost", 200),
+        ("LOCALHOST.", 200),
+        ("a.localhost:1", 200),
+        ("[::1]:80", 200),
+        ("192.168.1.5:8080", 200),
+    ],
+)
+async def test_a_host_name_that_is_not_ours_is_refused(gateway: Running, host: str, status: int) -> None:
+    reply = await gateway.http.get("/healthz", headers={"Host": host})
+    assert reply.status_code == status
+    for method in ("PUT", "DELETE"):
+        changing = await gateway.http.request(method, QUEUE, headers={"Host": host, "Origin": f"http://{host}"})
+        assert (changing.status_code == 421) == (status == 421)
+
+
+@pytest.mark.parametrize("server", ["192.168.1.5", "172.17.0.2", "fe80::1", "127.0.0.1"])
+@pytest.mark.parametrize(("hosts", "is_ours"), [((), False), (("Q.example.",), True), (("*",), True)])
+def test_the_check_of_names_does_not_ask_where_it_listens(server: str, hosts: tuple[str, ...], is_ours: bool) -> None:
+    """With --insecure on an address of the network, a page could make its own name point there."""
+    scope = {"method": "PUT", "server": (server, 8080), "headers": [(b"host", b"q.example:8080")]}
+
+    async def send(_message: object) -> None:
+        pass
+
+    guard = Guard(GatewaySettings(hosts=hosts))
+    if is_ours:
+        guard.admit(scope, send)
+    else:
+        with pytest.raises(Problem, match=r"the host name 'q.example' is not served here; see --http-host"):
+            guard.admit(scope, send)
 
 
 async def test_pages_of_other_origins_may_change_nothing(gateway: Running) -> None:

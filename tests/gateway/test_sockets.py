@@ -115,7 +115,7 @@ async def test_nothing_is_compressed(gateway: Running) -> None:
 )
 async def test_a_broken_handshake_is_refused(gateway: Running, headers: bytes, status: int) -> None:
     reply = await gateway.raw(
-        b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Protocol: consume\r\n%b\r\n" % (MESSAGES.encode(), headers)
     )
     assert reply.startswith(b"HTTP/1.1 %d " % status)

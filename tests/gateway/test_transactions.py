@@ -171,7 +171,8 @@ async def test_bad_lines_are_refused_by_their_number(gateway: Running, body: byt
 
 @asynchronous
 async def test_limits_are_kept_before_anything_is_buffered(gateway: Running) -> None:
-    head = f"PUT {T}/parts/0 HTTP/1.1\r\nHost: x\r\nContent-Type: {BINARY['Content-Type']}\r\nConnection: close\r\n"
+    head = f"PUT {T}/parts/0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += f"Content-Type: {BINARY['Content-Type']}\r\n"
     reply = await gateway.raw(f"{head}Content-Length: {PART_BYTES_MAX + 1}\r\n\r\n".encode())
     assert reply.startswith(b"HTTP/1.1 413 ")
     assert (await put(gateway, frame(b"x" * 65_537), BINARY)).status_code == 413
@@ -285,7 +286,7 @@ def _commit_and_kill(server: ServerProcess, client: httpx.Client, path: str, dic
     """Send a commit, and kill the server once its files show that it has got somewhere."""
     host, port = server.http
     with socket.create_connection((host, port)) as raw:
-        raw.sendall(b"POST %b/commit HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % path.encode())
+        raw.sendall(b"POST %b/commit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n" % path.encode())
         markers = server.data_dir / "staging"
         target = dice.choice(["marker", "applied"])
         queues = list((server.data_dir / "queues").iterdir())

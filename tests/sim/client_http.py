@@ -81,7 +81,7 @@ class HttpClient(Client):
         self.leases.clear()
 
     def _ask(self, method: str, path: str, answer: Answer, body: bytes = b"", headers: str = "") -> None:
-        head = f"{method} {PROJECT}{path} HTTP/1.1\r\nhost: sim\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+        head = f"{method} {PROJECT}{path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
         self.world.note(f"{self.name} {method} {path}")
         self._answer = answer
         self.pending["request"] = bool

@@ -40,7 +40,7 @@ class SocketClient(Client):
     def hello(self, subprotocol: str, queue: str, query: str) -> None:
         self._is_open = self._is_closed = False
         self.world.note(f"{self.name} connects as {subprotocol} of {queue} {query}")
-        lines = [f"GET {PROJECT}{queue}/messages?{query} HTTP/1.1", "Host: sim", "Connection: Upgrade"]
+        lines = [f"GET {PROJECT}{queue}/messages?{query} HTTP/1.1", "Host: localhost", "Connection: Upgrade"]
         lines += ["Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
         self.say("\r\n".join([*lines, f"Sec-WebSocket-Protocol: {subprotocol}", "", ""]).encode())
 

@@ -122,7 +122,7 @@ def test_c18_connect_has_a_deadline() -> None:
 def test_c19_http_gets_an_http_answer() -> None:
     client = Client(version=None)
     client.feed(b"GE")
-    client.feed(b"T / HTTP/1.1\r\nHost: x\r\n\r\n")
+    client.feed(b"T / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     answer = b"".join(client.session.take_output())
     assert answer.startswith(b"HTTP/1.1 400 ")
     head, _, body = answer.partition(b"\r\n\r\n")
