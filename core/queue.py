@@ -410,9 +410,10 @@ class Queue:
         *,
         after: int = 0,
         state: str = "",
+        group: str | None = None,
     ) -> None:
-        """Return up to `limit` messages behind seq `after`, in the order of seq, without changing anything."""
-        Peek(self, limit, after, state, on_done).go_on()
+        """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
+        Peek(self, limit, after, state, group, on_done).go_on()
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""

@@ -24,12 +24,12 @@ def queues(
     if as_json:
         print_json(found)
         return
-    rows = [
-        [
-            *(queue["name"], queue["rdy"], queue["wip"], queue["delayed"], queue["consumers"]),
-            *(size(queue["bytes"]), f"{100 * queue['bytes'] / queue['cap']:.0f} %"),
-            "damaged" if queue.get("damaged") else "",
-        ]
-        for queue in found
-    ]
+    rows = []
+    for queue in found:
+        counts = (queue["rdy"], queue["wip"], queue["delayed"], queue["consumers"])
+        disk = (size(queue["bytes"]), f"{100 * queue['bytes'] / queue['cap']:.0f} %")
+        rows.append([queue["name"], *counts, *disk, "damaged" if queue.get("damaged") else ""])
+        for name, group in queue["groups"].items():
+            note = "" if group["declared"] else "group not declared"
+            rows.append([f"  {name}", group["rdy"], group["wip"], group["delayed"], "", "", "", note])
     console().print(table(("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "ON DISK", "OF CAP", ""), rows))

@@ -161,12 +161,13 @@ class Messages:
             await self._streams.open(stream, _header(scope, b"last-event-id").decode("latin-1"))
             await stream.run(scope, receive, send)
             return
-        peeked = await _peek(queue, limit, after, state)
+        look = partial(queue.peek, state=state, group=group if "group" in query else None)
+        peeked = await _peek(queue, look, limit, after)
         texts = [_peeked_json(queue, item, encoding) for item in peeked]
         await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}")
 
 
-async def _peek(queue: Queue, limit: int, after: int, state: str) -> list[Peeked]:
+async def _peek(queue: Queue, look: Callable[..., None], limit: int, after: int) -> list[Peeked]:
     """Look a few at a time, so that no more than twice the bytes of a reply are in memory."""
     at_once = max(PEEK_BYTES_MAX // queue.options.max_message_size, 1)
     found: list[Peeked] = []
@@ -174,7 +175,7 @@ async def _peek(queue: Queue, limit: int, after: int, state: str) -> list[Peeked
     while len(found) < limit:
         count = min(at_once, limit - len(found))
         peeked: list[Peeked]
-        (peeked,) = await answer(partial(_peek_some, queue, count, after, state))
+        (peeked,) = await answer(partial(look, count, after=after))
         for item in peeked:
             size += len(item.message.headers) + len(item.message.body)
             if found and size > PEEK_BYTES_MAX:
@@ -184,10 +185,6 @@ async def _peek(queue: Queue, limit: int, after: int, state: str) -> list[Peeked
             break
         after = peeked[-1].message.seq
     return found
-
-
-def _peek_some(queue: Queue, count: int, after: int, state: str, done: Callable[..., None]) -> None:
-    queue.peek(count, done, after=after, state=state)
 
 
 def _header(scope: Scope, wanted: bytes) -> bytes:

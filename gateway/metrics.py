@@ -7,7 +7,7 @@ asks. Figures of each queue are bounded in number; the totals are of all queues,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -24,9 +24,12 @@ from curbstone.gateway.waiting import in_thread
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
     from curbstone.core.queue import Queue
+    from curbstone.core.reading.groups import Backlog
 
 QUEUES_MAX = 1000
 """The most queues that have figures of their own: the first ones by name."""
+GROUPS_MAX = 1000
+"""The most named groups that have figures, of all queues together: who publishes may name any number."""
 
 _QUEUE_LABELS = ("project", "queue")
 _QUEUE_GAUGES = {
@@ -37,6 +40,11 @@ _QUEUE_GAUGES = {
     "cap_bytes": "The most it may take on disk",
     "cap_used_ratio": "The part of the cap that is taken, 0 to 1",
     "consumers": "Consumers",
+}
+_GROUP_GAUGES = {
+    "ready": "Messages that can be delivered to a named group now",
+    "unacked": "Messages delivered to a named group and unsettled",
+    "delayed": "Messages to be delivered to a named group later",
 }
 _TOTALS = {
     "messages_published": ("published", "Messages on disk and confirmed"),
@@ -132,10 +140,11 @@ class Metrics:
         }
         health = self._broker.health()
         figures = [_figures_of(queue) for queue in shown]
+        groups = list(islice(((queue.name, backlog) for queue in shown for backlog in _backlogs(queue)), GROUPS_MAX))
         commits = _CommitFigures.of(self._broker.commits)
         staging = self._broker.staging
         staged = len(staging), staging.bytes
-        return Snapshot(figures, totals, protocols, commits, len(queues), *staged, health.ok, health.sync)
+        return Snapshot(figures, groups, totals, protocols, commits, len(queues), *staged, health.ok, health.sync)
 
     def _remember(self, queues: list[Queue]) -> None:
         now = {queue.uid: queue.stats for queue in queues}
@@ -148,6 +157,11 @@ class Metrics:
 
 def _by_name(queue: Queue) -> QueueName:
     return queue.name
+
+
+def _backlogs(queue: Queue) -> Iterator[Backlog]:
+    """Yield what waits for each named group; most queues have none."""
+    yield from queue.reading.backlogs() if len(queue.pending.groups) > 1 else ()
 
 
 def _figures_of(queue: Queue) -> _QueueFigures:
@@ -168,6 +182,7 @@ class Snapshot(NamedTuple):
     """All figures of one moment."""
 
     queues: list[_QueueFigures]
+    groups: list[tuple[QueueName, Backlog]]
     totals: dict[str, int]
     protocols: dict[str, dict[str, int]]
     commits: _CommitFigures
@@ -197,6 +212,7 @@ class Snapshot(NamedTuple):
         yield CounterMetricFamily("curbstone_commits_failed", "Commits that the disk refused", commits.failed)
         yield from self._by_protocol()
         yield from self._by_queue()
+        yield from self._by_group()
 
     def _by_protocol(self) -> Iterator[Metric]:
         for name, (field, text) in _BY_PROTOCOL.items():
@@ -204,6 +220,15 @@ class Snapshot(NamedTuple):
             for protocol, numbers in self.protocols.items():
                 family.add_metric((protocol,), numbers[field])
             yield family
+
+    def _by_group(self) -> Iterator[Metric]:
+        labels = (*_QUEUE_LABELS, "group", "declared")
+        for field, text in _GROUP_GAUGES.items():
+            gauge = GaugeMetricFamily(f"curbstone_group_messages_{field}", text, labels=labels)
+            for queue, backlog in self.groups:
+                value = {"ready": backlog.rdy, "unacked": backlog.wip, "delayed": backlog.delayed}[field]
+                gauge.add_metric((*queue, backlog.group, str(backlog.declared).lower()), value)
+            yield gauge
 
     def _by_queue(self) -> Iterator[Metric]:
         for name, text in _QUEUE_GAUGES.items():

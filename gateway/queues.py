@@ -16,6 +16,10 @@ from curbstone.gateway.waiting import answer
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
     from curbstone.core.queue import Queue
+    from curbstone.core.reading.groups import Backlog
+
+GROUPS_MAX = 1000
+"""Who publishes names groups, so there may be any number."""
 
 
 def name_in(scope: Scope) -> QueueName:
@@ -37,10 +41,17 @@ def info_of(queue: Queue, group: str = "") -> dict[str, object]:
         "cap": queue.options.cap,
         "consumers": counts.consumers,
         "options": queue.options.as_json(),
+        "groups": {backlog.group: _json(backlog) for backlog in queue.reading.backlogs()[:GROUPS_MAX]},
     }
     if queue.damaged:
         info["damaged"] = list(queue.damaged)
     return info
+
+
+def _json(backlog: Backlog) -> dict[str, object]:
+    fields = backlog._asdict()
+    del fields["group"]
+    return fields
 
 
 class Queues:

@@ -35,9 +35,9 @@ class ReadingGroups:
         self._settings = settings
 
     async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """GET: all groups, by name."""
+        """GET: all groups that are declared or that messages wait for, by name."""
         reading = self._broker.get(name_in(scope)).reading
-        await reply_json(send, {"groups": [_json(reading.info(name)) for name in reading.names()]})
+        await reply_json(send, {"groups": [_json(info) for info in reading.infos()]})
 
     async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: one group."""

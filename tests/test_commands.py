@@ -123,11 +123,14 @@ def test_exit_codes(run: Run, tmp_path: Path) -> None:
         assert done.err.count("\n") == 1
 
 
-def test_tables(run: Run) -> None:
+def test_tables(run: Run, server: ServerProcess) -> None:
     good(run("send", "a", "\x1b[2J escape", "x" * 100))
+    named = f"{server.url}/v2/default/queues/a/messages?groups=zz"
+    assert httpx.post(named, content=b"named", trust_env=False).status_code == 201
     table = good(run("queues")).out
     assert table.split()[:4] == ["QUEUE", "RDY", "WIP", "DELAYED"]
     assert table.splitlines()[1].split()[:4] == ["a", "2", "0", "0"]
+    assert table.splitlines()[2].split()[:4] == ["zz", "1", "0", "0"] and "group not declared" in table
     assert good(run("queues", "--json")).json[0][0]["rdy"] == 2
     assert good(run("queues", "other", "--json")).json == [[]]
     shown = good(run("peek", "a")).out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.errors import CurbstoneError
@@ -36,12 +36,14 @@ class Peek:
         limit: int,
         after: int,
         state: str,
+        group: str | None,
         on_done: Callable[[list[Peeked] | CurbstoneError], None],
     ) -> None:
         self._queue = queue
         self._limit = limit
         self._next = after + 1
         self._state = state
+        self._group = group
         self._on_done = on_done
         self._found: list[Peeked] = []
 
@@ -74,7 +76,7 @@ class Peek:
         self._next = run.last + 1
 
     def _add(self, run: Run, message: Message) -> None:
-        for group in self._queue.pending.groups.values():
+        for group in self._groups():
             if run.pending(group.name) >> (message.seq - run.first) & 1:
                 state = _state(group, message.seq)
                 if self._state in ("", state):
@@ -82,6 +84,13 @@ class Peek:
                     due_ms = retry.due_ms if retry else 0
                     self._found.append(Peeked(message, state, group.tries_of(message.seq), due_ms))
                 return
+
+    def _groups(self) -> Iterable[Group]:
+        """Return the groups to look for, the first that a message is pending in counts."""
+        groups = self._queue.pending.groups
+        if self._group is None:
+            return groups.values()
+        return [groups[self._group]] if self._group in groups else []
 
 
 def _state(group: Group, seq: int) -> str:

@@ -50,6 +50,18 @@ class GroupInfo(NamedTuple):
     on_full: str
     floor: int
     pending: int
+    declared: bool = True
+    """An undeclared one is there because messages name it; it has no ack and no loss."""
+
+
+class Backlog(NamedTuple):
+    """What waits for a named group."""
+
+    group: str
+    rdy: int
+    wip: int
+    delayed: int
+    declared: bool
 
 
 Informed = Callable[[CurbstoneError | None, GroupInfo | None], None]
@@ -83,6 +95,24 @@ class ReadingGroups:
     def names(self) -> list[str]:
         """Return the declared groups."""
         return sorted(self._queue.meta.groups)
+
+    def backlogs(self) -> list[Backlog]:
+        """Return what waits for each named group that is declared, or that a message waits for; by name."""
+        declared = self._queue.meta.groups
+        return [
+            Backlog(name, group.rdy, len(group.wip), group.delayed, name in declared)
+            for name, group in sorted(self._queue.pending.groups.items())
+            if name and (group.pending or name in declared)
+        ]
+
+    def infos(self) -> list[GroupInfo]:
+        """Return what is told about each group of `backlogs`."""
+        return [self.info(b.group) if b.declared else self._undeclared(b.group) for b in self.backlogs()]
+
+    def _undeclared(self, name: str) -> GroupInfo:
+        group = self._queue.pending.groups[name]
+        position = group.first_pending(self.next)
+        return GroupInfo(name, self._queue.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
 
     def position(self, name: str) -> int:
         """Return up to where a group is done; raise NoSuchGroup."""

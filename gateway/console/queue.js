@@ -112,7 +112,8 @@ function options(values) {
 
 function groupTable(groups) {
   const heads = ['Group', 'Pending', 'Position', 'Lost', 'When full'].map(title => h('th', { scope: 'col' }, title))
-  const rows = groups.map(group => h('tr', {}, h('td', {}, group.group), h('td', {}, number(group.pending)),
+  const rows = groups.map(group => h('tr', {}, h('td', {}, group.declared ? group.group : `${group.group} (not declared)`),
+    h('td', {}, number(group.pending)),
     h('td', {}, `${number(group.position)} of ${number(group.next)}`), h('td', {}, number(group.lost)), h('td', {}, group.on_full)))
   return h('div', { class: 'scroll' }, h('table', {}, h('thead', {}, h('tr', {}, heads)), h('tbody', {}, rows)))
 }

@@ -26,7 +26,7 @@ async def test_a_group_is_declared_looked_at_listed_and_removed(gateway: Running
     info = await declared(gateway)
     epoch = info.pop("epoch")
     assert len(epoch) == 12
-    assert info == {"group": "g", "position": 1, "next": 3, "lost": 0, "on_full": "hold", "floor": 0, "pending": 2}
+    assert info == {"group": "g", "position": 1, "next": 3, "lost": 0, "on_full": "hold", "floor": 0, "pending": 2, "declared": True}
     assert (await gateway.http.get(GROUP)).json() == info | {"epoch": epoch}
     assert (await gateway.http.get(QUEUE + "/groups")).json() == {"groups": [info | {"epoch": epoch}]}
     assert (await gateway.http.get(QUEUE)).json()["options"]["groups"] == ["g"]
@@ -202,3 +202,26 @@ async def test_the_journal_of_another_life_of_the_queue_is_refused(gateway: Runn
     epoch = (await gateway.http.get(QUEUE + "/offsets")).json()["epoch"]
     assert (await gateway.http.get(QUEUE + f"/journal?epoch={epoch}")).status_code == 200
     assert (await gateway.http.get(QUEUE + "/journal?epoch=000000000000")).status_code == 409
+
+
+async def test_a_group_that_is_not_declared_shows_what_waits_for_it(gateway: Running) -> None:
+    """A queue that was full of messages for such a group looked empty everywhere."""
+    await gateway.http.put(QUEUE, json={"cap": 65536, "groups": ["mine"]})
+    sent = 0
+    while (await gateway.http.post(MESSAGES, content=b"x" * 4000, params={"groups": "zz"})).status_code == 201:
+        sent += 1
+    assert sent > 3
+    info = (await gateway.http.get(QUEUE)).json()
+    assert (info["rdy"], info["wip"], info["delayed"]) == (0, 0, 0)
+    zz = {"rdy": sent, "wip": 0, "delayed": 0, "declared": False}
+    assert info["groups"] == {"mine": {"rdy": 0, "wip": 0, "delayed": 0, "declared": True}, "zz": zz}
+    listed = (await gateway.http.get(QUEUE + "/groups")).json()["groups"]
+    shown = [(group["group"], group["pending"], group["declared"]) for group in listed]
+    assert shown == [("mine", 0, True), ("zz", sent, False)]
+    figures = (await gateway.http.get("/metrics")).text
+    labels = 'declared="false",group="zz",project="p1",queue="q"'
+    assert f"curbstone_group_messages_ready{{{labels}}} {sent}.0" in figures
+    for query, count in (("&group=zz", sent), ("&group=mine", 0), ("&group=", 0), ("&group=none", 0), ("", sent)):
+        assert len((await gateway.http.get(f"{MESSAGES}?limit=100{query}")).json()["messages"]) == count, query
+    await gateway.http.post(QUEUE + "/purge")
+    assert list((await gateway.http.get(QUEUE)).json()["groups"]) == ["mine"]
