@@ -26,7 +26,16 @@ async def test_a_group_is_declared_looked_at_listed_and_removed(gateway: Running
     info = await declared(gateway)
     epoch = info.pop("epoch")
     assert len(epoch) == 12
-    assert info == {"group": "g", "position": 1, "next": 3, "lost": 0, "on_full": "hold", "floor": 0, "pending": 2, "declared": True}
+    assert info == {
+        "group": "g",
+        "position": 1,
+        "next": 3,
+        "lost": 0,
+        "on_full": "hold",
+        "floor": 0,
+        "pending": 2,
+        "declared": True,
+    }
     assert (await gateway.http.get(GROUP)).json() == info | {"epoch": epoch}
     assert (await gateway.http.get(QUEUE + "/groups")).json() == {"groups": [info | {"epoch": epoch}]}
     assert (await gateway.http.get(QUEUE)).json()["options"]["groups"] == ["g"]
