@@ -119,7 +119,11 @@ async def _serve(settings: Settings) -> int:
     started: list[Listener] = []
     try:
         bound = []
-        admission = Admission(lambda: descriptors.shares(descriptors.limit()).connections, broker.troubles)
+        admission = Admission(
+            lambda: descriptors.shares(descriptors.limit()).connections,
+            broker.troubles,
+            settings.max_connections_per_address,
+        )
         for listener in [] if stop_asked.is_set() else _listeners(broker, host, settings):
             listener.server.admit_by(admission)
             bound.append(f"{listener.name}={await _start(listener)}")

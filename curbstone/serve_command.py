@@ -90,6 +90,15 @@ HttpHost = Annotated[
         " * for any; repeatable. Default: none",
     ),
 ]
+MaxConnectionsPerAddress = Annotated[
+    str | None,
+    _option(
+        "--max-connections-per-address",
+        metavar="N",
+        help="Most connections from one address of another machine (of IPv6: one /64), over all protocols; 0 for any"
+        " number. Default: 256",
+    ),
+]
 Insecure = Annotated[
     bool | None,
     typer.Option(
@@ -124,6 +133,7 @@ def serve(
     single_queue: SingleQueue = None,
     cors_origin: CorsOrigin = None,
     http_host: HttpHost = None,
+    max_connections_per_address: MaxConnectionsPerAddress = None,
     insecure: Insecure = None,
     log_level: LogLevel = None,
     config: Config = None,

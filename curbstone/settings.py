@@ -31,6 +31,7 @@ LOOPBACK = "127.0.0.1"
 MESSAGE_BYTES_MAX = 1 << 30
 LIMIT_MAX = 100_000
 LEASE_S_MAX = 7 * 86400
+CONNECTIONS_MAX = 1_000_000
 
 LISTENERS = ("stomp_addr", "http_addr", "mqks_addr")
 
@@ -127,6 +128,7 @@ class Settings(BaseSettings):
     single_queue: str = ""
     cors_origin: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     http_host: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    max_connections_per_address: int = Field(default=256, ge=0, le=CONNECTIONS_MAX)
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

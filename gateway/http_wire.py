@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
@@ -83,6 +84,8 @@ class HttpWire(HttpToolsProtocol):
         """What the parser's callback found wrong."""
         self._parting: Problem | None = None
         """What the client is told at last, once the request before has its answer."""
+        self.leave: Callable[[], None] | None = None
+        """Called when the connection is closed, also if it is a WebSocket by then."""
         self._is_deaf = False
         self._is_gone = False
         self._is_stopping = False
@@ -100,6 +103,8 @@ class HttpWire(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`. The request that is being answered learns of it."""
         self._lose()
+        if self.leave:
+            self.leave()
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
@@ -421,6 +426,7 @@ class HttpWire(HttpToolsProtocol):
         wire = SocketWire(
             self.transport, session, gateway.message_bytes_max, self.connections, self.loop, gateway.unfinished
         )
+        wire.leave = self.leave
         self.transport.set_protocol(wire)  # type: ignore[arg-type]  # asyncio asks for the methods only
         wire.begin(response, rest)
 

@@ -14,7 +14,7 @@ from curbstone.gateway.app import Gateway
 from curbstone.gateway.http_wire import HttpWire
 from curbstone.gateway.problem import Problem, problem_body, problem_headers, title_of
 from curbstone.net.admission import Admission
-from curbstone.net.tcp import FULL, SentAway
+from curbstone.net.tcp import CROWDED, FULL, Entrance, Leave, SentAway
 
 KEEP_ALIVE_S = 75
 STOP_S_MAX = 5
@@ -84,10 +84,18 @@ class GatewayServer:
         admission.add(lambda: len(self._connections))
         self._connections.on_left = admission.left
 
-    def _protocol(self) -> HttpWire | SentAway:
-        if self._admission is not None and not self._admission.admits(self._loop.call_soon):
+    def _protocol(self) -> asyncio.Protocol:
+        admission = self._admission
+        if admission is None:
+            return HttpWire(self._config, self._state, {}, self._loop)
+        if not admission.admits(self._loop.call_soon):
             return SentAway(_answer(Problem(503, FULL)))
-        return HttpWire(self._config, self._state, {}, self._loop)
+        return Entrance(admission, self._serve, _answer(Problem(503, CROWDED.format(admission.address_most))))
+
+    def _serve(self, leave: Leave) -> HttpWire:
+        wire = HttpWire(self._config, self._state, {}, self._loop)
+        wire.leave = leave
+        return wire
 
     def _tick(self) -> None:
         """Once a second: the Date header, and what takes too long."""

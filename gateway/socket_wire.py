@@ -116,6 +116,8 @@ class SocketWire:
         self._output: list[bytes] = []
         self._flush_due = False
         self._is_held = False
+        self.leave: Callable[[], None] | None = None
+        """Called when the connection is closed."""
         self._unfinished = unfinished
         self._message = Progress(MESSAGE_S_MAX * 1000, MESSAGE_BYTES_PER_S)
         self._is_full = False
@@ -177,6 +179,8 @@ class SocketWire:
     def connection_lost(self, _error: Exception | None) -> None:
         """The connection is gone."""
         self._connections.discard(self)
+        if self.leave:
+            self.leave()
         self._unfinished.note(self, 0, True)
         self._end_session()
 

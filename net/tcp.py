@@ -12,6 +12,8 @@ import asyncio
 import contextlib
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from curbstone.net.admission import Admission
@@ -60,8 +62,18 @@ class Session(Protocol):
 
 S = TypeVar("S", bound=Session)
 
+Leave = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Nobody counts."""
+
+
 FULL = "the server has as many connections as it may; try again later"
 """What a client is told that is sent away."""
+
+
+CROWDED = "{} connections from this address are open, and there may be no more"
 
 
 class SentAway(asyncio.Protocol):
@@ -75,6 +87,26 @@ class SentAway(asyncio.Protocol):
         stream = cast(asyncio.Transport, transport)
         stream.write(self._word)
         stream.close()
+
+
+class Entrance(asyncio.Protocol):
+    """Looks where a client comes from, and makes way for what serves it, or sends it away."""
+
+    def __init__(self, admission: Admission, serve: Callable[[Leave], asyncio.Protocol], word: bytes) -> None:
+        """`serve(leave)` returns what serves the client, and calls `leave` when that is over."""
+        self._admission = admission
+        self._serve = serve
+        self._word = word
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Decide."""
+        address = str(transport.get_extra_info("peername", ("?", 0))[0])
+        if self._admission.enter(address):
+            protocol = self._serve(partial(self._admission.leave, address))
+        else:
+            protocol = SentAway(self._word)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
 
 class TcpServer(ABC):
@@ -100,10 +132,18 @@ class TcpServer(ABC):
         self._admission = admission
         admission.add(lambda: len(self._clients))
 
-    def _accept(self) -> Connection[Any] | SentAway:
-        if self._admission is None or self._admission.admits(asyncio.get_running_loop().call_soon):
+    def _accept(self) -> asyncio.Protocol:
+        admission = self._admission
+        if admission is None:
             return self.connection()
-        return SentAway(self.word(FULL))
+        if not admission.admits(asyncio.get_running_loop().call_soon):
+            return SentAway(self.word(FULL))
+        return Entrance(admission, self._serve, self.word(CROWDED.format(admission.address_most)))
+
+    def _serve(self, leave: Leave) -> Connection[Any]:
+        connection = self.connection()
+        connection.leave = leave
+        return connection
 
     async def start(self, address: tuple[str, int]) -> tuple[str, int]:
         """Listen and return the address bound; OSError where that is impossible."""
@@ -158,6 +198,8 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         self._full = False
         self._parting = False
         self._eof = False
+        self.leave: Leave = _nothing
+        """Called when the connection is closed."""
 
     # --- what a protocol adds
 
@@ -235,6 +277,7 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
             self._linger.cancel()
         self.ended()
         self._session.lose()
+        self.leave()
         self._tcp_server.left(self)
 
     # --- what comes out
