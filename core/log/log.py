@@ -214,15 +214,6 @@ class Log:
         """Give back what is not needed above the cap."""
         self._limit = max(self._cap, min(self._limit, self.needed(promised)))
 
-    def cut_active(self) -> None:
-        """Give back what was prepared ahead; blocking."""
-        active = self.active
-        if active.size > active.end:
-            assert active.file is not None
-            active.file.truncate(active.end)
-            active.file.sync()
-            active.size = active.end
-
     # --- commits
 
     def create(self, next_seq: int, number: int = 1) -> None:

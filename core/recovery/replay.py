@@ -103,7 +103,7 @@ class Replay:
         missing = [number for number in chain.missing if number >= self._floor]
         self._damage += [(number, f"{log.directory}: segment {number} is missing") for number in missing]
         self._report_damage()
-        self._cut_sealed(segments[:-1])
+        self._cut(segments[:-1])
         log.floor = self._floor
         self._set_aside(chain)
         if (
@@ -115,7 +115,7 @@ class Replay:
             log.disk.sync_dir(log.directory)
         log.recovered(segments, chain.newest_number)
         if log.is_above_cap:
-            log.cut_active()
+            self._cut(segments[-1:])
         self._remove([*chain.trash, *(segment.path for segment in gone)])
         for name, delivered in self._delivered.items():
             group = queue.pending.group(name)
@@ -151,8 +151,8 @@ class Replay:
         for path in paths:
             self._queue.log.disk.remove(path)
 
-    def _cut_sealed(self, segments: list[Segment]) -> None:
-        """Cut sealed segments to their contents: a crash may have undone that."""
+    def _cut(self, segments: list[Segment]) -> None:
+        """Cut segments to their contents; of the sealed ones a crash may have undone that."""
         for segment in segments:
             if segment.size > segment.end and not segment.damaged:
                 file = self._queue.log.disk.open(segment.path)
