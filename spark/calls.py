@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from curbstone.spark.failure import PipelineError, Refused, TwoReaders
+from curbstone.spark.failure import NoRoom, PipelineError, Refused, TwoReaders
 from curbstone.spark.frames import BATCHES, JOURNAL
 from curbstone.spark.server import Reply, Server, checked_name, queue_path
 
@@ -125,7 +125,10 @@ def queues_like(server: Server, project: str, pattern: str) -> tuple[str, ...]:
 
 
 def put_part(server: Server, project: str, transaction: str, part: str, frames: bytes) -> bool:
-    """Stage a part; return False where the transaction is committed already, so that nothing need be staged."""
+    """Stage a part; return False where the transaction is committed already, so that nothing need be staged.
+
+    Raise NoRoom where more would be staged than the server takes.
+    """
     path = f"{transaction_path(project, transaction)}/parts/{quote(part, safe='')}"
     try:
         server.call("PUT", path, body=frames, kind=BATCHES)
@@ -134,7 +137,7 @@ def put_part(server: Server, project: str, transaction: str, part: str, frames: 
             return False
         if refused.status == FULL:
             why = f"{refused}; a write, or a micro-batch, is one transaction {transaction}, and has to fit"
-            raise PipelineError(f"{why}: start the server with a larger --max-staged") from None
+            raise NoRoom(f"{why}: start the server with a larger --max-staged") from None
         raise
     return True
 

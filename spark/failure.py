@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_MARK = re.compile(r"(?:PipelineError|Refused|DataLoss|TwoReaders|Unreachable): (curbstone: [^\n]*)")
+_MARK = re.compile(r"(?:PipelineError|Refused|NoRoom|DataLoss|TwoReaders|Unreachable): (curbstone: [^\n]*)")
 
 # Of an error that Spark shows as a traceback: the line that says what it was, and not that of the bridge to Java.
 _CAUSE = re.compile(r"^(?:: )?([\w.$]+(?:Error|Exception): (?!An error occurred while calling).*)", re.MULTILINE)
@@ -34,6 +34,10 @@ class Refused(PipelineError):
 
 class Unreachable(PipelineError):
     """The server did not answer for as long as was allowed."""
+
+
+class NoRoom(PipelineError):
+    """What is staged is more than the server takes."""
 
 
 class DataLoss(PipelineError):

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from curbstone.spark import calls
-from curbstone.spark.failure import PipelineError
+from curbstone.spark.failure import NoRoom, PipelineError
 from curbstone.spark.frames import write_part
 from curbstone.spark.options import WriteOptions
 from curbstone.spark.server import Server, checked_name
@@ -74,7 +74,13 @@ class _Stage:
         part = f"{self._name}-{len(self._parts):05d}"
         if self.open:
             body = b"".join(self._frames)
-            self.open = calls.put_part(self._server, self._project, self._transaction, part, body)
+            try:
+                self.open = calls.put_part(self._server, self._project, self._transaction, part, body)
+            except NoRoom:
+                # Maybe of what killed attempts have left there; while somebody tries again it would stay. A commit that
+                # counts on any of it finds it missing, and the batch is repeated.
+                _abort(self._options, self._transaction)
+                raise
         self._parts.append(part)
         self._frames, self._bytes = [], 0
 

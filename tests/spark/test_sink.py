@@ -131,3 +131,5 @@ def test_a_micro_batch_is_never_planned_larger_than_what_can_be_staged(spark: An
         with pytest.raises(Exception) as caught:
             write(spark.createDataFrame([(body,) for body in large], "body STRING"), small, retryTimeout=0)
         assert "start the server with a larger --max-staged" in last_line(caught.value)
+        write(spark.createDataFrame([(body,) for body in large[:700]], "body STRING"), small, retryTimeout=0)
+        assert len(taken(small.url, QUEUE)) == 700, "nothing is left of what did not fit"
