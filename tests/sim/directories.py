@@ -154,7 +154,8 @@ class Directories:
         def declared(error: CurbstoneError | None) -> None:
             if error is None and run.broker._queues.get(queue.name) is queue:
                 before = self._allowed.get(directory, cap)
-                self._allowed[directory] = max(cap, before) if queue.log.excess else cap
+                # Once it was too large for a smaller default, it may lack room to copy its largest segment.
+                self._allowed[directory] = max(cap, before) if self._restarts_smaller else cap
 
         try:
             run.broker.declare(queue.name, {"cap": cap}, declared)
