@@ -95,6 +95,8 @@ class History:
         self.gone: set[Copy] = set()
         self.popped: set[Copy] = set()
         """Copies whose settling for a pop was begun, and did not fail."""
+        self.put_back: set[Copy] = set()
+        """Copies that somebody was to get who was gone, or refused: others may have had later ones meanwhile."""
         self.orphans: Counter[tuple[str, str]] = Counter()
         """Pops, by queue and group, whose client never learned what became of them."""
         self.units: list[Unit] = []
@@ -143,7 +145,8 @@ class History:
         other = self.live.get(copy)
         if other is not None and other is not holder and other.holds:
             raise Violation(f"{copy} is with {other.name} and was given to {holder.name} too")
-        if not got.tries and sent.producer and not sent.delay_ms and holder.queue == sent.queue:
+        is_late = sent.delay_ms or copy in self.put_back
+        if not got.tries and sent.producer and not is_late and holder.queue == sent.queue:
             if holder.last.get(sent.producer, 0) > sent.place:
                 raise Violation(f"{copy} of {sent.producer} came to {holder.name} behind a later one")
             holder.last[sent.producer] = sent.place
@@ -174,7 +177,7 @@ class History:
 
     def _others_doom(self, unit: Unit) -> set[Copy]:
         elsewhere = {copy for other in self.units if other is not unit for copy in other.acks}
-        return {copy for copy in unit.acks if copy in self.doomed_alone or copy in elsewhere}
+        return {copy for copy in unit.acks if copy in self.doomed_alone or copy in elsewhere or copy in self.popped}
 
     # --- the end
 

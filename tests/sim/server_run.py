@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from curbstone.core import headers as blocks
 from curbstone.core.broker import Broker
@@ -134,34 +134,38 @@ class ServerRun:
             self.server.start()
 
     def _watch(self, queue: Queue) -> None:
-        settle_now = queue.settling.settle_now
-
-        def watched(group: str, deliveries: list[Delivery], *reason: object) -> None:
-            tokens = [int(delivery.message.body.partition(b":")[0]) for delivery in deliveries]
-            self.history.doom([Copy(queue.name.queue, group, token) for token in tokens])
-            settle_now(group, deliveries, *reason)  # type: ignore[arg-type]
-
-        queue.settling.settle_now = watched  # type: ignore[assignment, method-assign]
-        self._watch_pops(queue)
-
-    def _watch_pops(self, queue: Queue) -> None:
-        popping = queue.popping
+        settling, popping, history = queue.settling, queue.popping, self.history
+        settle_now, put_back = settling.settle_now, settling.put_back
         writing, failed = popping.writing, popping.failed
 
-        def copies(pops: list[Pop]) -> list[Copy]:
-            tokens = [(pop.group, int(pop.delivery.message.body.partition(b":")[0])) for pop in pops]
-            return [Copy(queue.name.queue, group, token) for group, token in tokens]
+        def copies(group: str, deliveries: list[Delivery]) -> list[Copy]:
+            tokens = [int(delivery.message.body.partition(b":")[0]) for delivery in deliveries]
+            return [Copy(queue.name.queue, group, token) for token in tokens]
 
-        def watched(pops: list[Pop]) -> None:
-            self.history.popped.update(copies(pops))
+        def settled(group: str, deliveries: list[Delivery], *reason: Any) -> None:
+            history.doom(copies(group, deliveries))
+            settle_now(group, deliveries, *reason)
+
+        def returned(group: str, deliveries: list[Delivery]) -> None:
+            history.put_back.update(copies(group, deliveries))
+            put_back(group, deliveries)
+
+        def popped(pops: list[Pop]) -> None:
+            for pop in pops:
+                history.popped.update(copies(pop.group, [pop.delivery]))
             writing(pops)
 
-        def undone(pops: list[Pop], error: CurbstoneError) -> None:
-            self.history.popped.difference_update(copies(pops))
+        def refused(pops: list[Pop], error: CurbstoneError) -> None:
+            for pop in pops:
+                history.popped.difference_update(copies(pop.group, [pop.delivery]))
             failed(pops, error)
 
-        popping.writing = watched  # type: ignore[method-assign]
-        popping.failed = undone  # type: ignore[method-assign]
+        watched: list[tuple[object, str, object]] = [
+            (settling, "settle_now", settled), (settling, "put_back", returned),
+            (popping, "writing", popped), (popping, "failed", refused),
+        ]  # fmt: skip
+        for part, name, instead in watched:
+            setattr(part, name, instead)
 
     def _set_up(self) -> None:
         self._begin()
