@@ -1,0 +1,153 @@
+"""What becomes of messages that were taken for a client that is gone, or refused, before it can be answered."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from curbstone.core.delivery.waiters import Lease
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Delivery
+from curbstone.core.options import QueueOptions
+from curbstone.gateway.problem import ClientGone
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.waiting import Polls
+from tests.gateway.running import MESSAGES, Running, running
+
+pytestmark = pytest.mark.anyio
+MIB = 1 << 20
+
+
+async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is_gone: Callable[[], bool]) -> list[Any]:
+    """Hand a request to the application as the server would; return what it sends."""
+    path, _, query = path.partition("?")
+    sent: list[Any] = []
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))],
+        "server": ("127.0.0.1", 1),
+        "client": ("127.0.0.1", 2),
+        "scheme": "http",
+        "state": {"is_gone": is_gone},
+    }
+    bodies = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        return bodies.pop() if bodies else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(20):
+        await gateway.server._app(scope, receive, send)
+    return sent
+
+
+@pytest.mark.parametrize("wait", [0, 20])
+@pytest.mark.parametrize("call", ["pop", "lease"])
+async def test_a_message_taken_for_a_client_that_is_gone_is_where_it_was(
+    gateway: Running, call: str, wait: int
+) -> None:
+    """A pop settled it for nobody, and a lease kept it away for its whole time."""
+    await gateway.publish(b"a", b"b")
+    if call == "pop":
+        sent = await ask(gateway, "DELETE", f"{MESSAGES}?wait={wait}", is_gone=lambda: True)
+    else:
+        asked = orjson.dumps({"count": 2, "seconds": 600, "wait": wait})
+        sent = await ask(gateway, "POST", MESSAGES + "/lease", asked, is_gone=lambda: True)
+    assert sent == []
+    leases = (await gateway.http.post(MESSAGES + "/lease", json={"count": 2})).json()["messages"]
+    assert [(lease["message"], lease["tries"]) for lease in leases] == [("a", 0), ("b", 0)]
+
+
+@pytest.mark.parametrize("call", ["pop", "lease"])
+async def test_a_client_that_is_there_gets_its_message(gateway: Running, call: str) -> None:
+    await gateway.publish(b"a")
+    method, path = ("DELETE", MESSAGES) if call == "pop" else ("POST", MESSAGES + "/lease")
+    start, body = await ask(gateway, method, path, is_gone=lambda: False)
+    assert start["status"] == 200 and b"a" in body["body"]
+
+
+async def test_pops_behind_answers_that_nobody_reads_take_nothing(anyio_backend: object, tmp_path: Path) -> None:
+    """Ten pops in one piece: their messages were settled one by one, though the client had not read the first."""
+    settings = GatewaySettings(max_message_size=MIB)
+    async with running(tmp_path / "data", settings, QueueOptions(cap=64 * MIB)) as gateway:
+        for _ in range(10):
+            await gateway.publish(b"x" * 900_000)
+        client = socket.create_connection(gateway.address)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(f"DELETE {MESSAGES} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 10)
+        async with asyncio.timeout(20):
+            while (await gateway.counts())[0] == 10:
+                pass
+        for _ in range(50):
+            await gateway.http.get("/healthz")
+        client.close()
+        async with asyncio.timeout(20):
+            while len(gateway.server._connections) > 1:
+                await gateway.http.get("/healthz")
+        assert len(await gateway.pop_all()) >= 3
+
+
+# ---------------------------------------------------------------- requests that wait
+
+
+class Call:
+    """A call to the engine: `can_stop` says whether giving it up comes in time."""
+
+    def __init__(self, *, can_stop: bool) -> None:
+        self._can_stop = can_stop
+        self.done: Callable[[Any], None]
+        self.cancels = 0
+
+    def start(self, done: Callable[[Any], None]) -> Call:
+        """Begin; `done` is kept."""
+        self.done = done
+        return self
+
+    def cancel(self) -> bool:
+        """See `waiting.Waiter`."""
+        self.cancels += 1
+        return self._can_stop
+
+
+async def never() -> Any:
+    """Receive nothing."""
+    await asyncio.Event().wait()
+
+
+async def gone() -> Any:
+    """Receive the end of the client."""
+    return {"type": "http.disconnect"}
+
+
+@pytest.mark.parametrize("can_stop", [True, False])
+async def test_a_stop_answers_with_nothing_only_who_was_not_served(can_stop: bool) -> None:
+    polls = Polls()
+    call = Call(can_stop=can_stop)
+    poll = asyncio.ensure_future(polls.poll(call.start, never))
+    await asyncio.sleep(0)
+    polls.release()
+    call.done("served")
+    assert await poll == (None if can_stop else "served")
+    assert call.cancels == 1
+
+
+@pytest.mark.parametrize("result", ["served", CurbstoneError("refused")])
+async def test_what_comes_too_late_for_a_client_is_given_back(result: object) -> None:
+    back: list[Delivery | Lease] = []
+    call = Call(can_stop=False)
+    with pytest.raises(ClientGone):
+        await Polls().poll(call.start, gone, back.append)
+    call.done(result)
+    assert back == ([] if isinstance(result, CurbstoneError) else [result])
