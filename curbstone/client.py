@@ -6,6 +6,7 @@ httpx is imported where it is used: it takes longer than all the rest, and the s
 from __future__ import annotations
 
 import json
+import re
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -29,6 +30,9 @@ class Client:
         import httpx
 
         self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
+        if "@" in re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0]:
+            # Not shown: it would be in terminals and logs from then on.
+            raise CommandFailed("bad server address: no user or password in it; there are no logins yet", WRONG)
         try:
             # Not through a proxy: the server is most often on this machine.
             self._http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S, trust_env=False)

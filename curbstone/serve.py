@@ -35,7 +35,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
 from curbstone.net.admission import Admission
-from curbstone.settings import Address, Settings
+from curbstone.settings import Address, Settings, warnings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from curbstone.stomp.websocket import StompSockets
@@ -84,6 +84,8 @@ def run(settings: Settings) -> int:
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    for line in warnings():
+        log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # What was imported lives to the end; no collection need look at it.
     gc.freeze()

@@ -142,8 +142,8 @@ def serve(
 
     Each option is also an environment variable (CURBSTONE_CAP for --cap) and a key of the TOML file; the command
     line wins over the environment, the environment over the file. PORT, NARCONI_MAX_MESSAGE_SIZE,
-    NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are honoured too. Logs go to stderr; one line on stdout
-    says when everything listens.
+    NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are honoured too; NARCONI_AMQP_URI is not, which a warning
+    says. Logs go to stderr; one line on stdout says when everything listens.
     """
     chosen = settings.load({name: value for name, value in ctx.params.items() if value not in (None, [], ())})
     # Only now: what the server consists of takes a while to import, a tenth less without collecting garbage. `run`

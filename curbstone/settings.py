@@ -43,6 +43,9 @@ OLDER_NAMES = {
     "NARCONI_DEFAULT_LIMIT": ("default_limit", "{}"),
 }
 
+FOREIGN_BROKER = "NARCONI_AMQP_URI"
+"""Where Narconi's messages were. There is nothing here to connect to."""
+
 
 class SettingsError(Exception):
     """A setting is unknown or bad; the text is one line that names where it was set and the rule it breaks."""
@@ -195,6 +198,16 @@ def load(command_line: Mapping[str, object]) -> Settings:
                     " authentication yet; use a loopback address, or add --insecure if the network is trusted"
                 )
     return settings
+
+
+def warnings() -> list[str]:
+    """Return a line for each variable of another server that is set and means nothing here; never its value."""
+    if not os.environ.get(FOREIGN_BROKER):
+        return []
+    return [
+        f"{FOREIGN_BROKER} is ignored: Curbstone is the broker itself and keeps messages in --data; it needs no"
+        " RabbitMQ, and reads none of what is there"
+    ]
 
 
 def _from_older_names(environment: Mapping[str, str]) -> dict[str, Any]:

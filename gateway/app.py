@@ -16,6 +16,7 @@ from curbstone.gateway import console_files, documents
 from curbstone.gateway.batch import Batch
 from curbstone.gateway.browse import Browse
 from curbstone.gateway.event_stream import EventStreams
+from curbstone.gateway.front import front
 from curbstone.gateway.guard import Guard, answer_preflight, is_preflight
 from curbstone.gateway.health import Health
 from curbstone.gateway.journal import Journal
@@ -94,6 +95,7 @@ def server_routes(broker: Broker, protocols: Mapping[str, Traffic]) -> list[Rout
     """Return the routes beside those of queues: health, figures, documents, the console."""
     health = Health(broker)
     return [
+        Route("/", Resource(GET=front)),
         Route("/healthz", Resource(GET=health.alive)),
         Route("/readyz", Resource(GET=health.ready)),
         Route("/metrics", Resource(GET=Metrics(broker, protocols).get)),

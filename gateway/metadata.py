@@ -74,7 +74,9 @@ def block_of_http(fields: HttpHeaders) -> bytes:
     for name, value in fields:
         merged[name] = merged[name] + b", " + value if name in merged else value
     charset = _charset(b"".join([value for name, value in merged.items() if not _is_attribute(name)]))
-    pairs = [(name.decode("latin-1"), _line_value(name, value, charset)) for name, value in merged.items() if value]
+    if not merged.get(b"content-type"):
+        merged.pop(b"content-type", None)  # an empty one says nothing; other metadata may well be empty
+    pairs = [(name.decode("latin-1"), _line_value(name, value, charset)) for name, value in merged.items()]
     if charset:
         pairs.append((CHARSET, charset))
     return _limited(headers.encode(pairs))

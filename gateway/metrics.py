@@ -133,6 +133,7 @@ class Metrics:
         counted = [*queues, *self._broker.private_queues()]
         self._remember(counted)
         totals = {name: self._gone[name] + sum(getattr(q.stats, name) for q in counted) for name in _COUNTERS}
+        held = _held(counted)
         shown = sorted(queues, key=_by_name)[:QUEUES_MAX]
         protocols = {
             name: {field: getattr(counted, field) for field, _ in _BY_PROTOCOL.values()}
@@ -144,7 +145,7 @@ class Metrics:
         commits = _CommitFigures.of(self._broker.commits)
         staging = self._broker.staging
         staged = len(staging), staging.bytes
-        return Snapshot(figures, groups, totals, protocols, commits, len(queues), *staged, health.ok, health.sync)
+        return Snapshot(figures, groups, totals, held, protocols, commits, len(queues), *staged, health.ok, health.sync)
 
     def _remember(self, queues: list[Queue]) -> None:
         now = {queue.uid: queue.stats for queue in queues}
@@ -153,6 +154,16 @@ class Metrics:
                 for name in _COUNTERS:
                     self._gone[name] += getattr(stats, name)
         self._seen = now
+
+
+def _held(queues: list[Queue]) -> dict[str, int]:
+    """Return what all queues hold together, also those without figures of their own."""
+    counts = [queue.counts() for queue in queues]
+    return {
+        "messages_ready": sum([count.rdy for count in counts]),
+        "messages_unacked": sum([count.wip for count in counts]),
+        "messages_delayed": sum([count.delayed for count in counts]),
+    }
 
 
 def _by_name(queue: Queue) -> QueueName:
@@ -184,6 +195,7 @@ class Snapshot(NamedTuple):
     queues: list[_QueueFigures]
     groups: list[tuple[QueueName, Backlog]]
     totals: dict[str, int]
+    held: dict[str, int]
     protocols: dict[str, dict[str, int]]
     commits: _CommitFigures
     queues_count: int
@@ -203,6 +215,8 @@ class Snapshot(NamedTuple):
         yield GaugeMetricFamily("curbstone_queues_left_out", "Queues without figures of their own here", left_out)
         yield GaugeMetricFamily("curbstone_staged_transactions", "Transactions staged or being committed", self.staged)
         yield GaugeMetricFamily("curbstone_staged_bytes", "What their parts take on disk", self.staged_bytes)
+        for name, count in self.held.items():
+            yield GaugeMetricFamily(f"curbstone_{name}", f"{_QUEUE_GAUGES[name]}, all queues", count)
         for name, (field, text) in _TOTALS.items():
             yield CounterMetricFamily(f"curbstone_{name}", f"{text}, all queues", self.totals[field])
         commits = self.commits

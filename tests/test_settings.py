@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.settings import Address, Settings, SettingsError, load, parse_address
+from curbstone.settings import Address, Settings, SettingsError, load, parse_address, warnings
 
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PORT", *(f"NARCONI_{rest}" for rest in ("MAX_MESSAGE_SIZE", "MAX_MESSAGE_TTL", "DEFAULT_LIMIT"))):
+    for name in (
+        "PORT",
+        *(f"NARCONI_{rest}" for rest in ("MAX_MESSAGE_SIZE", "MAX_MESSAGE_TTL", "DEFAULT_LIMIT", "AMQP_URI")),
+    ):
         monkeypatch.delenv(name, raising=False)
     for name in Settings.model_fields:
         monkeypatch.delenv(f"CURBSTONE_{name.upper()}", raising=False)
@@ -218,3 +221,12 @@ def test_what_is_wrong_in_the_file_is_one_line_that_names_the_key(tmp_path: Path
     file = tmp_path / "curbstone.toml"
     file.write_text(content)
     assert refusal(config=str(file)).startswith(reason.format(file=file))
+
+
+def test_the_broker_of_narconi_is_answered_by_a_line_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert warnings() == []
+    monkeypatch.setenv("NARCONI_AMQP_URI", "amqp://guest:SECRET@rabbit:5672/%2F")
+    (line,) = warnings()
+    assert line.startswith("NARCONI_AMQP_URI is ignored: Curbstone is the broker itself")
+    assert "SECRET" not in line
+    load({})  # it starts all the same

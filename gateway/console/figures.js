@@ -59,7 +59,7 @@ export class History {
       && look.totals.messages_published_total >= before.totals.messages_published_total
     this.now = {
       ...(isSame ? rates(look.totals, before.totals, seconds) : NONE),
-      ready: 0,
+      ready: look.totals.messages_ready ?? 0,
       p50: isSame ? percentile(look, before, 0.5) : null,
       p99: isSame ? percentile(look, before, 0.99) : null,
     }
@@ -69,7 +69,6 @@ export class History {
       if (isSame) course.rates = rates(figures, before.queues.get(key), seconds)
       course.figures = figures
       push(course.depth, figures.messages_ready + figures.messages_unacked + figures.messages_delayed)
-      this.now.ready += figures.messages_ready
       kept.set(key, course)
     }
     this.queues = kept

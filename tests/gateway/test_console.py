@@ -47,3 +47,14 @@ def test_no_script_makes_markup_of_text_and_nothing_is_fetched_from_elsewhere() 
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), file
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), file
+
+
+@pytest.mark.anyio
+async def test_the_root_leads_browsers_to_the_console_and_tells_programs_where_everything_is(gateway: Running) -> None:
+    browser = await gateway.http.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (browser.status_code, browser.headers["location"]) == (303, "/console")
+    program = await gateway.http.get("/")
+    assert program.status_code == 200
+    for path in program.json().values():
+        assert (await gateway.http.get(path)).status_code == 200
+    assert {reply.headers["vary"] for reply in (browser, program)} == {"Accept"}

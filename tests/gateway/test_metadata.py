@@ -159,3 +159,16 @@ def test_a_dead_letter_tells_where_it_comes_from() -> None:
     assert http[b"x-msg-dead-queue"] == b"p/q"
     assert http[b"x-msg-dead-tries"] == b"2"
     assert json_of(block)["x-msg-x-a"] == "1"
+
+
+def test_empty_metadata_stays_and_an_empty_content_type_says_nothing() -> None:
+    """Over HTTP it was dropped, over JSON it was not."""
+    fields = ((b"content-type", b""), (b"x-msg-x-a", b""), (b"ce-subject", b""), (b"x-msg-x-b", b"1"))
+    block = block_of_http(fields)
+    assert block == block_of_json({"Content-Type": "", "x-msg-x-a": "", "ce-subject": "", "x-msg-x-b": "1"})
+    assert http_of(block) == {
+        b"content-type": b"application/octet-stream", b"x-msg-x-a": b"", b"ce-subject": b"", b"x-msg-x-b": b"1",
+    }  # fmt: skip
+    assert json_of(block) == {
+        "Content-Type": "application/octet-stream", "x-msg-x-a": "", "ce-subject": "", "x-msg-x-b": "1",
+    }  # fmt: skip

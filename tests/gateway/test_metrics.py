@@ -145,6 +145,21 @@ async def test_the_number_of_series_is_bounded(gateway: Running, monkeypatch: py
     assert found["curbstone_queues_left_out", ()] == 2
 
 
+async def test_the_totals_are_of_all_queues_also_of_those_without_series(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above 1,000 queues the console summed up the first ones by name and called it the total."""
+    monkeypatch.setattr("curbstone.gateway.metrics.QUEUES_MAX", 1)
+    for name in ("a", "b", "c"):
+        await gateway.http.put(f"/v2/a/queues/{name}")
+        for delay in ("", "", "?delay=60"):
+            await gateway.http.post(f"/v2/a/queues/{name}/messages{delay}", content=b"x")
+    await gateway.http.post("/v2/a/queues/c/messages/lease", json={})
+    found = await samples(gateway)
+    totals = [found[f"curbstone_messages_{state}", ()] for state in ("ready", "unacked", "delayed")]
+    assert totals == [5, 1, 3]
+
+
 async def test_the_health_and_the_sync_mode_are_figures_too(gateway: Running) -> None:
     found = await samples(gateway)
     assert found["curbstone_up", ()] == 1

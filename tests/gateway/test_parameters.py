@@ -14,6 +14,7 @@ from curbstone.gateway.parameters import (
     wait_ms,
     whole_number,
 )
+from tests.gateway.running import MESSAGES, Running
 
 
 @pytest.mark.parametrize(
@@ -102,3 +103,11 @@ def test_groups_come_as_text_or_list() -> None:
 def test_bad_groups_are_refused(value: object) -> None:
     with pytest.raises(BadRequest):
         groups_of(value)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("query", ["limit=", "seconds="])
+async def test_an_empty_parameter_is_no_missing_one(gateway: Running, query: str) -> None:
+    reply = await gateway.http.get(f"{MESSAGES}?{query}")
+    assert reply.status_code == 400
+    assert reply.json()["detail"].startswith(f"bad {query[:-1]} ''")
