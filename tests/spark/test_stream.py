@@ -110,13 +110,18 @@ def test_a_second_query_of_the_same_group_ends_the_first(
     assert other.bodies()[-10:] == numbered(10, 20)
 
 
-def test_several_queues_share_a_batch(query: Query) -> None:
+def test_several_queues_share_a_batch_and_another_joins(query: Query) -> None:
     make_queue(query.url, "shop/returns")
     publish(query.url, QUEUE, numbered(300))
     publish(query.url, "shop/returns", numbered(100, 300))
     done = query.once(queues=f"{QUEUE},shop/returns", maxOffsetsPerTrigger=200)
     assert [batch["numInputRows"] for batch in done.recentProgress if batch["numInputRows"]] == [200, 200]
     assert query.bodies() == numbered(400)
+    make_queue(query.url, "shop/returns.late")
+    publish(query.url, "shop/returns.late", numbered(50, 400))
+    query.once(queues=f"{QUEUE},shop/returns,shop/returns.late")
+    assert query.bodies() == numbered(450)
+    assert group_of(query.url, "shop/returns.late", "lake")["position"] == 51
 
 
 def _overtake(query: Query) -> int:
