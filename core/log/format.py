@@ -40,6 +40,10 @@ BATCH_MAGIC_BYTES = BATCH_MAGIC.to_bytes(4, "little")
 _SEGMENT = struct.Struct("<8sII8QI")
 SEGMENT_BYTES = 2 * _SEGMENT.size
 _BATCH = struct.Struct("<IIIHH5Q4I")
+ALONE_BYTES_MIN = 64 * 1024
+"""A part of a batch this large is written from where it lies, and not copied: many queues may share a body."""
+ALONE_PARTS_MAX = 64
+"""In a batch of more the parts are small on the average, and one copy of all is the fastest."""
 BATCH_BYTES = _BATCH.size
 ENTRY = struct.Struct("<IIQIHH")
 ENTRY_BYTES = ENTRY.size
@@ -246,10 +250,26 @@ def encode_batch(
     parts: Sequence[bytes],
 ) -> list[bytes]:
     """Return the batch as buffers to be written one after the other; `parts` is all that follows the header."""
-    payload = b"".join(parts)
+    few_and_large = len(parts) <= ALONE_PARTS_MAX and header.length >= ALONE_BYTES_MIN
+    buffers = _gathered(parts) if few_and_large else [b"".join(parts)]
     head = _BATCH.pack(0, BATCH_MAGIC, header[0], header[1], 0, *header[2:])[4:]
-    crc = crc32(payload, crc32(head, salt))
-    return [crc.to_bytes(4, "little") + head, payload]
+    crc = crc32(head, salt)
+    for buffer in buffers:
+        crc = crc32(buffer, crc)
+    return [crc.to_bytes(4, "little") + head, *buffers]
+
+
+def _gathered(parts: Sequence[bytes]) -> list[bytes]:
+    """Return parts as few buffers: the small ones joined, and a large body as it is, for others may share it."""
+    buffers: list[bytes] = []
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < ALONE_BYTES_MIN:
+            small.append(part)
+            continue
+        buffers += (b"".join(small), part)
+        small = []
+    return [*buffers, b"".join(small)]
 
 
 def encode_filler(salt: int, number: int, size: int) -> bytes | None:

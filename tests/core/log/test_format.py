@@ -300,3 +300,22 @@ def test_a_newer_format_is_told_and_not_read() -> None:
     data[-4:] = crc32(data[:-4]).to_bytes(4, "little")
     with pytest.raises(UnknownFormat, match="log format 2 is newer than 1"):
         decode_segment_header(bytes(data * 2))
+
+
+@pytest.mark.parametrize("sizes", [[70_000], [10, 70_000, 10], [70_000, 70_000, 1, 2], [10] * 500, [1000] * 100, [0]])
+def test_a_large_body_is_written_from_where_it_lies(sizes: list[int]) -> None:
+    """A message to a hundred queues was in memory a hundred times while it was written."""
+    bodies = [bytes([65 + place % 26]) * size for place, size in enumerate(sizes)]
+    parts: list[bytes] = []
+    messages = [Message(body, b"k:v\n") for body in bodies]
+    for seq, message in enumerate(messages):
+        message.seq = seq
+    encode_entries(messages, 0, parts)
+    payload = b"".join(parts)
+    header = BatchHeader(BATCH_BYTES + len(payload), 0, 1, 0, 0, 0, 0, len(messages), 0, 0, 0)
+    buffers = encode_batch(7, header, parts)
+    data = b"".join(buffers)
+    assert batch_is_whole(data, 0, header.length, 7)
+    assert [m.body for m in decode_entries(data, BATCH_BYTES, len(messages), 0)] == bodies
+    for body in bodies:
+        assert len(body) < 65_536 or any(buffer is body for buffer in buffers)
