@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappush
+from operator import attrgetter
 
 import pytest
 
@@ -160,7 +161,13 @@ def test_the_simulator_sees_a_raised_cap_that_counts_before_it_is_on_disk(monkey
     assert finds_something(range(60), focus="recap")
 
 
-def test_the_simulator_sees_a_queue_stuck_above_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "exceed", lambda self, promised: None)
-    monkeypatch.setattr(Log, "come_down", lambda self, promised: setattr(self, "_limit", self._cap))
+def test_the_simulator_sees_a_queue_that_does_not_come_down_to_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "come_down", lambda self, promised: None)
+    assert finds_something(range(60), focus="fill")
+
+
+def test_the_simulator_sees_a_queue_above_its_cap_that_has_no_room_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = attrgetter("room")
+    monkeypatch.setattr(Log, "needed", lambda self, promised: self._cap)
+    monkeypatch.setattr(Log, "records_room", property(lambda self: -1 if self.is_above_cap else room(self)))
     assert finds_something(range(60), focus="fill")
