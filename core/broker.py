@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
-from curbstone.core.consumer import Done
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.disk import Disk
 from curbstone.core.errors import (
@@ -24,15 +22,16 @@ from curbstone.core.errors import (
     NoSuchQueue,
     Unavailable,
 )
-from curbstone.core.events import Bindings, Fanout, Fanouts
+from curbstone.core.events import Bindings, Fanout, Fanouts, left_out
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log, Salt, random_salt
 from curbstone.core.log.meta import Meta, load_meta, meta_reserve, store_meta
-from curbstone.core.log.publish import Publish, Published
+from curbstone.core.log.publish import Publish
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, event_name
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.pending.reader import Cache
+from curbstone.core.port import Capability
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.recovery import holds_something, last_commit_ms
 from curbstone.core.recovery.replay import Replay
@@ -41,6 +40,7 @@ from curbstone.core.stats import Commits, Stats
 from curbstone.core.transaction import Transaction
 from curbstone.core.troubles import Troubles
 from curbstone.core.turns import Turns
+from curbstone.core.values import Done, Health, Published
 from curbstone.core.writing.journal import Journal
 
 CLOSE_POLL_MS = 5
@@ -49,14 +49,6 @@ _OF_ONE_QUEUE = {errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENOTDI
 """What may be wrong with one directory while the others are well."""
 
 logger = logging.getLogger("curbstone.core")
-
-
-class Health(NamedTuple):
-    """Whether all is well, and if not why."""
-
-    ok: bool
-    reasons: list[str]
-    sync: str
 
 
 class Broker:
@@ -256,6 +248,11 @@ class Broker:
 
     # --- queues
 
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """It has all there is."""
+        return frozenset(Capability)
+
     def queues(self) -> list[Queue]:
         """Return all queues but the private ones."""
         return [queue for queue in self._queues.values() if not queue.name.is_private]
@@ -449,6 +446,18 @@ class Broker:
         else:
             self._fanouts.begin(Fanout(queues, messages, on_done))
 
+    def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
+        """See `core.port.Broker.reply`."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return False
+
+        def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
+            on_done(None if error is not None and left_out(queue, error) else error, first_seq, count)
+
+        queue.publish(messages, done)
+        return True
+
     # --- the whole
 
     def transaction(self) -> Transaction:
@@ -487,6 +496,3 @@ class Broker:
         self.staging.close()
         self.disk.close()
         self.host.call_soon(on_done)
-
-
-__all__ = ["Broker", "Health", "Published", "Transaction"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
+from curbstone.core.values import Done
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
-Done = Callable[[CurbstoneError | None], None]
 
 AUTO_WINDOW = 256
 

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from curbstone.core.consumer import Done
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host, Job
 from curbstone.core.names import QueueName
+from curbstone.core.values import Done
 
 QUEUES = "queues"
 GONE_SUFFIX = ".gone"

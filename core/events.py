@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, QueueFull
-from curbstone.core.log.publish import Published
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
+from curbstone.core.values import Published
 
 if TYPE_CHECKING:
     from curbstone.core.host import Host

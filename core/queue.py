@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from curbstone.core.consumer import Consumer, Taker
 from curbstone.core.delivery.dead import Deaths
 from curbstone.core.delivery.dispatch import Ring
 from curbstone.core.delivery.expiry import Expiry
-from curbstone.core.delivery.leasing import Leasing, Outcome
+from curbstone.core.delivery.leasing import Leasing
 from curbstone.core.delivery.popping import Pop, Popped, Popping
 from curbstone.core.delivery.settling import Settling
 from curbstone.core.delivery.timers import Timers
-from curbstone.core.delivery.waiters import Answer, Lease, Waiter
+from curbstone.core.delivery.waiters import Waiter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import BATCH_BYTES, Reason, decode_notes, entry_bytes
 from curbstone.core.log.log import Log
 from curbstone.core.log.meta import Meta
 from curbstone.core.log.opening import Opening
-from curbstone.core.log.publish import Publish, Published
+from curbstone.core.log.publish import Publish
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
-from curbstone.core.notes.keys import IdempotencyKey, Keys
+from curbstone.core.notes.keys import Keys
 from curbstone.core.notes.staged_marks import StagedMarks
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.pending import RELEASE_BYTES, Pending
-from curbstone.core.pending.runs import UNNAMED, Run
-from curbstone.core.reading.browse import Peek, Peeked, purge
+from curbstone.core.pending.runs import Run
+from curbstone.core.reading.browse import Peek, purge
 from curbstone.core.reading.groups import ReadingGroups
-from curbstone.core.reading.redrive import Redrive, Redriven
+from curbstone.core.reading.redrive import Redrive
 from curbstone.core.stats import Stats
+from curbstone.core.values import UNNAMED, Answer, Counts, IdempotencyKey, Lease, Outcome, Peeked, Published, Redriven
 from curbstone.core.writing.cleaner import Cleaner
 from curbstone.core.writing.writer import Writer
 
@@ -44,16 +45,6 @@ if TYPE_CHECKING:
 ATOMIC_SHARE = 2
 
 logger = logging.getLogger("curbstone.core")
-
-
-class Counts(NamedTuple):
-    """The state of a queue in numbers; `bytes` is what its directory holds."""
-
-    rdy: int
-    wip: int
-    delayed: int
-    bytes: int
-    consumers: int
 
 
 class Queue:
@@ -494,6 +485,3 @@ class Queue:
         self.pending.reader.close()
         for fn in list(self._watchers):
             fn()
-
-
-__all__ = ["Counts", "Lease", "Outcome", "Peeked", "Published", "Queue"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.message import Delivery
 
 if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue
 
 
 class Traffic:

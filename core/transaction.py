@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.core.consumer import Consumer, Done
+from curbstone.core import port
+from curbstone.core.consumer import Consumer
 from curbstone.core.delivery.dead import dead_letter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
 from curbstone.core.events import copy_of, left_out
@@ -15,11 +16,12 @@ from curbstone.core.log.publish import SETTLE_BYTES, Publish, Release, Settle
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import parse_queue_name
 from curbstone.core.pending.pending import RELEASE_BYTES
+from curbstone.core.queue import Queue
+from curbstone.core.values import Done
 from curbstone.core.writing.spread import Spread
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
 
 Undo = Callable[[list[Delivery]], None]
 
@@ -80,8 +82,9 @@ class Transaction:
         """What the wishes settle."""
         self._dead: list[tuple[Queue, Reason, int]] = []
 
-    def publish(self, queue: Queue, message: Message) -> None:
+    def publish(self, queue: port.Queue, message: Message) -> None:
         """Add a publish."""
+        assert isinstance(queue, Queue)
         self._publishes.append((queue, message))
 
     def publish_event(self, event: str, message: Message) -> None:
@@ -91,15 +94,15 @@ class Transaction:
         """
         self._publishes.append((event, message))
 
-    def ack(self, consumer: Consumer, seqs: Sequence[int]) -> None:
+    def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
         """Add an ack; raise StaleDelivery if one is not unsettled now."""
         self._wish(consumer, seqs, "ack", None, "")
 
-    def nack(self, consumer: Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
+    def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
         """Add a nack; a message that was tried too often is dead with the commit."""
         self._wish(consumer, seqs, "nack", delay_ms, error)
 
-    def reject(self, consumer: Consumer, seqs: Sequence[int], error: str = "") -> None:
+    def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
         """Add a reject; the dead letter is published with the commit."""
         self._wish(consumer, seqs, "reject", None, error)
 
@@ -107,7 +110,8 @@ class Transaction:
         """Add the settling of deliveries the caller holds; `undo` takes them back if the transaction fails."""
         self._share(queue).settles.append(Settle(group, deliveries, reason, undo))
 
-    def _wish(self, consumer: Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
+    def _wish(self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
+        assert isinstance(consumer, Consumer)
         asked = self._asked.setdefault(consumer, set())
         for seq in seqs:
             if seq not in consumer.unsettled or seq in asked:

@@ -40,7 +40,7 @@ from curbstone.gateway.ways import Ways
 from curbstone.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 QUEUES = "/v2/{project}/queues"
 QUEUE = "/v2/{project}/queues/{queue}"

@@ -13,7 +13,7 @@ from curbstone.gateway import cloud_events
 from curbstone.gateway.body import read_body
 from curbstone.gateway.idempotency import key_of
 from curbstone.gateway.json_body import parse_json
-from curbstone.gateway.problem import Problem
+from curbstone.gateway.problem import Problem, status_of
 from curbstone.gateway.publication import check_message, event_message, message_of, put_body
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json
@@ -21,8 +21,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Broker, Queue
 
 BATCH_MESSAGES_MAX = 10_000
 
@@ -63,5 +62,5 @@ class Batch:
             message = message_of(item, self._settings.max_ttl_s)
             put_body(message, item, bytes_max)
         except CurbstoneError as error:
-            raise Problem(error.status, f"message {place} of the batch: {error}") from None
+            raise Problem(status_of(error), f"message {place} of the batch: {error}") from None
         return message

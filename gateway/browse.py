@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.reading.pages import decode_frame, encode_frames, strip
-from curbstone.core.reading.scan import Frame, Wanted, browse
+from curbstone.core.frames import decode_frame, encode_frames, strip
+from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.message_json import body_json, metadata_json
 from curbstone.gateway.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
 from curbstone.gateway.queues import name_in
@@ -19,8 +19,7 @@ from curbstone.gateway.settings import MIB
 from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Broker, Queue
 
 BINARY = b"application/vnd.curbstone.batches"
 NDJSON = b"application/x-ndjson"
@@ -43,8 +42,6 @@ class Browse:
         query = query_of(scope)
         queue.reading.check_epoch(query.get("epoch"))
         group = group_of(query) or None
-        if group is not None:
-            queue.reading.declared(group)
         first = queue.reading.position(group) if group else queue.reading.first()
         wanted = Wanted(
             whole_number("from", query.get("from", first), 0, SEQ_MAX),
@@ -56,7 +53,7 @@ class Browse:
         kind = BINARY if accepts(scope, BINARY) else NDJSON
         render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
         page: bytes
-        _, page, next_seq = await answer(partial(browse, queue, wanted, render))
+        _, page, next_seq = await answer(partial(queue.reading.browse, wanted, render))
         await reply(send, 200, page_headers(queue, kind, next_seq), page)
 
 

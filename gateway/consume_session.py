@@ -12,19 +12,19 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from curbstone.core.consumer import Consumer
 from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
+from curbstone.core.port import Consumer
 from curbstone.core.traffic import Handouts, Traffic
 from curbstone.gateway.frames import Inbound, binary_frame, text_frame
 from curbstone.gateway.json_body import check_members, parse_json
 from curbstone.gateway.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.parameters import seconds_ms
-from curbstone.gateway.problem import Problem
+from curbstone.gateway.problem import Problem, status_of
 from curbstone.gateway.sockets import GOING_AWAY, Wire, close_for, error_frame
 
 if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue
 
 _UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
@@ -211,8 +211,8 @@ class ConsumeSession:
             return
         if isinstance(error, StaleDelivery):
             error = _UNKNOWN_ID
-        self._wire.send(error_frame(error.status, str(error)))
-        close_for(self._wire, error.status, str(error))
+        self._wire.send(error_frame(status_of(error), str(error)))
+        close_for(self._wire, status_of(error), str(error))
 
     def too_big(self) -> None:
         """See `Session.too_big`."""

@@ -16,16 +16,17 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Host
-from curbstone.core.queue import Outcome
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import Outcome
 from curbstone.gateway.message_json import Encoding, lease_json
 from curbstone.gateway.parameters import COUNT_MAX
+from curbstone.gateway.problem import status_of
 from curbstone.gateway.reply import NO_SNIFFING, Header
 from curbstone.gateway.waiting import Bell, Departure, answer
 
 if TYPE_CHECKING:
-    from curbstone.core.delivery.waiters import Lease, Waiter
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue, Waiter
+    from curbstone.core.values import Lease
 
 KEEP_ALIVE_MS = 15_000
 RETRY_MS = 1000
@@ -168,7 +169,7 @@ class EventStream:
     def _last_words(self) -> bytes:
         if self._error is None:
             return b""
-        error = orjson.dumps({"code": self._error.status, "error": str(self._error)})
+        error = orjson.dumps({"code": status_of(self._error), "error": str(self._error)})
         return b"event: error\ndata: %b\n\n" % error
 
     def end(self) -> None:

@@ -10,7 +10,7 @@ from curbstone.gateway.problem import RETRY_AFTER_S
 from curbstone.gateway.reply import reply_json
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 _FRESH = (b"cache-control", b"no-store")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
-from curbstone.core.notes.keys import IdempotencyKey
+from curbstone.core.values import IdempotencyKey
 
 HEADER = b"idempotency-key"
 

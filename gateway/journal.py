@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from curbstone.core.reading.arrivals import Wait, Waited
-from curbstone.core.reading.history import KINDS, PUBLISHED, RELEASED, Asked, Event, end_of, read_history, start_of
+from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
 from curbstone.gateway.browse import NDJSON, PAGE_BYTES, PAGE_BYTES_MAX, accepts, page_headers
 from curbstone.gateway.parameters import LIMIT_MAX, POSITION_MAX, query_of, wait_ms, whole_number
 from curbstone.gateway.queues import name_in
@@ -18,7 +17,7 @@ from curbstone.gateway.reply import reply
 from curbstone.gateway.waiting import Polls, answer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 BINARY = b"application/vnd.curbstone.journal"
 LIMIT = 10_000
@@ -36,23 +35,20 @@ class Journal:
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET: one page; `Next-Offset` says where to go on."""
         queue = self._broker.get(name_in(scope))
+        reading = queue.reading
         query = query_of(scope)
         queue.reading.check_epoch(query.get("epoch"))
         position = whole_number("from", query.get("from", 0), 0, POSITION_MAX)
         limit = whole_number("limit", query.get("limit", LIMIT), 1, LIMIT_MAX)
         bytes_max = whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX)
         longest_ms = wait_ms(query.get("wait", 0))
-        asked = Asked(position or start_of(queue), limit, bytes_max)
-        if longest_ms and asked.position == end_of(queue):
-
-            def wait(done: Waited) -> Wait:
-                return Wait(queue, lambda: end_of(queue) > asked.position, longest_ms, done)
-
-            await self._polls.poll(wait, receive)
+        asked = Asked(position or reading.events_start, limit, bytes_max)
+        if longest_ms and asked.position == reading.events_end:
+            await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), receive)
         is_binary = accepts(scope, BINARY)
         render = _binary if is_binary else _lines
         pieces: list[bytes]
-        _, pieces, following = await answer(partial(read_history, queue, asked, render))
+        _, pieces, following = await answer(partial(reading.events, asked, render))
         headers = page_headers(queue, BINARY if is_binary else NDJSON, following)
         await reply(send, 200, headers, b"".join(pieces))
 

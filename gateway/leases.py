@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.queue import Outcome
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import Outcome
 from curbstone.gateway.event_stream import EventStreams
 from curbstone.gateway.json_body import read_object
 from curbstone.gateway.message_json import lease_json
@@ -30,9 +30,8 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.waiting import Polls, answer, is_gone
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.delivery.waiters import Lease
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Broker, Queue
+    from curbstone.core.values import Lease
 
 _LEASE = ("count", "seconds", "wait", "group", "encoding")
 _ACK = ("ackIds",)

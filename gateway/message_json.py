@@ -13,8 +13,8 @@ from curbstone.core.message import Message
 from curbstone.gateway.metadata import json_parts
 
 if TYPE_CHECKING:
-    from curbstone.core.delivery.waiters import Lease
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue
+    from curbstone.core.values import Lease
 
 Encoding = Literal["utf8", "base64", "hex"]
 

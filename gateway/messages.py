@@ -38,9 +38,8 @@ from curbstone.gateway.settings import MIB, GatewaySettings
 from curbstone.gateway.waiting import Polls, answer, is_wanted
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
-    from curbstone.core.reading.browse import Peeked
+    from curbstone.core.port import Broker, Queue
+    from curbstone.core.values import Peeked
 
 STATES = ("rdy", "wip", "delayed")
 

@@ -22,9 +22,8 @@ from curbstone.gateway.reply import reply
 from curbstone.gateway.waiting import in_thread
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
-    from curbstone.core.reading.groups import Backlog
+    from curbstone.core.port import Broker, Queue
+    from curbstone.core.positions import Backlog
 
 QUEUES_MAX = 1000
 """The most queues that have figures of their own: the first ones by name."""
@@ -172,7 +171,7 @@ def _by_name(queue: Queue) -> QueueName:
 
 def _backlogs(queue: Queue) -> Iterator[Backlog]:
     """Yield what waits for each named group; most queues have none."""
-    yield from queue.reading.backlogs() if len(queue.pending.groups) > 1 else ()
+    yield from queue.reading.backlogs()
 
 
 def _figures_of(queue: Queue) -> _QueueFigures:

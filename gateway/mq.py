@@ -25,8 +25,8 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.waiting import answer, is_gone
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.delivery.waiters import Lease
+    from curbstone.core.port import Broker
+    from curbstone.core.values import Lease
 
 # A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
 _OPAQUE = (

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
-from curbstone.core.reading.arrivals import Wait, Waited, find_time
-from curbstone.core.reading.sizes import stretch
 from curbstone.gateway.parameters import SEQ_MAX, group_of, query_of, wait_ms, whole_number
 from curbstone.gateway.queues import name_in
 from curbstone.gateway.reply import reply_json
 from curbstone.gateway.waiting import Polls, answer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Broker, Queue
 
 STAGED, STAGED_SHARE = "staged", 4
 
@@ -38,18 +35,14 @@ class Offsets:
         after = whole_number("after", query["after"], 0, SEQ_MAX) if "after" in query else None
         timestamp_ms = whole_number("timestamp", query["timestamp"], 0, SEQ_MAX) if "timestamp" in query else None
         if group:
-            reading.declared(group)
+            reading.position(group)  # it must be there
         if longest_ms and after is not None and reading.next <= after:
-
-            def wait(done: Waited) -> Wait:
-                return Wait(queue, lambda: reading.next > after, longest_ms, done)
-
-            await self._polls.poll(wait, receive)
+            await self._polls.poll(partial(reading.wait_for, after, longest_ms), receive)
         reply: dict[str, object] = {}
         if timestamp_ms is not None:
-            _, reply["at"] = await answer(partial(find_time, queue, timestamp_ms))
+            _, reply["at"] = await answer(partial(reading.find_time, timestamp_ms))
         first = reading.position(group) if group else reading.first()
-        floor = reading.loss(group).floor if group else first
+        floor = reading.floor(group) if group else first
         if "bytes" in query:
             reply |= _reach(queue, group, after or 0, self._bytes_max(query["bytes"]))
         await reply_json(send, {"epoch": queue.uid, "first": first, "next": reading.next, "floor": floor, **reply})
@@ -62,5 +55,5 @@ class Offsets:
 
 
 def _reach(queue: Queue, group: str, first: int, bytes_max: int) -> dict[str, object]:
-    found = stretch(queue, group, first, bytes_max)
+    found = queue.reading.stretch(group, first, bytes_max)
     return {"until": found.until, "bytes": found.size, "bytes_max": bytes_max}

@@ -10,10 +10,41 @@ from http import HTTPStatus
 
 import orjson
 
-from curbstone.core.errors import CurbstoneError
+from curbstone.core.errors import (
+    BadRequest,
+    Conflict,
+    CurbstoneError,
+    EventRefused,
+    Gone,
+    KeyReused,
+    MessageTooLarge,
+    NoSuchGroup,
+    NoSuchQueue,
+    NoSuchTransaction,
+    NotSupported,
+    QueueFull,
+    StaleDelivery,
+    Unavailable,
+)
 
 RETRY_AFTER_S = {503: 5, 507: 1}
 """When a client may try again what was refused for want of room or of a working disk."""
+
+_STATUS: dict[type[CurbstoneError], int] = {
+    BadRequest: 400,
+    NoSuchQueue: 404,
+    NoSuchGroup: 404,
+    NoSuchTransaction: 404,
+    Conflict: 409,
+    StaleDelivery: 410,
+    Gone: 410,
+    MessageTooLarge: 413,
+    KeyReused: 422,
+    NotSupported: 501,
+    Unavailable: 503,
+    QueueFull: 507,
+}
+"""What the engine's errors are in HTTP; one that is not here is what its base class is."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -37,9 +68,18 @@ class ClientGone(Exception):
     """The client closed the connection before its request was answered; nobody is left to tell."""
 
 
+def status_of(error: Problem | CurbstoneError) -> int:
+    """Return the HTTP status of an error; of a refused event that of the first refusal."""
+    if isinstance(error, Problem):
+        return error.status
+    if isinstance(error, EventRefused):
+        return status_of(next(iter(error.refused.values())))
+    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+
+
 def problem_of(error: Problem | CurbstoneError) -> Problem:
     """Return the problem that stands for an error of the engine."""
-    return error if isinstance(error, Problem) else Problem(error.status, str(error), members=error.members)
+    return error if isinstance(error, Problem) else Problem(status_of(error), str(error), members=error.members)
 
 
 def problem_headers(problem: Problem) -> Headers:

@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
+from curbstone.core.errors import BadRequest, CurbstoneError, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.frames import Inbound, text_frame
 from curbstone.gateway.json_body import parse_json
+from curbstone.gateway.problem import status_of
 from curbstone.gateway.publication import check_frame, check_size, message_of, put_body
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import GOING_AWAY, Wire, close_for, error_frame
 
 if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue
 
 UNCONFIRMED_MAX = 20_000
 UNCONFIRMED_BYTES_MAX = 16 * 1024 * 1024
@@ -87,7 +88,7 @@ class PublishSession:
             try:
                 message = self._take(is_text, data)
             except CurbstoneError as error:
-                self._failure = (error.status, str(error))
+                self._failure = (status_of(error), str(error))
                 break
             if message is not None:
                 batch.append(message)
@@ -180,10 +181,10 @@ class PublishSession:
             else:
                 self._wire.send(_CONFIRM * count)
             return True
-        self._wire.send(error_frame(error.status, str(error)) * (count if isinstance(error, QueueFull) else 1))
+        self._wire.send(error_frame(status_of(error), str(error)) * (count if isinstance(error, QueueFull) else 1))
         if isinstance(error, QueueFull):
             return True
-        close_for(self._wire, error.status, str(error))
+        close_for(self._wire, status_of(error), str(error))
         return False
 
     def _finish(self) -> None:
@@ -205,7 +206,7 @@ class PublishSession:
 
     def too_big(self) -> None:
         """See `Session.too_big`."""
-        self._fail(MessageTooLarge.status, f"the message is larger than {self._settings.max_message_size} bytes")
+        self._fail(413, f"the message is larger than {self._settings.max_message_size} bytes")
 
     def refuse(self, status: int, reason: str) -> None:
         """See `Session.refuse`."""
@@ -213,7 +214,7 @@ class PublishSession:
 
     def _look(self) -> None:
         if self._queue.is_closed:
-            self._fail(NoSuchQueue.status, f"no such queue: {self._queue.name}")
+            self._fail(404, f"no such queue: {self._queue.name}")
 
     def stop(self) -> None:
         """Take no more, answer what was taken, close."""

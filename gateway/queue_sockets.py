@@ -26,7 +26,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.sockets import Opener, Session, SocketRequest
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 _PATH = re.compile(r"/v2/([^/]+)/queues/([^/]+)(?:/messages)?")
 _CONFIRMS = {"": False, "empty": False, "json": True}

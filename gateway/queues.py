@@ -14,9 +14,8 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
-    from curbstone.core.reading.groups import Backlog
+    from curbstone.core.port import Broker, Queue
+    from curbstone.core.positions import Backlog
 
 GROUPS_MAX = 1000
 """Who publishes names groups, so there may be any number."""

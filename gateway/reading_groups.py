@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
-from curbstone.core.reading.groups import EARLIEST, LATEST, GroupInfo, Since, Start
+from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.gateway.json_body import read_object
 from curbstone.gateway.parameters import SEQ_MAX, whole_number
 from curbstone.gateway.queues import name_in
@@ -19,7 +19,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 ON_FULL = ("hold", "skip")
 _PUT = ("start", "on_full")
@@ -59,7 +59,7 @@ class ReadingGroups:
         """DELETE: the group is declared no more; the same reply where it was not."""
         queue = self._broker.get(name_in(scope))
         name = _group_in(scope)
-        if name in queue.meta.groups:
+        if queue.reading.is_declared(name):
             others = [group for group in queue.options.groups if group != name]
             await answer(lambda done: self._broker.declare(queue.name, {"groups": others}, done))
         await reply(send, 204)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.core.frames import encode_frame
 from curbstone.core.message import Message
-from curbstone.core.staging.frames import encode_frame
 from curbstone.gateway.json_body import parse_json
-from curbstone.gateway.problem import Problem
+from curbstone.gateway.problem import Problem, status_of
 from curbstone.gateway.publication import check_message, message_of, put_body
 
 if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue
 
 BUFFER_BYTES = 256 * 1024
 """Lines are gathered until here, so that a queue's messages share a frame."""
@@ -65,7 +65,7 @@ class Lines:
         try:
             name, message = self._message(line)
         except CurbstoneError as error:
-            raise Problem(error.status, f"line {self._number}: {error}") from None
+            raise Problem(status_of(error), f"line {self._number}: {error}") from None
         self._gathered.setdefault(name, []).append(message)
         self._gathered_bytes += len(line)
 

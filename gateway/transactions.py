@@ -9,8 +9,9 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import AlreadyCommitted, BadRequest
 from curbstone.core.names import queue_name
-from curbstone.core.staging.parts import PART_BYTES_MAX, Part, Upload
+from curbstone.core.port import StagedPart, Upload
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import PART_BYTES_MAX
 from curbstone.gateway.body import check_length, pieces_of
 from curbstone.gateway.json_body import read_object
 from curbstone.gateway.problem import Problem
@@ -20,8 +21,7 @@ from curbstone.gateway.staged_lines import Lines
 from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Broker, Queue
 
 BINARY = "application/vnd.curbstone.batches"
 LINES = "application/x-ndjson"
@@ -90,7 +90,7 @@ class Transactions:
         await reply(send, 204)
 
 
-async def _read(upload: Upload, lines: Lines | None, receive: Receive) -> Part:
+async def _read(upload: Upload, lines: Lines | None, receive: Receive) -> StagedPart:
     """Stage a body as it comes, no faster than the disk takes it; return the part."""
     received = 0
     async for piece in pieces_of(receive):
@@ -102,7 +102,7 @@ async def _read(upload: Upload, lines: Lines | None, receive: Receive) -> Part:
             await answer(upload.when_written)
     if lines is not None:
         upload.feed(lines.end())
-    part: Part
+    part: StagedPart
     _, part = await answer(upload.finish)
     return part
 

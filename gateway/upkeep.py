@@ -16,7 +16,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.waiting import answer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 REDRIVE_MAX = 1_000_000_000
 

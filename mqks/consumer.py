@@ -10,8 +10,7 @@ from curbstone.core.traffic import Handouts, Traffic
 from curbstone.mqks import codec
 
 if TYPE_CHECKING:
-    from curbstone.core.consumer import Consumer
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Consumer, Queue
 
 PRUNE_AT = 1000
 """Ids of settled messages that may be left over before they are swept out."""

@@ -20,7 +20,7 @@ from curbstone.mqks.consumer import QueueConsumer
 from curbstone.mqks.wishes import Unused
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 RETURN_MS = 60_000
 """A queue that is to go when unused stays at least so long after a start, for its consumers to connect again."""

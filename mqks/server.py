@@ -11,8 +11,8 @@ from curbstone.mqks.session import Session
 from curbstone.net.tcp import Connection, TcpServer
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
     from curbstone.core.host import Host, Timer
+    from curbstone.core.port import Broker
 
 
 class MqksServer(TcpServer):

@@ -28,9 +28,9 @@ from curbstone.mqks.wishes import ALL, Consume
 from curbstone.net.progress import Progress
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.consumer import Consumer, Done
     from curbstone.core.names import QueueName
+    from curbstone.core.port import Broker, Consumer
+    from curbstone.core.values import Done
 
 _TLS = b"\x16\x03"
 _HTTP = re.compile(rb"[A-Z]{3,20} (/|\*|https?://)\S* HTTP/1\.[01]\r?")

@@ -8,13 +8,13 @@ for a request, however often it is asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.mqks.errors import RequestError
 
 if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue
     from curbstone.mqks.registry import Registry
 
 _WORKER = re.compile(r"--worker=([0-9]{1,6}) +")
@@ -67,7 +67,7 @@ def _parts(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _queues(registry: Registry) -> list[Queue]:
+def _queues(registry: Registry) -> Sequence[Queue]:
     return registry.broker.queues()
 
 

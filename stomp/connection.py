@@ -13,7 +13,7 @@ from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 
 class Connection:

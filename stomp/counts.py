@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from curbstone.stomp.connection import Connection
 
 if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue
 
 
 class CountSubscription:

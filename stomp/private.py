@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull
-from curbstone.core.events import left_out
+from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.names import QueueName
 from curbstone.stomp.connection import Connection
 from curbstone.stomp.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.log.publish import Published
-    from curbstone.core.message import Message
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Queue
 
 
 def make(connection: Connection, name: QueueName) -> Queue:
@@ -33,24 +29,6 @@ def make(connection: Connection, name: QueueName) -> Queue:
     broker.declare(name, {"cap": connection.limits.private_cap}, stored)
     connection.private.add(name)
     return broker.get(name)
-
-
-def reply(broker: Broker, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-    """Publish to another client's temporary queue; False if that client is gone.
-
-    It fails only where the disk does: what the other client does not take must not end the connection of the one
-    who serves them all.
-    """
-    try:
-        queue = broker.get(name)
-    except NoSuchQueue:
-        return False
-
-    def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
-        on_done(None if error is not None and left_out(queue, error) else error, first_seq, count)
-
-    queue.publish(messages, done)
-    return True
 
 
 def told(error: CurbstoneError, connection: Connection) -> CurbstoneError | ProtocolError:

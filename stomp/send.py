@@ -193,7 +193,7 @@ class _Run:
         if destination.kind is Kind.TOPIC:
             broker.publish_event(destination.event, messages, self._published)
         elif destination.kind is Kind.REPLY:
-            return private.reply(broker, target.name, messages, self._published)
+            return broker.reply(target.name, messages, self._published)
         elif destination.private:
             private.make(self._connection, target.name).publish(messages, self._published)
         else:

@@ -15,8 +15,8 @@ from curbstone.stomp.pulse import Pulse
 from curbstone.stomp.session import Session
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
     from curbstone.core.host import Host
+    from curbstone.core.port import Broker
 
 log = logging.getLogger("curbstone.stomp")
 

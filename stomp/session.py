@@ -30,7 +30,7 @@ from curbstone.stomp.transactions import Transactions
 from curbstone.stomp.vital import Vital
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
+    from curbstone.core.port import Broker
 
 _Handler = Callable[[Head, bytes | None, bytes], None]
 

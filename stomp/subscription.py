@@ -14,8 +14,7 @@ from curbstone.stomp.destinations import Destination
 from curbstone.stomp.frames import CHARSET_MARK, encode_block
 
 if TYPE_CHECKING:
-    from curbstone.core.consumer import Consumer
-    from curbstone.core.queue import Queue
+    from curbstone.core.port import Consumer, Queue
 
 AUTO, CLIENT, INDIVIDUAL = "auto", "client", "client-individual"
 ACK_MODES = (AUTO, CLIENT, INDIVIDUAL)

@@ -22,7 +22,7 @@ from curbstone.stomp.settle import Settler
 from curbstone.stomp.subscription import Subscription
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Transaction
+    from curbstone.core.port import Transaction
 
 
 class _Open:
@@ -119,7 +119,7 @@ class Transactions:
             if error is None:
                 transaction.count(connection.traffic)
                 for name, message in transaction.replies:
-                    private.reply(connection.broker, name, [message], _ignore)
+                    connection.broker.reply(name, [message], _ignore)
             if error is not None:
                 connection.fail(error, receipt)
             elif not connection.lost:

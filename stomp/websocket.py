@@ -27,8 +27,8 @@ from curbstone.stomp.pulse import Pulse
 from curbstone.stomp.session import Session
 
 if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
     from curbstone.core.host import Host
+    from curbstone.core.port import Broker
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Best first. Which version is spoken is settled by CONNECT alone."""

@@ -35,6 +35,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 ROOMS = ("log", "notes", "pending", "writing", "delivery", "recovery", "staging", "reading")
 ABOVE_THE_ROOMS = {"broker", "events", "queue", "transaction"}
 
+# What adapters know of core: what they may ask of an engine, the values they hand over, and the host they run on.
+PORT = {
+    *("errors", "frames", "headers", "host", "message", "names", "options", "port", "positions", "stats", "traffic"),
+    "values",
+}
+ADAPTERS = {"gateway", "mqks", "net", "stomp"}
+
 # Sockets, clocks, threads, dice and files come in through these doors only; all else gets them handed in.
 OUTSIDE_WORLD = {
     *("asyncio", "concurrent", "fcntl", "multiprocessing", "os", "random", "sched", "select", "selectors"),
@@ -122,6 +129,13 @@ def test_the_rooms_of_the_engine_import_from_those_before_them(path: Path) -> No
     for name in imported_to_run(parsed(path)):
         top, _, rest = name.partition("curbstone.core.")
         assert top or rest.partition(".")[0] in may, f"core/{room} may not import {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if relative(p).partition("/")[0] in ADAPTERS], ids=relative)
+def test_adapters_know_the_port_and_values_only(path: Path) -> None:
+    for name in imported(parsed(path)):
+        top, _, rest = name.partition("curbstone.core.")
+        assert top or rest.partition(".")[0] in PORT, f"{relative(path)} may not import {name}, also not for its type"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

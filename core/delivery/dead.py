@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from curbstone.core import headers
-from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import parse_queue_name
+from curbstone.core.values import Done
 
 if TYPE_CHECKING:
     from curbstone.core.pending.group import Group

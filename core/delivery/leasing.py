@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.core.delivery.waiters import Answer, Gatherer, Leases, Waiter
+from curbstone.core.delivery.waiters import Gatherer, Leases, Waiter
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
-from curbstone.core.pending.runs import UNNAMED
+from curbstone.core.values import UNNAMED, Answer, Outcome
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
-
-
-class Outcome(Enum):
-    """How a lease is settled."""
-
-    ACK = "ack"
-    NACK = "nack"
-    REJECT = "reject"
 
 
 class Leasing:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.core.consumer import Consumer, Done
+from curbstone.core.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.log.format import Reason, Released
 from curbstone.core.log.publish import Release
 from curbstone.core.message import Delivery
-from curbstone.core.pending.runs import UNNAMED
+from curbstone.core.values import UNNAMED, Done
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
+from curbstone.core.values import Lease
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -17,20 +16,6 @@ LEASE_BYTES_MAX = 4 * 1024 * 1024
 """One answer takes no more messages once theirs are so many bytes, headers and bodies."""
 
 STALE_MAX = 64
-
-
-class Lease:
-    """A delivery that returns by itself when its time runs out."""
-
-    __slots__ = ("delivery", "expires_ms", "group", "token")
-
-    def __init__(self, delivery: Delivery, group: str, expires_ms: int) -> None:
-        self.delivery = delivery
-        self.group = group
-        self.expires_ms = expires_ms
-        """Engine time when it returns."""
-        self.token = f"{delivery.message.seq}.{secrets.token_urlsafe(16)}"
-        """Opaque and unguessable; what settles it."""
 
 
 class Waiter:
@@ -226,6 +211,3 @@ class Leases:
         self._leases.clear()
         self._due.clear()
         return leases
-
-
-Answer = Callable[[list[Lease] | CurbstoneError], None]

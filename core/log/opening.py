@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.log.meta import meta_reserve, store_meta
+from curbstone.core.values import Done
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue

@@ -8,10 +8,7 @@ from typing import NamedTuple
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason, Released
 from curbstone.core.message import Delivery, Message
-
-Published = Callable[[CurbstoneError | None, int, int], None]
-"""(error, first seq, count); see `Queue.publish`."""
-
+from curbstone.core.values import Published
 
 SETTLE_BYTES = 96
 """The most that is written of a delivery that a transaction ends."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
 from curbstone.core.log.format import Note, encode_note
-from curbstone.core.log.publish import Publish, Published
+from curbstone.core.log.publish import Publish
+from curbstone.core.values import DIGEST_BYTES, IdempotencyKey, Published
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -22,27 +22,9 @@ if TYPE_CHECKING:
 WINDOW_MS = 5 * 60 * 1000
 KEYS_MAX = 100_000
 CAP_BYTES_PER_KEY = 1024
-DIGEST_BYTES = 16
 KEY_NOTE_BYTES = 64
 
 _KEY = struct.Struct(f"<QQI{DIGEST_BYTES}s{DIGEST_BYTES}s")
-
-
-class IdempotencyKey(NamedTuple):
-    """A key as a client gave it, and a digest of everything it published under it."""
-
-    key: str
-    content: bytes
-
-    @property
-    def hashed(self) -> bytes:
-        """The key as it is kept."""
-        return blake2b(self.key.encode(), digest_size=DIGEST_BYTES).digest()
-
-    @property
-    def digest(self) -> bytes:
-        """The digest as it is kept."""
-        return blake2b(self.content, digest_size=DIGEST_BYTES).digest()
 
 
 class Known(NamedTuple):

@@ -12,7 +12,8 @@ from curbstone.core.notes.keys import KEY_NOTE_BYTES
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.reader import Reader
-from curbstone.core.pending.runs import UNNAMED, Run, Runs, ranges_of
+from curbstone.core.pending.runs import Run, Runs, ranges_of
+from curbstone.core.values import UNNAMED
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 
 from curbstone.core.log.commit import Segment
 from curbstone.core.message import Message
+from curbstone.core.values import UNNAMED
 
 RUN_BYTES_MAX = 64 * 1024
 RUN_SPAN_MAX = 2048
-
-UNNAMED = ""
 
 
 class Run:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.errors import NoSuchQueue
 from curbstone.core.pending.runs import Run, seqs_of
+from curbstone.core.positions import Found, Waited
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
-
-Found = Callable[[CurbstoneError | None, int], None]
-Waited = Callable[[CurbstoneError | None], None]
 
 
 def find_time(queue: Queue, timestamp_ms: int, on_done: Found) -> None:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason
 from curbstone.core.message import Message
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.runs import Run, ranges_of, seqs_of
+from curbstone.core.values import Peeked
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
 STATES = ("rdy", "wip", "delayed")
-
-
-class Peeked(NamedTuple):
-    """A message as it stands in the queue."""
-
-    message: Message
-    state: str
-    tries: int
-    due_ms: int
-    """Engine time when a delayed one is due, else 0."""
 
 
 class Peek:

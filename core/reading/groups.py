@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
 from curbstone.core.log.format import Reason
@@ -17,54 +17,34 @@ from curbstone.core.notes.acks import Acks
 from curbstone.core.notes.losses import Loss, Losses
 from curbstone.core.pending.pending import release_bytes
 from curbstone.core.pending.runs import Run, ranges_of
-from curbstone.core.reading.arrivals import find_time
+from curbstone.core.positions import (
+    LATEST,
+    Asked,
+    Backlog,
+    Event,
+    Found,
+    Frame,
+    GroupInfo,
+    Informed,
+    Since,
+    Start,
+    Stretch,
+    Waited,
+    Wanted,
+)
+from curbstone.core.reading.arrivals import Wait, find_time
+from curbstone.core.reading.history import end_of, read_history, start_of
 from curbstone.core.reading.readers import Readers
+from curbstone.core.reading.scan import browse
+from curbstone.core.reading.sizes import stretch
 from curbstone.core.reading.skipping import Skipping
 
 if TYPE_CHECKING:
     from curbstone.core.pending.group import Group
     from curbstone.core.queue import Queue
 
-EARLIEST = "earliest"
-LATEST = "latest"
 
-
-class Since(NamedTuple):
-    """A start: the first message published then or later."""
-
-    timestamp_ms: int
-
-
-Start = str | int | Since
-
-
-class GroupInfo(NamedTuple):
-    """A declared group; the positions are seqs."""
-
-    group: str
-    epoch: str
-    position: int
-    """It is done with everything below: its first pending message, else `next`."""
-    next: int
-    lost: int
-    on_full: str
-    floor: int
-    pending: int
-    declared: bool = True
-    """An undeclared one is there because messages name it; it has no ack and no loss."""
-
-
-class Backlog(NamedTuple):
-    """What waits for a named group."""
-
-    group: str
-    rdy: int
-    wip: int
-    delayed: int
-    declared: bool
-
-
-Informed = Callable[[CurbstoneError | None, GroupInfo | None], None]
+T = TypeVar("T")
 
 
 class ReadingGroups:
@@ -99,6 +79,8 @@ class ReadingGroups:
     def backlogs(self) -> list[Backlog]:
         """Return what waits for each named group that is declared, or that a message waits for; by name."""
         declared = self._queue.meta.groups
+        if len(self._queue.pending.groups) == 1:  # most queues have the unnamed one alone
+            return []
         return [
             Backlog(name, group.rdy, len(group.wip), group.delayed, name in declared)
             for name, group in sorted(self._queue.pending.groups.items())
@@ -305,6 +287,61 @@ class ReadingGroups:
                 done(error)
 
         queue.writer.when_committed(settled)
+
+    # --- by position
+
+    def is_declared(self, name: str) -> bool:
+        """Tell whether a group is declared."""
+        return name in self._queue.meta.groups
+
+    def floor(self, name: str) -> int:
+        """Return the seq below which a declared group has lost messages; raise NoSuchGroup."""
+        self.declared(name)
+        return self.loss(name).floor
+
+    def find_time(self, timestamp_ms: int, on_done: Found) -> None:
+        """See `core.reading.arrivals`."""
+        find_time(self._queue, timestamp_ms, on_done)
+
+    def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Wait:
+        """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
+        return Wait(self._queue, lambda: self.next > seq, wait_ms, on_done)
+
+    def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
+        """See `core.reading.sizes`."""
+        return stretch(self._queue, group, first, bytes_max)
+
+    def browse(
+        self,
+        wanted: Wanted,
+        render: Callable[[list[Frame]], T],
+        on_done: Callable[[CurbstoneError | None, T | None, int], None],
+    ) -> None:
+        """See `core.reading.scan`."""
+        browse(self._queue, wanted, render, on_done)
+
+    @property
+    def events_start(self) -> int:
+        """The position of the oldest event there may be."""
+        return start_of(self._queue)
+
+    @property
+    def events_end(self) -> int:
+        """The position behind the last commit."""
+        return end_of(self._queue)
+
+    def events(
+        self,
+        asked: Asked,
+        render: Callable[[list[Event]], bytes],
+        on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
+    ) -> None:
+        """See `core.reading.history`."""
+        read_history(self._queue, asked, render, on_done)
+
+    def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:
+        """Call back when there are events behind `position`, when the time is up, or when the queue ends."""
+        return Wait(self._queue, lambda: self.events_end > position, wait_ms, on_done)
 
     # --- room
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable
@@ -28,6 +28,7 @@ from curbstone.core.log.format import (
     decode_settled,
 )
 from curbstone.core.log.window import Window
+from curbstone.core.positions import PUBLISHED, RELEASED, Asked, Event
 from curbstone.core.recovery.recovery import Batch, Scan
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment is a sixteenth of it
 EVENTS_AT_ONCE = 1024
 
-PUBLISHED = 1
-RELEASED = 2
 SETTLED: dict[int, int] = {
     Reason.ACK: 3,
     Reason.REJECT: 4,
@@ -46,30 +45,6 @@ SETTLED: dict[int, int] = {
     Reason.PURGE: 7,
     Reason.SKIPPED: 8,
 }
-KINDS = ("", "published", "released", "settled", "rejected", "dead", "expired", "purged", "skipped")
-
-
-class Event(NamedTuple):
-    """Something that happened to the seqs `seq` to `seq + span - 1` in a group."""
-
-    position: int
-    kind: int
-    seq: int
-    span: int
-    time_ms: int
-    tries: int
-    group: str
-    """Of a published message the groups it names, with commas between them."""
-    value: int
-    """Of a published message the bytes of its body; of a released one when it is due, 0 for at once."""
-
-
-class Asked(NamedTuple):
-    """Events from `position` on: about as many as this."""
-
-    position: int
-    limit: int
-    bytes_max: int
 
 
 def start_of(queue: Queue) -> int:

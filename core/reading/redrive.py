@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from curbstone.core import headers
 from curbstone.core.delivery.dead import without_provenance
@@ -15,7 +15,7 @@ from curbstone.core.log.publish import SETTLE_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.pending.pending import RELEASE_BYTES
-from curbstone.core.pending.runs import UNNAMED
+from curbstone.core.values import UNNAMED, Redriven
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -26,16 +26,6 @@ STAYING_BYTES_MAX = 32 * 1024 * 1024
 """What of letters that stay is held back meanwhile, so that it is not looked at twice."""
 
 _EXTRAS_BYTES = 16
-
-
-class Redriven(NamedTuple):
-    """What became of dead letters."""
-
-    moved: int
-    stayed: dict[str, int]
-    """How many were looked at and stay, by the reason."""
-    more: bool
-    """Whether there may be letters that were not looked at."""
 
 
 class Redrive:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable
 from curbstone.core.log.format import BATCH_BYTES, BatchHeader, Flag, batch_is_whole, decode_batch_header, decode_seqs
-from curbstone.core.pending.runs import UNNAMED, Run, seqs_of
+from curbstone.core.pending.runs import Run, seqs_of
+from curbstone.core.positions import Frame, Wanted
+from curbstone.core.values import UNNAMED
 
 if TYPE_CHECKING:
     from curbstone.core.pending.group import Group
@@ -28,27 +30,6 @@ ATTEMPTS_MAX = 5
 T = TypeVar("T")
 
 _SIZE_DELTA = struct.Struct("<II")  # how an entry begins
-
-
-class Wanted(NamedTuple):
-    """What to look at: messages that are live with `start` <= seq < `end`, in `group` where one is named."""
-
-    start: int
-    end: int | None = None
-    limit: int = 10_000
-    bytes_max: int = 4 * 1024 * 1024
-    group: str | None = None
-
-
-class Frame(NamedTuple):
-    """Entries as they lie in the log, ascending; `mask` says which of the `span` are meant, None for all."""
-
-    first_seq: int
-    span: int
-    mask: int | None
-    tries: list[tuple[int, int]]
-    """(index of the entry, tries) of those that were tried."""
-    entries: bytes | memoryview
 
 
 class _Place(NamedTuple):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from curbstone.core.positions import Stretch
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
-
-
-class Stretch(NamedTuple):
-    """Messages below the seq `until` take `size` bytes."""
-
-    until: int
-    size: int
 
 
 def stretch(queue: Queue, group: str, first: int, bytes_max: int) -> Stretch:

@@ -23,8 +23,9 @@ from curbstone.core.log.format import (
 )
 from curbstone.core.message import Message
 from curbstone.core.notes.losses import Loss
-from curbstone.core.pending.runs import UNNAMED, Run, seqs_of
+from curbstone.core.pending.runs import Run, seqs_of
 from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain, reserve_bytes
+from curbstone.core.values import UNNAMED
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue

@@ -20,7 +20,7 @@ from curbstone.core.staging.apply import Application, Target, windows_of
 from curbstone.core.staging.frames import Share
 from curbstone.core.staging.marker import MARKER, MARKER_BYTES_MAX, Marker, PartFile
 from curbstone.core.staging.parts import Part, check_part, disk_error
-from curbstone.core.staging.transaction import State
+from curbstone.core.values import State
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue

@@ -12,12 +12,12 @@ from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 
-from curbstone.core.consumer import Done
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import Host
 from curbstone.core.log.window import read_around
 from curbstone.core.staging.ids import HASH_BYTES, LOST, RECORD_BYTES, CommittedId, decode_ids
+from curbstone.core.values import Done
 
 KEPT_MS = 7 * 86_400_000
 IDS_MAX = 250_000

@@ -13,17 +13,15 @@ Frames are checked as they pass, a piece at a time; what is kept is what came.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from curbstone.core.errors import BadRequest, MessageTooLarge
-from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries, encode_entries
+from curbstone.core.frames import FRAME, KIND_STAGED
+from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries
 from curbstone.core.message import Message
 
-FRAME = struct.Struct("<IBBHQIII")
-KIND_STAGED = 2
 HEADERS_BYTES_MAX = 32 * 1024
 NAME_BYTES_MAX = 200
 EXTRAS_BYTES_MAX = 64 * 1024
@@ -54,19 +52,6 @@ class Share:
         self.largest = max(self.largest, other.largest)
         self.longest = max(self.longest, other.longest)
         self.delayed += other.delayed
-
-
-def encode_frame(name: str, messages: list[Message]) -> bytes:
-    """Return one frame; ttl and groups of a message go into its extras."""
-    for place, message in enumerate(messages):
-        message.seq = place
-        message.timestamp_ms = message.delay_ms
-        message.expires_ms = message.ttl_ms
-    parts: list[bytes] = []
-    encode_entries(messages, 0, parts)
-    label = name.encode()
-    size = FRAME.size - 4 + len(label) + sum(map(len, parts))
-    return FRAME.pack(size, KIND_STAGED, 0, len(label), 0, len(messages), 0, 0) + label + b"".join(parts)
 
 
 class FrameCheck:

@@ -17,20 +17,19 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from curbstone.core.consumer import Done
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, StagedDamaged, Unavailable
 from curbstone.core.log.commit import NO_SPACE
 from curbstone.core.log.window import read_around
 from curbstone.core.staging.frames import FrameCheck, Share
 from curbstone.core.staging.marker import PartFile
+from curbstone.core.values import PART_BYTES_MAX, Done
 
 if TYPE_CHECKING:
     from curbstone.core.staging.transaction import StagedTransaction
 
 WRITE_BYTES = 512 * 1024
 READ_BYTES = 1024 * 1024
-PART_BYTES_MAX = 64 * 1024 * 1024
 
 _END = struct.Struct("<II8s")
 _MAGIC = b"CURBPART"

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from curbstone.core.consumer import Done
 from curbstone.core.errors import (
     AlreadyCommitted,
     BadRequest,
@@ -32,8 +31,9 @@ from curbstone.core.staging.committed import Committed, hash_of
 from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.marker import MARKER, Marker, decode_marker
 from curbstone.core.staging.parts import Part, Upload, disk_error, is_part_file, load_part
-from curbstone.core.staging.transaction import ROOT, StagedTransaction, State
+from curbstone.core.staging.transaction import ROOT, StagedTransaction
 from curbstone.core.staging.transaction import Committed as CommitDone
+from curbstone.core.values import Done, Look, State
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -54,14 +54,6 @@ logger = logging.getLogger("curbstone.core")
 
 def _nobody_asks(_error: CurbstoneError | None) -> None:
     """Nobody waits for the answer."""
-
-
-class Look(NamedTuple):
-    """What there is of a transaction: its state, (name, messages, bytes) of its parts, messages in all."""
-
-    state: State
-    parts: list[tuple[str, int, int]]
-    messages: int
 
 
 class Recovered(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from curbstone.core.errors import (
 )
 from curbstone.core.host import Job, JobDone
 from curbstone.core.staging.parts import Part
+from curbstone.core.values import State
 
 if TYPE_CHECKING:
     from curbstone.core.staging.staging import Staging
@@ -29,15 +29,6 @@ PART_BYTES_MIN = 4096
 
 Committed = Callable[[CurbstoneError | None, bool, int], None]
 """(error, whether it had been committed before, messages)"""
-
-
-class State(Enum):
-    """What can be done with a transaction."""
-
-    STAGED = "staged"
-    COMMITTING = "committing"
-    COMMITTED = "committed"
-    DROPPING = "dropping"
 
 
 class StagedTransaction:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from curbstone.core.consumer import Done
 from curbstone.core.errors import QueueFull
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import (
@@ -34,6 +33,7 @@ from curbstone.core.message import Message
 from curbstone.core.notes.losses import Loss
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.pending import RELEASE_BYTES
+from curbstone.core.values import Done
 
 if TYPE_CHECKING:
     from curbstone.core.delivery.popping import Pop

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
@@ -17,6 +16,7 @@ from curbstone.core.log.log import IDLE_BYTES_MAX
 from curbstone.core.message import Message
 from curbstone.core.pending.pending import RELEASE_BYTES
 from curbstone.core.pending.runs import Run, seqs_of
+from curbstone.core.values import Done
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.log.publish import Publish
+from curbstone.core.values import Done
 from curbstone.core.writing.journal import Part
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from curbstone.core.consumer import Done
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import Reason, Released
 from curbstone.core.log.publish import Publish
+from curbstone.core.values import Done
 from curbstone.core.writing.batch import Batch, Taken
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from typing import Any
 
 from curbstone.core.broker import Broker
 from curbstone.core.consumer import Consumer
-from curbstone.core.delivery.waiters import Lease
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB, QueueOptions, SyncMode
 from curbstone.core.queue import Queue
-from curbstone.core.reading.browse import Peeked
+from curbstone.core.values import Lease, Peeked
 from tests.sim.world import SimDisk, SimHost
 
 START_MS = 1_700_000_000_000

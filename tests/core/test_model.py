@@ -10,10 +10,9 @@ from random import Random
 import pytest
 
 from curbstone.core import headers
-from curbstone.core.delivery.waiters import Lease
 from curbstone.core.errors import StaleDelivery
 from curbstone.core.message import Delivery, Message
-from curbstone.core.queue import Outcome
+from curbstone.core.values import Lease, Outcome
 from tests.core.lab import Lab, Peer
 from tests.core.model import UNNAMED, Dead, Model
 

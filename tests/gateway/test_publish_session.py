@@ -9,6 +9,7 @@ from curbstone.core import headers
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.gateway.frames import Inbound
+from curbstone.gateway.problem import status_of
 from curbstone.gateway.publish_session import UNCONFIRMED_MAX, PublishSession
 from curbstone.gateway.settings import GatewaySettings
 from tests.gateway.fakes import FakeQueue, FakeWire, binary, text
@@ -166,8 +167,8 @@ def test_other_errors_of_the_engine_close_the_connection(error: CurbstoneError) 
     publisher = Publisher()
     publisher.send(binary(b"1"), binary(b"2"))
     publisher.queue.done[0](error, 0, 2)
-    assert publisher.wire.take_json() == [{"code": error.status, "error": str(error)}]
-    assert publisher.wire.code == (1013 if error.status == 503 else 1000)
+    assert publisher.wire.take_json() == [{"code": status_of(error), "error": str(error)}]
+    assert publisher.wire.code == (1013 if status_of(error) == 503 else 1000)
 
 
 def test_a_silent_producer_hears_that_the_queue_was_deleted() -> None:

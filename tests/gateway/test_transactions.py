@@ -15,11 +15,11 @@ import httpx
 import orjson
 import pytest
 
+from curbstone.core.frames import FRAME, encode_frame
 from curbstone.core.log.format import ENTRY
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
-from curbstone.core.staging.frames import FRAME, encode_frame
-from curbstone.core.staging.parts import PART_BYTES_MAX
+from curbstone.core.values import PART_BYTES_MAX
 from tests.gateway.running import QUEUE, Running
 from tests.server import ServerProcess
 

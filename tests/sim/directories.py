@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from curbstone.core.directories import GONE_SUFFIX
 from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.options import QueueOptions
-from curbstone.core.queue import Outcome, Peeked, Queue
+from curbstone.core.queue import Queue
+from curbstone.core.values import Outcome, Peeked
 from tests.sim.history import GROUP_STEP, GROUPS, Violation
 from tests.sim.world import Crash
 

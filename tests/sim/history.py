@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from curbstone.core.message import Message
-from curbstone.core.pending.runs import UNNAMED
+from curbstone.core.values import UNNAMED
 
 GROUPS = (UNNAMED, "g", "h")
 GROUP_STEP = 1_000_000_000

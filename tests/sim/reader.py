@@ -11,11 +11,11 @@ from collections.abc import Callable
 from random import Random
 
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.frames import decode_frame
 from curbstone.core.names import QueueName
+from curbstone.core.positions import EARLIEST, Frame, GroupInfo, Wanted
 from curbstone.core.queue import Queue
-from curbstone.core.reading.groups import EARLIEST, GroupInfo
-from curbstone.core.reading.pages import decode_frame
-from curbstone.core.reading.scan import Frame, Wanted, browse
+from curbstone.core.reading.scan import browse
 from tests.sim.history import Violation
 
 GROUP = "r"

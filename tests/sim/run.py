@@ -7,13 +7,13 @@ from random import Random
 
 from curbstone.core.broker import Broker
 from curbstone.core.consumer import Consumer
-from curbstone.core.delivery.waiters import Lease
 from curbstone.core.errors import CurbstoneError, QueueFull, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
-from curbstone.core.queue import Outcome, Peeked, Queue
+from curbstone.core.queue import Queue
 from curbstone.core.transaction import Transaction
+from curbstone.core.values import Lease, Outcome, Peeked
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
 from tests.sim.drained import see_drained

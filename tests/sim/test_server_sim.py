@@ -108,7 +108,7 @@ def test_it_sees_an_answer_that_does_not_wait_for_the_disk(monkeypatch: pytest.M
                 pass
 
             call(nobody)  # type: ignore[operator]
-            self._broker.host.call_soon(lambda: done(None))  # type: ignore[operator]
+            self._broker.host.call_soon(lambda: done(None))  # type: ignore[operator, attr-defined]
 
         original(self, request, at_once, size)  # type: ignore[arg-type]
 

@@ -325,6 +325,17 @@ class FakeBroker:
         self.bound[event].remove(name)
         self.later(on_done)
 
+    def reply(self, name: QueueName, messages: list[Message], on_done: Callable[[Any, int, int], None]) -> bool:
+        queue = self.all.get(name)
+        if queue is None:
+            return False
+
+        def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
+            on_done(None if error is not None and left_out(cast(Any, queue), error) else error, first_seq, count)
+
+        queue.publish(messages, done)
+        return True
+
     def publish_event(self, event: str, messages: list[Message], on_done: Callable[[Any, int, int], None]) -> None:
         refused: dict[QueueName, CurbstoneError] = {}
         for name in list(self.bound.get(event, [])):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.delivery.leasing import Outcome
 from curbstone.core.options import MIB
+from curbstone.core.values import Outcome
 from tests.core.lab import Lab, numbered
 
 KIB = 1024

@@ -9,9 +9,10 @@ from curbstone.core.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
-from curbstone.core.notes.keys import WINDOW_MS, IdempotencyKey
+from curbstone.core.notes.keys import WINDOW_MS
 from curbstone.core.options import CAP_BYTES_MIN, QueueOptions, SyncMode
 from curbstone.core.queue import Queue
+from curbstone.core.values import IdempotencyKey
 from tests.sim.world import SimDisk, SimHost
 
 NAME = queue_name("keyed")

@@ -10,8 +10,8 @@ import pytest
 from curbstone.core.log.format import Released
 from curbstone.core.options import MIB
 from curbstone.core.pending.group import HELD_BYTES_MAX, HELD_MESSAGES_MAX, Group
+from curbstone.core.positions import EARLIEST
 from curbstone.core.queue import Queue
-from curbstone.core.reading.groups import EARLIEST
 from tests.core.lab import Lab, Peer, message, numbered
 
 

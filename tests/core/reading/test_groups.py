@@ -20,8 +20,8 @@ from curbstone.core.errors import (
 from curbstone.core.log.meta import Meta
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
+from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.core.queue import Queue
-from curbstone.core.reading.groups import EARLIEST, LATEST, GroupInfo, Since, Start
 from tests.core.lab import Lab, Peer, message, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])

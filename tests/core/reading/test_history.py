@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from curbstone.core.errors import CurbstoneError, Gone
+from curbstone.core.positions import KINDS, Asked, Event
 from curbstone.core.queue import Queue
-from curbstone.core.reading.history import KINDS, Asked, Event, end_of, read_history, start_of
+from curbstone.core.reading.history import end_of, read_history, start_of
 from tests.core.lab import Lab, Peer, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])

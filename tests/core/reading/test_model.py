@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from curbstone.core.errors import CurbstoneError, QueueFull
+from curbstone.core.frames import decode_frame
 from curbstone.core.message import Message
-from curbstone.core.queue import Outcome
-from curbstone.core.reading.groups import EARLIEST, LATEST, Since, Start
-from curbstone.core.reading.pages import decode_frame
-from curbstone.core.reading.scan import Frame, Wanted, browse
+from curbstone.core.positions import EARLIEST, LATEST, Frame, Since, Start, Wanted
+from curbstone.core.reading.scan import browse
+from curbstone.core.values import Outcome
 from tests.core.lab import Lab
 
 NAMES = ("a", "b", "c")

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from curbstone.core.errors import StaleDelivery
-from curbstone.core.queue import Outcome, Queue
+from curbstone.core.queue import Queue
+from curbstone.core.values import Outcome
 from tests.core.lab import Lab, Peer, numbered
 
 

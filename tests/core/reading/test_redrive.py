@@ -8,7 +8,7 @@ from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue, Queue
 from curbstone.core.message import Message
 from curbstone.core.names import parse_queue_name, queue_name
 from curbstone.core.queue import Queue
-from curbstone.core.reading.redrive import Redriven
+from curbstone.core.values import Redriven
 from tests.core.lab import Lab, Peer, numbered
 from tests.core.writing.test_faults import FailingSyncs
 

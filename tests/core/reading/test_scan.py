@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from curbstone.core.errors import CurbstoneError, Gone
+from curbstone.core.frames import decode_frame
+from curbstone.core.positions import Frame, Wanted
 from curbstone.core.queue import Queue
-from curbstone.core.reading.pages import decode_frame
-from curbstone.core.reading.scan import Frame, Wanted, browse
+from curbstone.core.reading.scan import browse
 from tests.core.lab import Lab, Peer, numbered
 
 

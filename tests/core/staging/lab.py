@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curbstone.core.errors import CurbstoneError, NoSuchTransaction
+from curbstone.core.frames import encode_frame
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
-from curbstone.core.staging.frames import encode_frame
 from curbstone.core.staging.parts import Part, Upload
 from tests.core.lab import Lab
 

@@ -9,7 +9,8 @@ import pytest
 
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Delivery
-from curbstone.core.queue import Outcome, Queue
+from curbstone.core.queue import Queue
+from curbstone.core.values import Outcome
 from tests.core.lab import Lab, Peer, message, numbered
 
 KIB = 1024

@@ -1,11 +1,14 @@
-"""A page of messages as bytes for programs: frames of log entries, each with its mask and tries.
+"""Messages as bytes for programs: frames of log entries, in pages that are read and in parts that are staged.
 
 Little-endian, back to back::
 
-    u32 bytes after this number, u8 kind, u8 0, u16 0, u64 first seq, u32 entries, u32 bytes of mask, u32 tries
-    mask (bit i, lowest first, is entry i; none: all), tries times (u32 entry, u32 tries), entries
+    u32 bytes after this number, u8 kind, u8 0, u16 bytes of name, u64 first seq, u32 entries, u32 bytes of mask,
+    u32 tries; then the name, the mask (bit i, lowest first, is entry i; none: all), tries times (u32 entry,
+    u32 tries), and the entries
 
-Entries are those of the log (see `core.log.format`).
+Kind 1 is a stretch of a queue, without a name. Kind 2 is on its way into a staged transaction: the name is the
+queue's, first seq, mask and tries are 0. Entries are those of the log (see `core.log.format`); in one that is staged
+the seq is its place in the frame and the timestamp the delay in ms.
 """
 
 from __future__ import annotations
@@ -13,14 +16,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries
+from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries, encode_entries
 from curbstone.core.message import Message
 from curbstone.core.pending.runs import seqs_of
-from curbstone.core.reading.scan import Frame
+from curbstone.core.positions import Frame
 
 KIND_MESSAGES = 1
+KIND_STAGED = 2
 
-_HEAD = struct.Struct("<IBBHQIII")
+FRAME = struct.Struct("<IBBHQIII")
 _TRIES = struct.Struct("<II")
 _LENGTH_BYTES = 4
 
@@ -31,8 +35,8 @@ def encode_frames(frames: list[Frame]) -> bytes:
     for first_seq, count, mask, tries, entries in frames:
         mask_bytes = b"" if mask is None else mask.to_bytes((count + 7) // 8, "little")
         tried = b"".join([_TRIES.pack(*pair) for pair in tries])
-        size = _HEAD.size - _LENGTH_BYTES + len(mask_bytes) + len(tried) + len(entries)
-        head = _HEAD.pack(size, KIND_MESSAGES, 0, 0, first_seq, count, len(mask_bytes), len(tries))
+        size = FRAME.size - _LENGTH_BYTES + len(mask_bytes) + len(tried) + len(entries)
+        head = FRAME.pack(size, KIND_MESSAGES, 0, 0, first_seq, count, len(mask_bytes), len(tries))
         parts += (head, mask_bytes, tried, entries)
     return b"".join(parts)
 
@@ -62,3 +66,16 @@ def strip(frame: Frame, *, headers: bool, body: bool) -> Frame:
         parts += (ENTRY.pack(ENTRY_BYTES + len(kept), delta, timestamp_ms, headers * headers_bytes, flags, 0), kept)
         offset += size
     return frame._replace(entries=b"".join(parts))
+
+
+def encode_frame(name: str, messages: list[Message]) -> bytes:
+    """Return one frame to be staged; ttl and groups of a message go into its extras."""
+    for place, message in enumerate(messages):
+        message.seq = place
+        message.timestamp_ms = message.delay_ms
+        message.expires_ms = message.ttl_ms
+    parts: list[bytes] = []
+    encode_entries(messages, 0, parts)
+    label = name.encode()
+    size = FRAME.size - _LENGTH_BYTES + len(label) + sum(map(len, parts))
+    return FRAME.pack(size, KIND_STAGED, 0, len(label), 0, len(messages), 0, 0) + label + b"".join(parts)

@@ -1,0 +1,484 @@
+"""What adapters may ask of an engine.
+
+An adapter knows these Protocols, the values it hands over (`core.values`, `core.positions`, `core.frames`,
+`core.message`, `core.names`, `core.options`, `core.headers`, `core.stats`, `core.traffic`, `core.errors`) and the
+`Host` it runs on, and nothing else of `core`; tests/test_tidy.py holds that. `core.broker` is the local engine. Another
+one stands behind the same Protocols, or around them: whoever guards the access to a queue hands out one that asks
+first.
+
+Two rules hold for all calls. They are made on the host's thread and never block; what takes time ends in a callback,
+`on_done`, which comes once, in a later turn, and with an error where nothing happened. What is wrong with the call
+itself is raised at once, as an error of `core.errors`.
+
+An engine may lack parts of this: `Broker.capabilities` names those it has, and a call to another raises NotSupported
+with a sentence for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+from curbstone.core.positions import (
+    Asked,
+    Backlog,
+    Event,
+    Found,
+    Frame,
+    GroupInfo,
+    Informed,
+    Start,
+    Stretch,
+    Waited,
+    Wanted,
+)
+from curbstone.core.stats import Commits, Stats
+from curbstone.core.values import (
+    UNNAMED,
+    Answer,
+    Counts,
+    Done,
+    Health,
+    IdempotencyKey,
+    Lease,
+    Look,
+    Outcome,
+    Peeked,
+    Published,
+    Redriven,
+)
+
+T = TypeVar("T")
+
+
+class Capability(Enum):
+    """A part that an engine may lack."""
+
+    ATOMIC = "atomic"
+    """Batches and transactions are all or nothing, also across a crash."""
+    KEYS = "keys"
+    """Idempotency keys."""
+    LOOKING = "looking"
+    """Peek: messages as they stand, without taking them."""
+    READING = "reading"
+    """Reading by position, declared groups, and the journal."""
+    STAGING = "staging"
+    """Staged transactions."""
+
+
+class Waiter(Protocol):
+    """A call that may wait, and can be given up."""
+
+    def cancel(self) -> bool:
+        """Give it up: what it would have got stays in the queue. False if it is too late, and the answer comes."""
+
+
+class Consumer(Protocol):
+    """Takes deliveries as they come, up to its window, and settles them.
+
+    The settling calls raise StaleDelivery, and change nothing, where a seq is not among the unsettled.
+    """
+
+    @property
+    def unsettled(self) -> Mapping[int, Delivery]:
+        """What was delivered and is not settled, by seq, in the order of delivery."""
+
+    def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
+        """Settle deliveries."""
+
+    def nack(
+        self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
+    ) -> None:
+        """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
+
+    def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
+        """Send deliveries to the dead-letter queue, or drop them where there is none."""
+
+    def hold(self) -> None:
+        """Stop deliveries for a while: the client's buffer is full."""
+
+    def resume(self) -> None:
+        """Go on after `hold`."""
+
+    def pause(self) -> None:
+        """End deliveries; what is unsettled stays and can still be settled."""
+
+    def close(self) -> None:
+        """End the consumer: what is unsettled goes back to its place, with one more try."""
+
+
+class Reading(Protocol):
+    """Reading a queue by position, by declared groups; see `core.positions`."""
+
+    @property
+    def next(self) -> int:
+        """One past the last committed seq: everything below it is there or never will be."""
+
+    def first(self) -> int:
+        """Return the first seq that is pending anywhere, else `next`."""
+
+    def check_epoch(self, epoch: str | None) -> None:
+        """Raise Gone where positions are of an earlier queue of this name; None is no claim."""
+
+    def backlogs(self) -> list[Backlog]:
+        """Return what waits for each named group that is declared, or that a message waits for; by name."""
+
+    def infos(self) -> list[GroupInfo]:
+        """Return what is told about each group of `backlogs`."""
+
+    def is_declared(self, name: str) -> bool:
+        """Tell whether a group is declared."""
+
+    def position(self, name: str) -> int:
+        """Return up to where a declared group is done; raise NoSuchGroup."""
+
+    def floor(self, name: str) -> int:
+        """Return the seq below which a declared group has lost messages; raise NoSuchGroup."""
+
+    def info(self, name: str) -> GroupInfo:
+        """Return what is told about a group; raise NoSuchGroup."""
+
+    def declare(self, name: str, start: Start, skips: bool | None, on_done: Informed) -> None:
+        """Declare a group that begins at `start`, or change what one that is there does at the cap."""
+
+    def ack_to(self, name: str, seq: int, on_done: Informed, reader: str = "") -> None:
+        """Settle everything up to `seq` for a declared group; raise NoSuchGroup, BadRequest or OtherReader."""
+
+    def find_time(self, timestamp_ms: int, on_done: Found) -> None:
+        """Tell the first live seq that was published at `timestamp_ms` or later, else `next`."""
+
+    def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Waiter:
+        """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
+
+    def browse(
+        self,
+        wanted: Wanted,
+        render: Callable[[list[Frame]], T],
+        on_done: Callable[[CurbstoneError | None, T | None, int], None],
+    ) -> None:
+        """Look at one page: `on_done(error, render(frames), where to go on)`. `render` runs on a worker thread.
+
+        Raise NoSuchGroup, and Gone where what is wanted is lost.
+        """
+
+    def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
+        """Return how far `bytes_max` reach from the seq `first` on, by what is pending in a group."""
+
+    @property
+    def events_start(self) -> int:
+        """The position of the oldest event there may be."""
+
+    @property
+    def events_end(self) -> int:
+        """The position behind the last event."""
+
+    def events(
+        self,
+        asked: Asked,
+        render: Callable[[list[Event]], bytes],
+        on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
+    ) -> None:
+        """Read a page of events: `on_done(error, what render made of them, where to go on)`; raise Gone."""
+
+    def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Waiter:
+        """Call back when there are events behind `position`, when the time is up, or when the queue ends."""
+
+
+class Queue(Protocol):
+    """One queue."""
+
+    @property
+    def name(self) -> QueueName:
+        """Its project and name."""
+
+    @property
+    def uid(self) -> str:
+        """Of this life of the queue: one that is made again under the same name has another."""
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force: its own, with the server's defaults put in."""
+
+    @property
+    def damaged(self) -> Sequence[str]:
+        """What can't be read any more, for people."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is gone."""
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened in it since the start."""
+
+    @property
+    def reading(self) -> Reading:
+        """Reading it by position."""
+
+    def message_id(self, seq: int) -> str:
+        """Return the id of a message: the same on every delivery and every protocol."""
+
+    def parse_id(self, text: str) -> int | None:
+        """Return the seq of a message id of this queue, or None."""
+
+    def publish(
+        self, messages: list[Message], on_done: Published, *, atomic: bool = False, key: IdempotencyKey | None = None
+    ) -> None:
+        """Publish messages in order.
+
+        `on_done(None, first_seq, count)`: the next `count` of the list are on disk, with consecutive seqs.
+        `on_done(error, 0, count)`: the next `count` were refused. It is called until all are covered; once
+        for all if `atomic` or with a `key`, under which they are stored once.
+        """
+
+    def subscribe(
+        self,
+        deliver: Callable[[list[Delivery]], None],
+        *,
+        window: int,
+        weight: int = 1,
+        group: str = UNNAMED,
+        auto: bool = False,
+        on_closed: Callable[[CurbstoneError], None],
+    ) -> Consumer:
+        """Return a consumer that `deliver` is called for; `auto`: what is delivered is settled by that."""
+
+    def pop(
+        self,
+        on_done: Callable[[Delivery | None | CurbstoneError], None],
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> Waiter:
+        """Take one message and settle it; the answer comes when that is on disk. Else the message is where it was.
+
+        So it is, and the answer None, where `is_wanted` says no: it is asked just before the settle is written.
+        """
+
+    def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
+        """Take up to `count` messages, each for `duration_ms`; an empty list where there are none."""
+
+    def settle_leases(
+        self,
+        tokens: list[str],
+        outcome: Outcome,
+        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        *,
+        delay_ms: int | None = None,
+        error: str = "",
+    ) -> None:
+        """Settle leases; `on_done(error, settled, stale tokens)`."""
+
+    def extend(self, tokens: list[str], duration_ms: int) -> list[str]:
+        """Let leases end `duration_ms` from now; return the stale ones."""
+
+    def give_back(self, leases: list[Lease]) -> None:
+        """End leases that nobody has seen: no try is counted."""
+
+    def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
+        """Settle a message of the unnamed group in whatever state it is; tells whether it was there."""
+
+    def counts(self, group: str = UNNAMED) -> Counts:
+        """Return the numbers of a group; `consumers` are those of all groups."""
+
+    def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
+        """Call `fn` after turns in which the counts changed; returns what ends it."""
+
+    def peek(
+        self,
+        limit: int,
+        on_done: Callable[[list[Peeked] | CurbstoneError], None],
+        *,
+        after: int = 0,
+        state: str = "",
+        group: str | None = None,
+    ) -> None:
+        """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
+
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
+        """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
+
+    def redrive(
+        self, to: QueueName | None, limit: int, on_done: Callable[[CurbstoneError | None, Redriven], None]
+    ) -> None:
+        """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, what became of them)`."""
+
+
+class Transaction(Protocol):
+    """A builder: nothing happens before `commit`, and dropping it is the abort."""
+
+    def publish(self, queue: Queue, message: Message) -> None:
+        """Add a publish to a queue of the same engine."""
+
+    def publish_event(self, event: str, message: Message) -> None:
+        """Add a publish to every queue that is bound to `event` when the transaction is committed."""
+
+    def ack(self, consumer: Consumer, seqs: Sequence[int]) -> None:
+        """Add an ack of what a consumer of the same engine holds; raise StaleDelivery."""
+
+    def nack(self, consumer: Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
+        """Add a nack; a message that was tried too often is dead with the commit."""
+
+    def reject(self, consumer: Consumer, seqs: Sequence[int], error: str = "") -> None:
+        """Add a reject; the dead letter is published with the commit."""
+
+    def commit(self, on_done: Done) -> None:
+        """Do it all, or nothing of it."""
+
+
+class StagedPart(Protocol):
+    """A part that is on disk."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its frames."""
+
+
+class Upload(Protocol):
+    """A part of a staged transaction on its way in."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more has come than the disk has taken: wait with `when_written`."""
+
+    def feed(self, data: bytes) -> None:
+        """Take frames, cut anywhere; raise BadRequest, MessageTooLarge, NoSuchQueue."""
+
+    def when_written(self, on_done: Done) -> None:
+        """Call back when the disk has caught up."""
+
+    def finish(self, on_done: Callable[[CurbstoneError | None, StagedPart | None], None]) -> None:
+        """The part is whole: put it on disk."""
+
+    def cancel(self) -> None:
+        """Drop what came, unless it was finished."""
+
+
+class Staging(Protocol):
+    """Staged transactions: parts that are put on disk, and a commit that publishes them all at once."""
+
+    @property
+    def bytes(self) -> int:
+        """What all parts count for, those on their way in included."""
+
+    @property
+    def bytes_max(self) -> int:
+        """The most that they may count for."""
+
+    def __len__(self) -> int:
+        """Return how many transactions there are."""
+
+    def upload(
+        self, project: str, identifier: str, part: str, message_bytes_max: int, *, extras: bool = False
+    ) -> Upload:
+        """Begin to stage a part; `extras`: its frames were made by `core.frames.encode_frame`."""
+
+    def commit(
+        self,
+        project: str,
+        identifier: str,
+        parts: Sequence[str] | None,
+        on_done: Callable[[CurbstoneError | None, bool, int], None],
+    ) -> None:
+        """Publish parts in this order, all by default; `on_done(error, whether that was done before, messages)`."""
+
+    def drop(self, project: str, identifier: str, on_done: Done) -> None:
+        """Drop what is staged, if anything is."""
+
+    def look(self, project: str, identifier: str) -> Look:
+        """Return what there is of a transaction; raise NoSuchTransaction."""
+
+
+class Broker(Protocol):
+    """All queues of an engine."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it has of what an engine may lack."""
+
+    @property
+    def staging(self) -> Staging:
+        """Its staged transactions."""
+
+    @property
+    def commits(self) -> Commits:
+        """Its commits since the start."""
+
+    @property
+    def past(self) -> Stats:
+        """What had happened in queues that are gone."""
+
+    # --- queues
+
+    def queues(self) -> Sequence[Queue]:
+        """Return all queues but private ones."""
+
+    def private_queues(self) -> Sequence[Queue]:
+        """Return those that belong to one connection."""
+
+    def get(self, name: QueueName) -> Queue:
+        """Return a queue; raise NoSuchQueue."""
+
+    def ensure(self, name: QueueName) -> Queue:
+        """Return a queue, creating it if need be; publishes wait until it is on disk."""
+
+    def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
+        """Create a queue, or merge options into one; raise BadRequest or Conflict."""
+
+    def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
+        """Delete a queue with all its messages; tells whether there was one."""
+
+    # --- events
+
+    @property
+    def events_bound(self) -> int:
+        """How many events have a queue that is bound to them."""
+
+    def bind(self, event: str, name: QueueName, on_done: Done) -> None:
+        """Have messages published to `event` copied to a queue, which is made if need be."""
+
+    def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
+        """Undo `bind`."""
+
+    def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
+        """Replace all bindings of a queue at once."""
+
+    def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
+        """Like `rebind`, and note after how many seconds without a consumer the queue is to go; None for never."""
+
+    def bindings(self, name: QueueName) -> frozenset[str]:
+        """Return the events bound to a queue; raise NoSuchQueue."""
+
+    def unused_s(self, name: QueueName) -> float | None:
+        """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
+
+    def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
+        """Publish a copy to every queue bound to `event`; EventRefused says which queues refused which messages."""
+
+    def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
+        """Publish to another connection's private queue; False if that connection is gone.
+
+        It fails only where the disk does: what the other client does not take must not end the connection of the one
+        who serves them all.
+        """
+
+    # --- the whole
+
+    def transaction(self) -> Transaction:
+        """Return a new transaction."""
+
+    def health(self) -> Health:
+        """Return whether all is well."""
+
+    def shutdown(self, on_done: Callable[[], None]) -> None:
+        """Refuse new publishes, finish what is under way, then end consumers."""

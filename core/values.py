@@ -1,0 +1,127 @@
+"""What adapters and engines hand to each other, beside messages, names, options and errors: plain values.
+
+Nothing here does anything; each engine makes and takes the same. Those of reading by position are in
+`core.positions`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from enum import Enum
+from hashlib import blake2b
+from typing import NamedTuple
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Delivery, Message
+
+UNNAMED = ""
+"""The group of whoever names none."""
+
+Done = Callable[[CurbstoneError | None], None]
+"""It is on disk, or why not."""
+
+Published = Callable[[CurbstoneError | None, int, int], None]
+"""(error, first seq, count); see `core.port.Queue.publish`."""
+
+DIGEST_BYTES = 16
+
+PART_BYTES_MAX = 64 * 1024 * 1024
+"""The most bytes of a part of a staged transaction."""
+
+
+class Outcome(Enum):
+    """How a lease is settled."""
+
+    ACK = "ack"
+    NACK = "nack"
+    REJECT = "reject"
+
+
+class Counts(NamedTuple):
+    """The state of a queue in numbers; `bytes` is what it takes on disk."""
+
+    rdy: int
+    wip: int
+    delayed: int
+    bytes: int
+    consumers: int
+
+
+class Health(NamedTuple):
+    """Whether all is well, and if not why."""
+
+    ok: bool
+    reasons: list[str]
+    sync: str
+
+
+class Peeked(NamedTuple):
+    """A message as it stands in the queue."""
+
+    message: Message
+    state: str
+    tries: int
+    due_ms: int
+    """Engine time when a delayed one is due, else 0."""
+
+
+class Redriven(NamedTuple):
+    """What became of dead letters."""
+
+    moved: int
+    stayed: dict[str, int]
+    """How many were looked at and stay, by the reason."""
+    more: bool
+    """Whether there may be letters that were not looked at."""
+
+
+class Lease:
+    """A delivery that returns by itself when its time runs out."""
+
+    __slots__ = ("delivery", "expires_ms", "group", "token")
+
+    def __init__(self, delivery: Delivery, group: str, expires_ms: int) -> None:
+        self.delivery = delivery
+        self.group = group
+        self.expires_ms = expires_ms
+        """Engine time when it returns."""
+        self.token = f"{delivery.message.seq}.{secrets.token_urlsafe(16)}"
+        """Opaque and unguessable; what settles it."""
+
+
+Answer = Callable[[list[Lease] | CurbstoneError], None]
+
+
+class State(Enum):
+    """What can be done with a staged transaction."""
+
+    STAGED = "staged"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    DROPPING = "dropping"
+
+
+class Look(NamedTuple):
+    """What there is of a staged transaction: its state, (name, messages, bytes) of its parts, messages in all."""
+
+    state: State
+    parts: list[tuple[str, int, int]]
+    messages: int
+
+
+class IdempotencyKey(NamedTuple):
+    """A key as a client gave it, and a digest of everything it published under it."""
+
+    key: str
+    content: bytes
+
+    @property
+    def hashed(self) -> bytes:
+        """The key as it is kept."""
+        return blake2b(self.key.encode(), digest_size=DIGEST_BYTES).digest()
+
+    @property
+    def digest(self) -> bytes:
+        """The digest as it is kept."""
+        return blake2b(self.content, digest_size=DIGEST_BYTES).digest()
