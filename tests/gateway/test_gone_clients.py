@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from curbstone.core.delivery.waiters import Lease
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import QueueOptions
+from curbstone.core.values import Lease
 from curbstone.gateway.problem import ClientGone
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.waiting import Polls
