@@ -1,16 +1,15 @@
 """WebSocket frames (RFC 6455), server side, without a socket.
 
-Whole unfragmented data messages, which is nearly all there is, are read and written here: at tens of
-thousands a second that costs an eighth of a general parser. So are pings, of which only the latest is owed a
-pong (RFC 6455 §5.5.3): answers to them can't pile up. Everything else (fragments, the close, what breaks the
-protocol) is left to the sans-IO protocol of `websockets`, frame by frame.
+Messages and pings are read and written here: at tens of thousands a second that costs an eighth of a general
+parser, and a flood of tiny frames holds nobody up. Of pings only the latest is owed a pong (RFC 6455 §5.5.3):
+answers to them can't pile up. Everything else (the close, what breaks the protocol) is left to the sans-IO
+protocol of `websockets`, frame by frame.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from websockets.exceptions import PayloadTooBig
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
 
@@ -23,6 +22,9 @@ PING = b"\x89\x00"
 TEXT = 0x81
 BINARY = 0x82
 _WHOLE = frozenset((TEXT, BINARY))
+_FIN = 0x80
+_FRAGMENTS = frozenset((TEXT & ~_FIN, BINARY & ~_FIN, 0, _FIN))
+_PROTOCOL_ERROR = 1002
 _PING = 0x89
 _PONG = 0x8A
 _MASKED = 0x80
@@ -125,7 +127,7 @@ class Frames:
                 return
             if size < 0 or (first & _CONTROL and size > 125):
                 # Not masked, or a long control frame: the general parser refuses it by its head alone.
-                self._general(data[at:], messages)
+                self._general(data[at:])
                 return
             if stop > end:
                 self._wanted = (stop if end >= body - 4 else body - 4) - at
@@ -139,8 +141,16 @@ class Frames:
                 if first == _PING:
                     self._pinged = apply_mask(data[body:stop], data[body - 4 : body])
                 self.began_anew = self.began_anew or self._partial is None
+            elif first in _FRAGMENTS and (first & ~_FIN == 0) is (self._partial is not None):
+                if not self._fragment(first, apply_mask(data[body:stop], data[body - 4 : body]), messages):
+                    self._after_close(data[stop:])
+                    return
+            elif self._partial is not None and first & ~_FIN in (TEXT & ~_FIN, BINARY & ~_FIN):
+                self._protocol.fail(_PROTOCOL_ERROR, "expected a continuation frame")
+                self.is_closed = self.peer_closed = True
+                return
             else:
-                self._general(data[at:stop], messages)
+                self._general(data[at:stop])
                 if self.is_closed or self.too_big:
                     return
             at = stop
@@ -149,29 +159,32 @@ class Frames:
         if at < end:
             self._buffer += data[at:]
 
-    def _general(self, frame: bytes, messages: list[Inbound]) -> None:
+    def _general(self, frame: bytes) -> None:
         protocol = self._protocol
         protocol.receive_data(frame)
         for event in protocol.events_received():
             assert isinstance(event, Frame)
-            if event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-                self._fragment(event, messages)
-            elif event.opcode is Opcode.CLOSE:
+            if event.opcode is Opcode.CLOSE:
                 self.is_closed = self.peer_closed = True
         if protocol.parser_exc is not None:
-            self.too_big = isinstance(protocol.parser_exc, PayloadTooBig)
             self.is_closed = self.peer_closed = True
 
-    def _fragment(self, frame: Frame, messages: list[Inbound]) -> None:
+    def _fragment(self, first: int, payload: bytes, messages: list[Inbound]) -> bool:
+        """Take a piece of a message; return whether to read on."""
         if self._partial is None:
             self._partial = bytearray()
-            self._is_text = frame.opcode is Opcode.TEXT
-        self._partial += frame.data
-        if frame.fin:
-            payload = bytes(self._partial)
+            self._is_text = first == TEXT & ~_FIN
+        self._partial += payload
+        if len(self._partial) > self._bytes_max:
+            self.too_big = True
+            return False
+        if first & _FIN:
+            whole = bytes(self._partial)
             self._partial = None
-            if not self._is_text or self._is_utf8(payload):
-                messages.append(Inbound(self._is_text, payload))
+            if self._is_text and not self._is_utf8(whole):
+                return False
+            messages.append(Inbound(self._is_text, whole))
+        return True
 
     def _is_utf8(self, payload: bytes) -> bool:
         try:

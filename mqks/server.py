@@ -59,7 +59,7 @@ class _Client(Connection[Session]):
         """See `Connection.open`."""
         host = self._host
         session = Session(
-            self._server.registry, self._server.limits, self.changed, self._report, host.call_soon, host.now_ms()
+            self._server.registry, self._server.limits, self.changed, self._report, host.call_later, host.now_ms()
         )
         self._timer = host.call_later(session.tick_ms, self._tick)
         return session

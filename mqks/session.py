@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 _TLS = b"\x16\x03"
 _HTTP = re.compile(rb"[A-Z]{3,20} (/|\*|https?://)\S* HTTP/1\.[01]\r?")
 _WITH_DATA = (b"publish", b"ping")
+_WITH_NAMES = (b"consume", b"rebind")
 Report = Callable[[str, bool], bytes]
-Later = Callable[[Callable[[], None]], object]
+Later = Callable[[int, Callable[[], None]], object]
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -46,7 +47,7 @@ class Session:
     open ──end_input, shut_down, a fatal error──▶ ending ──commits under way are done──▶ closing
 
     `report(text, is_mistake)` puts the detail of an error into the log and returns the id it has there; see
-    `Reports.report`. `later(fn)` calls `fn` in a later turn of the loop.
+    `Reports.report`. `later(delay_ms, fn)` is the host's.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class Session:
             self._carry_out(line)
             if self.ending:
                 return
-            if self._work_us > WORK_US_MAX and done < len(lines):
+            if self._work_us >= WORK_US_MAX and done < len(lines):
                 self._waiting.extend(lines[done:])
                 self.congested = True
                 self._go_on_later()
@@ -190,7 +191,7 @@ class Session:
     def _go_on_later(self) -> None:
         if self._waiting and not self._is_due and not self._held:
             self._is_due = True
-            self._later(self._go_on)
+            self._later(max(1, self._work_us // 1000), self._go_on)
 
     def _go_on(self) -> None:
         self._is_due = False
@@ -228,6 +229,8 @@ class Session:
                 raise RequestError("unknown action")
             if len(text) > REQUEST_BYTES_MAX and request.action not in _WITH_DATA:
                 raise RequestError(f"a request but publish and ping has at most {REQUEST_BYTES_MAX} bytes")
+            if request.action in _WITH_NAMES:
+                self._work_us += len(text) // 4
             action(request)
         except (RequestError, CurbstoneError) as error:
             self._refuse(codec.request_id_of(text, self._limits.id_bytes_max), error)
@@ -351,6 +354,8 @@ class Session:
     def _rebind(self, request: Request) -> None:
         wish = wishes.parse_rebind(request.rest)
         before = self._bindings(wish)
+        if wish.binding.masks:
+            self._work_us += WORK_US_MAX  # also if they are refused
         events = wish.binding.apply(before)
         is_new = not self._has(wish.queue)
         self._start(request, lambda done: self._broker.rebind(wish.queue, events, done))

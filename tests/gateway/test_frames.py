@@ -155,11 +155,13 @@ def test_the_peers_close_is_answered_and_ends_everything(trailing: bytes) -> Non
         (b"\x89\xfe\x00\x7e\0\0\0\0" + b"p" * 126, 1002),  # a long ping
         (b"\x09\x80\0\0\0\0", 1002),  # a ping in fragments
         (masked(Opcode.TEXT, b"a", fin=False) + masked(Opcode.TEXT, b"b"), 1002),
+        (masked(Opcode.TEXT, b"a", fin=False) + masked(Opcode.BINARY, b"b", fin=False), 1002),
+        (masked(Opcode.CONT, b"a", fin=False), 1002),
         (masked(Opcode.TEXT, b"\xff"), 1007),
         (masked(Opcode.TEXT, b"\xc3", fin=False) + masked(Opcode.CONT, b"("), 1007),
         (masked(Opcode.CLOSE, b"\x03"), 1002),
     ],
-    ids=range(10),  # masks are random, and each worker must find the same names
+    ids=range(12),  # masks are random, and each worker must find the same names
 )
 def test_a_peer_that_breaks_the_protocol_is_told_so_and_closed(data: bytes, code: int) -> None:
     for pieces in ([data], one_by_one(data)):

@@ -1,0 +1,135 @@
+"""Hostile clients at every port at once, while honest ones work: nothing honest is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.crash.mortal import HANG_S
+from tests.faults.witness import Witness, call, memory_bytes, until
+from tests.server import ServerProcess
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
+
+ROOT = Path(__file__).resolve().parents[2]
+GROWTH_BYTES_MAX = 160 * 1024 * 1024
+"""The newest messages of queues are kept in memory, 64 MiB together, and so is what was begun: another 64 MiB."""
+FILES_MORE_MAX = 30
+"""Queues that attacks made, and connections that linger."""
+
+
+@contextmanager
+def hostile(server: ServerProcess) -> Iterator[dict[str, int]]:
+    """Attack; afterwards the dictionary says how often."""
+    addresses = [f"{host}:{port}" for host, port in (server.stomp, server.http, server.mqks)]
+    rounds: dict[str, int] = {}
+    command = [sys.executable, "-m", "tests.faults.hostile", *addresses]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield rounds
+            out, _ = process.communicate(timeout=HANG_S)
+            rounds.update(json.loads(out))
+        finally:
+            process.kill()
+
+
+class HttpClient:
+    """Publishes and pops, one after the other, on one connection."""
+
+    def __init__(self, server: ServerProcess, stop: threading.Event) -> None:
+        self._server = server
+        self._stop = stop
+        self.took_s: list[float] = []
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection(*self._server.http, timeout=HANG_S)
+        try:
+            number = 0
+            while not self._stop.is_set():
+                body = b"honest %d" % number
+                number += 1
+                for method, status in (("POST", 201), ("DELETE", 200)):
+                    start = time.perf_counter()
+                    connection.request(method, "/v2/default/queues/polite/messages", body if method == "POST" else None)
+                    reply = connection.getresponse()
+                    said = reply.read()
+                    self.took_s.append(time.perf_counter() - start)
+                    if reply.status != status or (method == "DELETE" and said != body):
+                        self.problems.append(f"{method} {body!r}: {reply.status} {said!r}")
+        except OSError as error:
+            self.problems.append(f"the connection ended: {error}")
+        finally:
+            connection.close()
+
+
+def open_files(server: ServerProcess) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+def threads_of(server: ServerProcess) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/task"))
+
+
+def milliseconds(took_s: list[float], share: float) -> str:
+    return f"{1000 * sorted(took_s)[int(share * (len(took_s) - 1))]:.1f} ms"
+
+
+def attacked(server: ServerProcess, duration_s: float, figures: bool) -> None:
+    """Let honest clients work for so long while all attacks are made; then look at what is left of them."""
+    witness = Witness(server)
+    for queue in ("hostile", "polite"):
+        assert call(server, f"/v2/default/queues/{queue}", "PUT")[0] == 201
+    stop = threading.Event()
+    polite = HttpClient(server, stop)
+    took_s: list[float] = []
+    with witness.connect() as peer:
+        assert witness.publish(peer, 50) == 50
+        files, threads, memory = open_files(server), threads_of(server), memory_bytes(server)
+        peak = memory
+        thread = threading.Thread(target=polite.run)
+        with hostile(server) as rounds:
+            thread.start()
+            end = time.monotonic() + duration_s
+            while time.monotonic() < end:
+                start = time.perf_counter()
+                assert witness.publish(peer, 1) == 1
+                took_s.append(time.perf_counter() - start)
+                peak = max(peak, memory_bytes(server))
+            stop.set()
+            thread.join()
+        assert not polite.problems
+        assert all(rounds.values()), f"not every attack was made: {rounds}"
+        until(lambda: open_files(server) <= files + FILES_MORE_MAX, "connections of the attackers are left")
+        until(lambda: memory_bytes(server) - memory < GROWTH_BYTES_MAX, "the memory is not given back")
+        assert threads_of(server) <= threads + 8, "the disk's threads, and none for attackers"
+        if figures:
+            for name, times in (("STOMP", took_s), ("HTTP", polite.took_s)):
+                print(f"{name}: {len(times)} calls, p50 {milliseconds(times, 0.5)}, p99 {milliseconds(times, 0.99)}")
+                print(f"    most {milliseconds(times, 1)}")
+            grown = (memory_bytes(server) - memory) / 1e6
+            print(
+                f"memory {memory / 1e6:.0f} MB, at most {(peak - memory) / 1e6:.0f} more, {grown:.0f} more at the end"
+            )
+            print(f"files {files}, then {open_files(server)}; threads {threads}, then {threads_of(server)}")
+            print(f"attacks: {rounds}")
+    witness.drain()
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize(
+    "duration_s", [5, pytest.param(float(os.environ.get("CURBSTONE_HOSTILE_SECONDS", "60")), marks=pytest.mark.soak)]
+)
+def test_honest_clients_work_beside_hostile_ones(tmp_path: Path, duration_s: float) -> None:
+    with ServerProcess(tmp_path / "data", "--log-level=error") as server:
+        attacked(server, duration_s, duration_s > 5)
