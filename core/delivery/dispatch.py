@@ -56,7 +56,7 @@ class Ring:
 
     def dispatch(self) -> bool:
         """Hand out what is ready, a bounded amount; return whether there may be more to do at once."""
-        rooms = {taker: taker.room for taker in self._takers if taker.room > 0}
+        rooms = {taker: room for taker in self._takers if (room := taker.room) > 0}
         if not rooms:
             return False
         taken = self._group.take(min(sum(rooms.values()), DISPATCH_MAX))

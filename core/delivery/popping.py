@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.delivery.waiters import Waiter
 from curbstone.core.errors import CurbstoneError, Unavailable
-from curbstone.core.message import Delivery
+from curbstone.core.message import Delivery, Message
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -96,9 +96,12 @@ class Popping:
     def written(self, pops: list[Pop]) -> None:
         """Their settles are on disk: give the messages away."""
         queue = self._queue
+        held: dict[str, list[Message]] = {}
         for pop in self._held(pops):
-            queue.pending.clear(pop.group, [pop.delivery.message])
-            queue.wake(pop.group)
+            held.setdefault(pop.group, []).append(pop.delivery.message)
+        for group, messages in held.items():
+            queue.pending.clear(group, messages)
+            queue.wake(group)
         queue.stats.acked += len(pops)
         for pop in pops:
             pop.on_done(pop.delivery)

@@ -283,6 +283,8 @@ class ServerRun:
             used = sum(len(inode.cache) for inode in self.disk.names.values())
             self.disk.capacity = used + self.rng.randrange(20_000)
             self.note("the disk is nearly full")
+        if dice < 0.5:
+            self._keep_busy()
 
     def _crash(self) -> None:
         """Stop at some call of the operating system that is still to come, or now."""
@@ -326,7 +328,7 @@ class ServerRun:
         self._serve()
 
     def _keep_busy(self) -> None:
-        """Let some wait for messages, and some be on their way, when the stop comes."""
+        """Let some wait for messages, and some be on their way, when a stop or trouble comes."""
         for client in self.clients.values():
             act = next((act for act in ("pop", "send", "publish") if act in client.ACTS), "")
             if act and self.rng.random() < 0.5:

@@ -138,7 +138,7 @@ def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.Monkey
         return isinstance(failure_of(seed, plan(seed, STEPS), faults=True), Violation)
 
     monkeypatch.setattr(Popping, "failed", failed)
-    assert any(noticed(seed) for seed in range(1, 40, 2))
+    assert any(noticed(seed) for seed in range(1, 80, 2))
 
 
 def test_it_sees_a_stop_that_tells_who_was_served_that_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
