@@ -210,6 +210,18 @@ class OsDisk:
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path)
 
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Have errors name files as they are called here: clients are told them, and not where the data is."""
+        try:
+            yield
+        except OSError as error:
+            for name in ("filename", "filename2"):
+                path = getattr(error, name)
+                if isinstance(path, str) and path.startswith(f"{self.root}/"):
+                    setattr(error, name, path.removeprefix(f"{self.root}/"))
+            raise
+
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """See `Disk.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -273,7 +285,8 @@ class OsDisk:
         """Open a file or directory; where no descriptor is left, with that of a lasting file that is idle."""
         while True:
             try:
-                return os.open(self._path(path), flags, 0o600)
+                with self._inside():
+                    return os.open(self._path(path), flags, 0o600)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
@@ -290,19 +303,23 @@ class OsDisk:
 
     def make_dir(self, path: str) -> None:
         """See `Disk.make_dir`."""
-        os.mkdir(self._path(path), 0o700)
+        with self._inside():
+            os.mkdir(self._path(path), 0o700)
 
     def rename(self, old: str, new: str) -> None:
         """See `Disk.rename`."""
-        os.rename(self._path(old), self._path(new))
+        with self._inside():
+            os.rename(self._path(old), self._path(new))
 
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""
-        os.unlink(self._path(path))
+        with self._inside():
+            os.unlink(self._path(path))
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`."""
-        shutil.rmtree(self._path(path))
+        with self._inside():
+            shutil.rmtree(self._path(path))
 
     def sync_dir(self, path: str) -> None:
         """See `Disk.sync_dir`."""

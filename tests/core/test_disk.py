@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -236,3 +237,25 @@ def test_where_no_descriptor_is_left_an_idle_file_gives_its_own(tmp_path: Path) 
         for file in files:
             file.close()
         disk.close()
+
+
+def test_errors_name_files_as_they_are_called_inside_and_not_where_the_data_is(tmp_path: Path) -> None:
+    """A 503 showed the absolute path."""
+    disk = OsDisk(tmp_path / "data")
+    disk.make_dir("there")
+    calls: list[Callable[[], object]] = [
+        lambda: disk.open("missing/a"),
+        lambda: disk.open("there", create=True),
+        lambda: disk.list_dir("missing"),
+        lambda: disk.sync_dir("missing"),
+        lambda: disk.make_dir("there"),
+        lambda: disk.rename("missing", "other/b"),
+        lambda: disk.remove("missing"),
+        lambda: disk.remove_tree("missing"),
+    ]
+    for call in calls:
+        with pytest.raises(OSError) as caught:
+            call()
+        assert str(tmp_path) not in str(caught.value)
+        assert re.search("'(missing|there)", str(caught.value))
+    disk.close()

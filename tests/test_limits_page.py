@@ -1,0 +1,87 @@
+"""docs/limits.md says what the code does: the numbers of the page are those of the constants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curbstone.core import options, values
+from curbstone.core.delivery import waiters
+from curbstone.core.notes import keys
+from curbstone.core.staging import staging
+from curbstone.gateway import (
+    batch,
+    browse,
+    http_wire,
+    json_body,
+    messages,
+    metrics,
+    parameters,
+    publish_session,
+    server,
+    settings,
+    socket_wire,
+)
+from curbstone.mqks import limits as mqks
+from curbstone.settings import MESSAGE_BYTES_MAX, Settings
+from curbstone.stomp import limits as stomp
+
+PAGE = Path(__file__).parents[1].joinpath("docs/limits.md").read_text(encoding="utf-8")
+DEFAULTS = Settings()
+
+
+def size(count: int) -> str:
+    """Return bytes as the page writes them."""
+    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024:
+        count //= 1024
+        del units[0]
+    return f"{count} {units[0]}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"`--max-message-size`, {size(DEFAULTS.max_message_size)}; an option of each queue, at most "
+        + size(MESSAGE_BYTES_MAX),
+        f"| {size(settings.METADATA_BYTES_MAX)} as the queue keeps it",
+        f"`--cap`, {size(DEFAULTS.cap)}; an option of each queue, {size(options.CAP_BYTES_MIN)} to "
+        + size(options.CAP_BYTES_MAX),
+        f"declared groups of a queue | {options.GROUPS_MAX} |",
+        f"`--max-ttl`, {DEFAULTS.max_ttl / 3600:g} h",
+        f"lease | {parameters.LEASE_S_MAX // 86400} days",
+        f"{size(settings.HEAD_BYTES_MAX)}, {settings.HEAD_FIELDS_MAX} fields, {http_wire.HEAD_S_MAX} s",
+        f"body under way | {http_wire.BODY_S_MAX} s",
+        f"parameters of a query | {parameters.PARAMETERS_MAX} |",
+        f"{size(http_wire.SKIP_BYTES_MAX)} are skipped; of a larger one {size(http_wire.LINGER_BYTES_MAX)} in "
+        f"{http_wire.LINGER_S_MAX} s",
+        f"idle connection | {server.KEEP_ALIVE_S} s",
+        f"{size(settings.GatewaySettings().json_bytes_max)}, or {settings.JSON_GROWTH_MAX} times",
+        f"{json_body.VALUES_MAX:,} values, nested {json_body.DEPTH_MAX} deep",
+        f"messages of a batch | {batch.BATCH_MESSAGES_MAX:,} |",
+        f"{parameters.COUNT_MAX:,}; {size(waiters.LEASE_BYTES_MAX)} of a lease, {size(messages.PEEK_BYTES_MAX)} of a",
+        f"`/journal` | {size(browse.PAGE_BYTES_MAX)}",
+        f"long poll (`wait`) | {parameters.WAIT_S_MAX} s",
+        f"{keys.KEYS_MAX:,} of a queue, {keys.WINDOW_MS // 60_000} min",
+        f"{metrics.QUEUES_MAX:,} by name",
+        f"{size(values.PART_BYTES_MAX)}, {staging.PARTS_MAX:,} parts; `--max-staged`, {size(DEFAULTS.max_staged)}",
+        f"all sockets together | {size(settings.UNFINISHED_BYTES_MAX)}",
+        f"a message under way | {socket_wire.MESSAGE_S_MAX} s, or {size(socket_wire.MESSAGE_BYTES_PER_S)}/s",
+        f"window of a consumer (`limit`) | {parameters.LIMIT_MAX:,}",
+        f"{publish_session.UNCONFIRMED_MAX:,} or {size(publish_session.UNCONFIRMED_BYTES_MAX)}",
+        f"pinged after {socket_wire.PING_AFTER_S} s, given up after {socket_wire.DEAD_AFTER_S} s",
+        f"{size(stomp.Limits().header_bytes_max)}, {stomp.Limits().headers_max} of them",
+        f"{stomp.Limits().connect_ms // 1000} s; {stomp.Limits().frame_ms // 1000} s, or "
+        f"{size(stomp.Limits().frame_bytes_per_s)}/s",
+        f"{stomp.Limits().subscriptions_max:,}; {stomp.Limits().transactions_max} with "
+        f"{stomp.Limits().transaction_frames_max:,} frames or {size(stomp.Limits().transaction_bytes_max)}",
+        f"{size(mqks.REQUEST_BYTES_MAX)}; {mqks.Limits().line_ms // 1000} s",
+        f"{size(mqks.Limits().junk_bytes_max)} or {mqks.Limits().errors_max:,} bad requests",
+        f"MQKS consumers of a connection | {mqks.Limits().consumers_max:,}",
+        f"{mqks.Limits().unconfirmed_max:,} or {size(mqks.Limits().unconfirmed_bytes_max)}; "
+        + size(mqks.Limits().output_bytes_max),
+    ],
+)
+def test_the_page_of_limits_has_the_numbers_of_the_code(text: str) -> None:
+    assert text in PAGE
