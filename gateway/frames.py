@@ -77,6 +77,8 @@ class Frames:
         self._is_text = False
         self._pinged: bytes | None = None
         self._output: list[bytes] = []
+        self.pieces = 0
+        """How many pings, pongs and fragments the last read had."""
         self.began_anew = False
         """Whether the last read ended a message or a control frame: what is unfinished began in that read."""
         self.is_closed = False
@@ -87,6 +89,7 @@ class Frames:
         """Take what was read; return the whole messages it completes."""
         messages: list[Inbound] = []
         self.began_anew = False
+        self.pieces = 0
         if self.is_closed or self.too_big:
             self._after_close(data)
             return messages
@@ -141,8 +144,11 @@ class Frames:
                 if first == _PING:
                     self._pinged = apply_mask(data[body:stop], data[body - 4 : body])
                 self.began_anew = self.began_anew or self._partial is None
+                self.pieces += 1
             elif first in _FRAGMENTS and (first & ~_FIN == 0) is (self._partial is not None):
-                if not self._fragment(first, apply_mask(data[body:stop], data[body - 4 : body]), messages):
+                self.pieces += 1
+                payload = apply_mask(data[body:stop], data[body - 4 : body]) if size else b""
+                if not self._fragment(first, payload, messages):
                     self._after_close(data[stop:])
                     return
             elif self._partial is not None and first & ~_FIN in (TEXT & ~_FIN, BINARY & ~_FIN):

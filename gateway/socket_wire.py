@@ -31,6 +31,9 @@ DEAD_AFTER_S = 90
 """After so long without a word, or without reading anything of what waits for it, it is taken for gone, and its
 unsettled messages go back."""
 
+PIECES_MAX = 1000
+"""More pings, pongs and fragments than that in one read are a flood: the peer is not read on before the next check."""
+
 MESSAGE_S_MAX = 30
 MESSAGE_BYTES_PER_S = 1024
 """A message that began must be whole in so many seconds, or go on coming at that rate."""
@@ -116,6 +119,8 @@ class SocketWire:
         self._output: list[bytes] = []
         self._flush_due = False
         self._is_held = False
+        self._is_resting = False
+        self._is_reading = True
         self.leave: Callable[[], None] | None = None
         """Called when the connection is closed."""
         self._unfinished = unfinished
@@ -154,6 +159,9 @@ class SocketWire:
         if begun or self._message.is_begun:
             self._message.unfinished(begun, frames.began_anew, round(self._heard_at * 1000))
             self._unfinished.note(self, begun, frames.began_anew)
+        if frames.pieces > PIECES_MAX and not frames.is_closed:
+            self._is_resting = True
+            self._steer()
         # Pongs and the close frame can wait for the end of the turn, like all output.
         self._flush_soon()
 
@@ -190,6 +198,10 @@ class SocketWire:
 
     def check(self, now: float) -> None:
         """End what does not answer; `now` is the loop's time."""
+        if self._is_resting:
+            self._is_resting = False
+            self._heard_at = now
+            self._steer()
         if self._close_by:
             if now > self._close_by:
                 self._transport.abort()
@@ -232,20 +244,27 @@ class SocketWire:
 
     def hold(self) -> None:
         """See `sockets.Wire.hold`."""
-        if not self._is_held and not self._transport.is_closing():
-            self._is_held = True
-            self._message.reading(False, round(self._loop.time() * 1000))
-            self._transport.pause_reading()
+        self._is_held = True
+        self._steer()
 
     def resume(self) -> None:
         """See `sockets.Wire.resume`."""
-        if self._is_held:
-            self._is_held = False
-            self._message.reading(True, round(self._loop.time() * 1000))
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+        self._is_held = False
+        self._steer()
 
     # ------------------------------------------------------------ inside
+
+    def _steer(self) -> None:
+        """Read or do not read."""
+        reading = not self._is_held and not self._is_resting
+        if reading == self._is_reading or self._transport.is_closing():
+            return
+        self._is_reading = reading
+        self._message.reading(reading, round(self._loop.time() * 1000))
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def _is_stuck(self, now: float) -> bool:
         """Whether the peer has read nothing of a full buffer for so long that it is taken for gone."""
@@ -268,6 +287,7 @@ class SocketWire:
         if session is not None:
             self._unfinished.note(self, 0, True)
             self._close_by = self._loop.time() + CLOSE_S_MAX
+            self._is_resting = False
             self.resume()  # to see the peer's close frame
             session.closed()
 

@@ -286,7 +286,7 @@ class Session:
 
     def _eval(self, request: Request) -> None:
         text = statistics.answer(wishes.text_of(request.rest).strip(), self._registry)
-        self._work_us += 50 + 2 * len(self._broker.queues())
+        self._work_us += 50 + 2 * len(self._broker.queues()) + self._broker.events_bound // 4
         self.write(codec.ok(request.request_id, text.encode()))
 
     def _consume(self, request: Request) -> None:

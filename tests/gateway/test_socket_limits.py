@@ -131,6 +131,7 @@ class DeafTransport:
         self.protocol: SocketWire
         self.unsent = bytearray()
         self.is_open = True
+        self.is_reading = True
 
     def write(self, data: bytes) -> None:
         was_full = len(self.unsent) > CHUNK
@@ -157,9 +158,10 @@ class DeafTransport:
     close = abort
 
     def pause_reading(self) -> None:
-        """Nothing is read here."""
+        self.is_reading = False
 
-    resume_reading = pause_reading
+    def resume_reading(self) -> None:
+        self.is_reading = True
 
 
 class Turns:
@@ -207,6 +209,25 @@ def test_pings_of_one_who_does_not_read_take_no_memory(protocol: str) -> None:
     transport.read()
     turns.turn()
     assert transport.read() == b"\x8a\x7d" + b"%0125d" % 9_999
+
+
+@pytest.mark.parametrize("piece", [masked(Opcode.PING, b""), masked(Opcode.CONT, b"", fin=False)], ids=["ping", "none"])
+def test_a_flood_of_pieces_is_read_a_little_at_a_time(piece: bytes) -> None:
+    """A read full of empty fragments stopped all others for a second, and the next one came at once."""
+    wire, transport, turns = deaf("publish")
+    wire.data_received(masked(Opcode.BINARY, b"", fin=False))
+    wire.data_received(piece * 1000)
+    assert transport.is_reading
+    wire.data_received(piece * 1001)
+    assert not transport.is_reading
+    wire.check(turns.now + 1)
+    assert transport.is_reading
+    wire.hold()
+    wire.data_received(piece * 1001)
+    wire.resume()
+    assert not transport.is_reading
+    wire.close(1000)
+    assert transport.is_reading, "to see the peer's close frame"
 
 
 def test_a_peer_that_reads_nothing_of_a_full_buffer_is_given_up() -> None:
