@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from curbstone.core.declaring import check_options
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.disk import Disk
 from curbstone.core.errors import (
     BadRequest,
-    Conflict,
     CurbstoneError,
     DataDirectoryError,
     MetaDamaged,
@@ -29,7 +29,7 @@ from curbstone.core.log.meta import Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.log.publish import Publish
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, event_name
-from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.options import CAP_BYTES_MAX, QueueOptions, SyncMode
 from curbstone.core.pending.reader import Cache
 from curbstone.core.port import Capability
 from curbstone.core.queue import Queue
@@ -64,12 +64,15 @@ class Broker:
         salt: Salt,
         max_staged: int = BYTES_MAX,
         staged_ttl_ms: int = TTL_MS,
+        max_cap: int = CAP_BYTES_MAX,
     ) -> None:
         self.host = host
         self.disk = disk
         self.defaults = defaults
         self.sync = sync
         self.max_ttl_ms = max_ttl_ms
+        self.max_cap = max(max_cap, defaults.cap)
+        """The largest cap that a queue may be given; one that has a larger one keeps it."""
         self.cache = Cache()
         self.journal = Journal(host, disk)
         self.commits = Commits()
@@ -103,9 +106,10 @@ class Broker:
         salt: Salt = random_salt,
         max_staged: int = BYTES_MAX,
         staged_ttl_ms: int = TTL_MS,
+        max_cap: int = CAP_BYTES_MAX,
     ) -> Broker:
         """Recover all queues of a data directory; blocking. Raise DataDirectoryError."""
-        broker = cls(host, disk, defaults, sync, max_ttl_ms, salt, max_staged, staged_ttl_ms)
+        broker = cls(host, disk, defaults, sync, max_ttl_ms, salt, max_staged, staged_ttl_ms, max_cap)
         try:
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)
@@ -310,26 +314,15 @@ class Broker:
             raise Unavailable("the server is shutting down")
         queue = self._queues.get(name)
         if queue is None:
-            self._check(name, self.defaults.merged(changes, name.project), None)
+            check_options(name, self.defaults.merged(changes, name.project), None, self.max_cap)
             self._create(name, changes).opening.when_open(on_done)
             return
         meta = queue.meta.with_options(changes, queue.next_seq)
-        self._check(name, meta.options, queue)
+        check_options(name, meta.options, queue, self.max_cap)
         if meta == queue.meta and not queue.opening.is_behind:
             queue.opening.when_open(on_done)
         else:
             self.store(queue, meta, on_done)
-
-    @staticmethod
-    def _check(name: QueueName, options: QueueOptions, queue: Queue | None) -> None:
-        if options.dead_letter == str(name):
-            raise BadRequest("bad option dead_letter: a queue can't be its own")
-        if queue is None or not queue.opening.is_open or options.cap >= queue.options.cap:
-            return
-        needed = queue.log.needed_under(options.cap, meta_reserve(options.cap), queue.writer.promised)
-        if options.cap < needed:
-            held = f"the queue holds {queue.log.bytes} bytes and needs {needed}"
-            raise Conflict(f"{held} to settle and clean them, more than a cap of {options.cap}")
 
     def store(self, queue: Queue, meta: Meta, on_done: Done) -> None:
         """Change what a queue is: in memory now, so that changes add up, and on disk in order."""

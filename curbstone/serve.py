@@ -176,6 +176,7 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
         defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
         sync=settings.sync,
         max_ttl_ms=int(settings.max_ttl * 1000),
+        max_cap=settings.max_cap,
         max_staged=settings.max_staged,
         staged_ttl_ms=int(settings.staged_ttl * 1000),
     )

@@ -58,9 +58,17 @@ DefaultLimit = Annotated[
     str | None,
     _option("--default-limit", metavar="N", help="Window of a WebSocket consumer that names none. Default: 10"),
 ]
+MaxCap = Annotated[
+    str | None,
+    _option("--max-cap", metavar="SIZE", help="Largest cap that a client may give a queue. Default: 10GiB, or --cap"),
+]
 MaxStaged = Annotated[
     str | None,
-    _option("--max-staged", metavar="SIZE", help="Most that staged transactions may take on disk. Default: 1GiB"),
+    _option(
+        "--max-staged",
+        metavar="SIZE",
+        help="Most that staged transactions may take; a 16th is for projects that take little. Default: 1GiB",
+    ),
 ]
 StagedTtl = Annotated[
     str | None,
@@ -120,6 +128,7 @@ def serve(
     ctx: typer.Context,
     data: Data = None,
     cap: Cap = None,
+    max_cap: MaxCap = None,
     sync: Sync = None,
     stomp_addr: StompAddr = None,
     http_addr: HttpAddr = None,

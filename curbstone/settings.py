@@ -118,6 +118,7 @@ class Settings(BaseSettings):
     config: Path | None = None
     data: Annotated[Path, BeforeValidator(_named)] = Path("curbstone-data")
     cap: Size = Field(default=10 * 1024 * 1024, ge=CAP_BYTES_MIN, le=CAP_BYTES_MAX)
+    max_cap: Size = Field(default=10 * 1024 * 1024 * 1024, ge=CAP_BYTES_MIN, le=CAP_BYTES_MAX)
     sync: Annotated[SyncMode, PlainValidator(lambda value: SyncMode.parse(_text(value)))] = SyncMode()
     stomp_addr: ListenAddress = Address(LOOPBACK, 61613)
     http_addr: ListenAddress = Address(LOOPBACK, 8080)

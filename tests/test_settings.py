@@ -30,7 +30,7 @@ def refusal(**command_line: object) -> str:
 def test_the_defaults_are_the_documented_ones() -> None:
     settings = load({})
     assert settings.data == Path("curbstone-data")
-    assert settings.cap == 10 * 1024 * 1024
+    assert (settings.cap, settings.max_cap) == (10 * 1024 * 1024, 10 << 30)
     assert str(settings.sync) == "always"
     assert settings.stomp_addr == Address("127.0.0.1", 61613)
     assert settings.http_addr == Address("127.0.0.1", 8080)
@@ -207,7 +207,7 @@ def test_a_bad_value_in_the_environment_names_its_variable(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("capp = 1", "unknown key 'capp' in the config file {file}; there are data, cap, sync,"),
+        ("capp = 1", "unknown key 'capp' in the config file {file}; there are data, cap, max-cap, sync,"),
         ('config = "other.toml"', "unknown key 'config'"),
         ("[serve]\ncap = 1", "unknown key 'serve'"),
         ("cap =", "the config file {file} is not TOML: "),

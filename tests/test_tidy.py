@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The rooms of the engine, inside out: each imports from those before it, and from core/ itself all but what puts
 # the rooms together. What is imported for its type alone (`if TYPE_CHECKING`) may be anything.
 ROOMS = ("log", "notes", "pending", "writing", "delivery", "recovery", "staging", "reading")
-ABOVE_THE_ROOMS = {"broker", "events", "queue", "transaction"}
+ABOVE_THE_ROOMS = {"broker", "declaring", "events", "queue", "transaction"}
 
 # What adapters know of core: what they may ask of an engine, the values they hand over, and the host they run on.
 PORT = {

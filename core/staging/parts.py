@@ -53,13 +53,21 @@ class Part(NamedTuple):
     time_ms: int
     """Wall clock when it was staged."""
     shares: dict[str, Share]
+    project: str = ""
+    """Empty where the first release staged it."""
     is_damaged: bool = False
     """Whether the end of the file can't be read: then only its name and its length are known."""
 
     def encode(self) -> bytes:
         """Return the end of the file."""
         shares = {name: astuple(share) for name, share in self.shares.items()}
-        facts = {"messages": self.messages, "bytes": self.size, "crc": self.crc, "time": self.time_ms, "queues": shares}
+        facts: dict[str, object] = {
+            "messages": self.messages,
+            "bytes": self.size,
+            "crc": self.crc,
+            "time": self.time_ms,
+        }
+        facts |= {"project": self.project, "queues": shares}
         text = json.dumps(facts, separators=(",", ":")).encode()
         return text + _END.pack(len(text), crc32(text), _MAGIC)
 
@@ -88,7 +96,8 @@ def decode_end(file_name: str, text: bytes, end: bytes, file_bytes: int) -> Part
         facts = json.loads(text)
         if facts["bytes"] + size + _END.size == file_bytes:
             shares = {queue: Share(*numbers) for queue, numbers in facts["queues"].items()}
-            return Part(name[1], file_name, facts["messages"], facts["bytes"], facts["crc"], facts["time"], shares)
+            numbers = (facts["messages"], facts["bytes"], facts["crc"], facts["time"])
+            return Part(name[1], file_name, *numbers, shares, facts.get("project", ""))
     return Part(name[1], file_name, 0, file_bytes, 0, 0, {}, is_damaged=True)
 
 
@@ -166,7 +175,7 @@ class Upload:
             raise self._error
         if self.size + len(data) > PART_BYTES_MAX:
             raise part_too_large()
-        self._transaction.staging.take(len(data))
+        self._transaction.staging.take(self._transaction.project, len(data))
         self.size += len(data)
         self._check.feed(data)
         self._buffer += data
@@ -229,7 +238,9 @@ class Upload:
 
         def job() -> Part:
             self._append(data)
-            part = Part(self._name, file_name, self._check.messages, self.size, self._crc, time_ms, self._check.shares)
+            checked = self._check
+            numbers = (checked.messages, self.size, self._crc, time_ms)
+            part = Part(self._name, file_name, *numbers, checked.shares, transaction.project)
             assert self._file is not None
             self._file.write(self._written, [part.encode()])
             self._file.sync()

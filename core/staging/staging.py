@@ -42,6 +42,8 @@ BYTES_MAX = 1024 * 1024 * 1024
 TTL_MS = 3_600_000
 RETRY_MS = 1000
 PARTS_MAX = 10_000
+KEPT_SHARE = 16
+"""One part in so many of what may be staged is kept for projects that stage no more than that."""
 
 DOTS = (".", "..")
 """They are no names: in a path they mean something else."""
@@ -75,6 +77,7 @@ class Staging:
         self.bytes = 0
         """What all parts count for, those on their way in included."""
         self.bytes_max = bytes_max
+        self._by_project: dict[str, int] = {}
         self._ttl_ms = ttl_ms
         self._salt = salt
         self._transactions: dict[bytes, StagedTransaction] = {}
@@ -103,7 +106,7 @@ class Staging:
         if transaction is None:
             if self.committed.messages_of(hashed) is not None:
                 raise AlreadyCommitted(f"transaction {label} has been committed")
-            transaction = self._transactions[hashed] = StagedTransaction(self, hashed, label)
+            transaction = self._transactions[hashed] = StagedTransaction(self, hashed, label, project)
             self._arm()
         transaction.check_open()
         if len(transaction.parts) >= PARTS_MAX and part not in transaction.parts:
@@ -186,19 +189,26 @@ class Staging:
 
     # --- the limit
 
-    def take(self, size: int) -> None:
-        """Count bytes that come in; raise QueueFull where they are too many."""
+    def take(self, project: str, size: int) -> None:
+        """Count bytes that come in; raise QueueFull where they are too many, or would leave others nothing."""
+        kept = self.bytes_max // KEPT_SHARE
         if self.bytes + size > self.bytes_max:
             raise QueueFull(f"more than {self.bytes_max} bytes are staged; see --max-staged")
-        self.bytes += size
+        if self.bytes + size > self.bytes_max - kept and self._by_project.get(project, 0) + size > kept:
+            raise QueueFull(f"the last {kept} bytes are for projects that stage no more than these; see --max-staged")
+        self.count(project, size)
 
-    def count(self, size: int) -> None:
+    def count(self, project: str, size: int) -> None:
         """Count bytes that are there."""
         self.bytes += size
+        self._by_project[project] = self._by_project.get(project, 0) + size
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, project: str, size: int) -> None:
         """Bytes are gone."""
         self.bytes -= size
+        left = self._by_project.pop(project, 0) - size
+        if left:
+            self._by_project[project] = left
 
     # --- the end of a transaction
 
@@ -237,7 +247,7 @@ class Staging:
 
         def done(_: object, error: BaseException | None) -> None:
             if error is None or isinstance(error, FileNotFoundError):
-                self.give_back(transaction.size)
+                self.give_back(transaction.project, transaction.size)
                 del self._transactions[transaction.hashed]
                 on_done(None)
                 return
@@ -324,7 +334,8 @@ class Staging:
         if self.committed.messages_of(hashed) is not None:  # all but the end of its files had happened
             self.disk.remove_tree(directory)
             return None
-        transaction = StagedTransaction(self, hashed, f"{marker.project}/{marker.identifier}" if marker else directory)
+        label, project = (f"{marker.project}/{marker.identifier}", marker.project) if marker else (directory, "")
+        transaction = StagedTransaction(self, hashed, label, project)
         transaction.is_made = True
         if written is not None and marker is None:
             return self._recover_damaged(transaction)
@@ -332,8 +343,10 @@ class Staging:
         if marker is None and not transaction.parts:
             self.disk.remove_tree(directory)
             return None
+        if marker is None:
+            transaction.project = next((part.project for part in transaction.parts.values() if part.project), "")
         self._transactions[hashed] = transaction
-        self.count(transaction.size)
+        self.count(transaction.project, transaction.size)
         if marker is None:
             last_ms = max(part.time_ms for part in transaction.parts.values())
             transaction.touched_ms -= min(max(self.host.wall_ms() - last_ms, 0), self._ttl_ms)

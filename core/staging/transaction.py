@@ -34,11 +34,13 @@ Committed = Callable[[CurbstoneError | None, bool, int], None]
 class StagedTransaction:
     """See the module's docstring; `core.staging.staging` has them all."""
 
-    def __init__(self, staging: Staging, hashed: bytes, label: str) -> None:
+    def __init__(self, staging: Staging, hashed: bytes, label: str, project: str) -> None:
         self.staging = staging
         self.hashed = hashed
         self.label = label
         """Project and id, for people; only the hash where they are not known any more."""
+        self.project = project
+        """For the limits; empty where the first release staged it, which did not say."""
         self.directory = f"{ROOT}/{hashed.hex()}"
         self.state = State.STAGED
         self.parts: dict[str, Part] = {}
@@ -135,13 +137,13 @@ class StagedTransaction:
         is_newer = earlier is None or earlier.version < part.version
         if is_newer:
             self.parts[part.name] = part
-            self.staging.count(counted(part))
+            self.staging.count(self.project, counted(part))
         self.upload_ended(part.size)
         gone = earlier if is_newer else part  # of two that come in at once the one that began last counts
         if gone is not None:
             self._remove(gone)
         if is_newer and earlier is not None:
-            self.staging.give_back(counted(earlier))
+            self.staging.give_back(self.project, counted(earlier))
         return None
 
     def _remove(self, part: Part) -> None:
@@ -156,7 +158,7 @@ class StagedTransaction:
     def upload_ended(self, size: int) -> None:
         """Nothing more comes of a part; so many of its bytes are not kept."""
         self.uploads -= 1
-        self.staging.give_back(size)
+        self.staging.give_back(self.project, size)
         self.touch()
         self.staging.forget_empty(self)
 

@@ -206,6 +206,21 @@ def test_a_deleted_queue_keeps_no_timer_going(wait: str) -> None:
     assert fired < 10
 
 
+def test_a_cap_is_at_most_what_the_server_allows_and_no_queue_loses_its_own() -> None:
+    """Any client could set one of 16 TiB."""
+    lab = Lab()
+    declare(lab, cap=64 * MIB)
+    lab.broker.max_cap = 8 * MIB
+    declare(lab, ttl=5, cap=64 * MIB)
+    for name, cap in ((Q, 65 * MIB), (queue_name("new"), 9 * MIB)):
+        with pytest.raises(BadRequest, match="is more than the server's --max-cap of 8388608"):
+            lab.broker.declare(name, {"cap": cap}, lambda _: None)
+    assert [queue.options.cap for queue in lab.broker.queues()] == [64 * MIB]
+    declare(lab, cap=8 * MIB)
+    with pytest.raises(BadRequest):
+        lab.broker.declare(Q, {"cap": 64 * MIB}, lambda _: None)
+
+
 # --- events
 
 

@@ -19,7 +19,7 @@ from curbstone.core.errors import (
     Unavailable,
 )
 from curbstone.core.message import Message
-from curbstone.core.names import queue_name
+from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB
 from curbstone.core.staging.committed import KEPT_MS
 from tests.core.lab import Lab, Peer, numbered
@@ -167,6 +167,33 @@ def test_the_limit_counts_all_transactions_also_after_a_restart() -> None:
     commit(lab, "t")
     stage(lab, "u", "0", {"a": [b"x" * 50_000]})
     assert commit(lab, "u") == (None, False, 1)
+
+
+@pytest.mark.parametrize("how", ["", "shutdown", "power"])
+def test_one_project_can_not_use_up_what_may_be_staged(how: str) -> None:
+    """The limit was shared by all, so one project could keep all others from staging."""
+    lab = start()
+    lab.queue("a", cap=MIB)
+    other = QueueName("other", "a")
+    lab.answer(lambda done: lab.broker.declare(other, {}, done))
+    lab.broker.staging.bytes_max = 1_600_000
+    for number in range(29):
+        stage(lab, "t", str(number), {"a": [b"x" * 50_000]})
+    if how:
+        lab.restart(how)
+        lab.broker.staging.bytes_max = 1_600_000
+    with pytest.raises(QueueFull, match="for projects that stage no more than these; see --max-staged"):
+        stage(lab, "u", "0", {"a": [b"x" * 60_000]})
+    coming = lab.broker.staging.upload("other", "mine", "0", MIB)
+    coming.feed(frames_of({"a": [b"x" * 60_000]}))
+    assert lab.answer(coming.finish)[0] is None
+    late = lab.broker.staging.upload("other", "mine", "1", MIB)
+    with pytest.raises(QueueFull):
+        late.feed(frames_of({"a": [b"x" * 50_000]}))
+    late.cancel()
+    lab.settle()
+    assert drop(lab, "t") is None
+    stage(lab, "u", "0", {"a": [b"x" * 60_000]})
 
 
 def test_a_queue_without_room_refuses_the_commit_and_what_is_staged_stays() -> None:

@@ -1,0 +1,28 @@
+"""What a queue may be told to be: the rules that look at more than one option, or at what is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import BadRequest, Conflict
+from curbstone.core.log.meta import meta_reserve
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+
+if TYPE_CHECKING:
+    from curbstone.core.queue import Queue
+
+
+def check_options(name: QueueName, options: QueueOptions, queue: Queue | None, max_cap: int) -> None:
+    """Raise BadRequest or Conflict where a queue, or a new one, can't have these options."""
+    if options.dead_letter == str(name):
+        raise BadRequest("bad option dead_letter: a queue can't be its own")
+    had = queue.options.cap if queue is not None else 0
+    if options.cap > max(max_cap, had) and not name.is_private:
+        raise BadRequest(f"bad option cap: {options.cap} is more than the server's --max-cap of {max_cap}")
+    if queue is None or not queue.opening.is_open or options.cap >= had:
+        return
+    needed = queue.log.needed_under(options.cap, meta_reserve(options.cap), queue.writer.promised)
+    if options.cap < needed:
+        held = f"the queue holds {queue.log.bytes} bytes and needs {needed}"
+        raise Conflict(f"{held} to settle and clean them, more than a cap of {options.cap}")
