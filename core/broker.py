@@ -399,6 +399,7 @@ class Broker:
 
     def _bind(self, name: QueueName, meta: Meta, on_done: Done) -> None:
         queue = self._queues[name]
+        meta = replace(meta, doubt="")
         before, bindings = queue.meta.bindings, meta.bindings
         if meta == queue.meta and not queue.opening.is_behind:
             queue.opening.when_open(on_done)
@@ -464,7 +465,8 @@ class Broker:
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
             label = "a private queue" if queue.name.is_private else f"queue {queue.name}"
-            reasons += [f"{label} is damaged: {text}" for text in queue.damaged]
+            doubt = [queue.meta.doubt] if queue.meta.doubt else []
+            reasons += [f"{label} is damaged: {text}" for text in [*queue.damaged, *doubt]]
             reasons += [f"{label} {queue.log.fullness}"] if queue.opening.is_open and queue.log.is_above_cap else []
         reasons += self.staging.reasons
         return Health(not self.troubles and not self.is_stopping, reasons, str(self.sync))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -13,16 +14,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from curbstone.command_options import Json
+from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
 from curbstone.core.disk import OsFile
 from curbstone.core.errors import DataDirectoryError
+from curbstone.core.log.commit import ASIDE_SUFFIX
 from curbstone.core.log.format import Flag, Note, decode_entries, decode_floor, decode_notes
 from curbstone.core.log.meta import Meta, load_meta
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery.recovery import Batch, Chain, Scan, find_chain, holds_something
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain, holds_something
 from curbstone.failure import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.revival import Revival
+from curbstone.staging_check import check_staging
 
-QUEUES = "queues"
+_ENTRY = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
 # What the defaults are does not matter here: only what is wrong in the file does.
 _DEFAULTS = QueueOptions()
 
@@ -61,7 +65,11 @@ class ReadOnlyDisk:
 
     def list_dir(self, path: str) -> list[str]:
         """See `Disk.list_dir`."""
-        return os.listdir(self.root / path)
+        fd = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
 
     def make_dir(self, path: str) -> None:
         """Never."""
@@ -106,6 +114,8 @@ class Checked:
     pending: dict[str, int] = field(default_factory=dict)
     """How many of them each group has to settle; "" is the unnamed one."""
     bytes: int = 0
+    bindings: list[str] = field(default_factory=list)
+    """The events that are stored in it, too."""
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Odd, and no damage: what a crash leaves and the next start clears away."""
@@ -136,12 +146,15 @@ def check(
                 for entry in entries:
                     found.append(check_queue(disk, f"{QUEUES}/{entry}", revival))
                     done(1)
+            check_names(found)
+            staging = check_staging(disk)
     except OSError as error:
         raise CommandFailed(f"can't read {error.filename or directory}: {error.strerror}", FAILED) from None
-    is_damaged = bool(journal_damage) or any(checked.damage for checked in found)
+    is_damaged = bool(journal_damage or staging.damage) or any(checked.damage for checked in found)
     if as_json:
         journal = {"transactions": transactions, "damage": journal_damage}
-        print_json({"ok": not is_damaged, "journal": journal, "queues": [asdict(checked) for checked in found]})
+        queues = [asdict(checked) for checked in found]
+        print_json({"ok": not is_damaged, "journal": journal, "staging": asdict(staging), "queues": queues})
         return DAMAGED if is_damaged else 0
     rows = [
         [c.queue or "?", c.directory, c.segments, c.batches, c.messages, "?" if c.live is None else c.live]
@@ -151,8 +164,8 @@ def check(
     console().print(table(("QUEUE", "DIRECTORY", "SEGMENTS", "COMMITS", "RECORDS", "LIVE", "SIZE", ""), rows))
     for text in journal_damage:
         console().print(f"DAMAGE {text}")
-    for checked in found:
-        for text in (*[f"DAMAGE {text}" for text in checked.damage], *[f"note   {text}" for text in checked.notes]):
+    for damage, notes in [(staging.damage, staging.notes), *((checked.damage, checked.notes) for checked in found)]:
+        for text in (*[f"DAMAGE {text}" for text in damage], *[f"note   {text}" for text in notes]):
             console().print(text)
     return DAMAGED if is_damaged else 0
 
@@ -194,28 +207,67 @@ def _check_journal(revival: Revival) -> tuple[int, list[str]]:
 def check_queue(disk: ReadOnlyDisk, directory: str, revival: Revival) -> Checked:
     """Return what is found in the directory of one queue."""
     checked = Checked(directory)
-    if directory.endswith(".gone"):
+    entry = directory.rpartition("/")[2]
+    uid = entry[:12]
+    if not _ENTRY.fullmatch(entry):
+        checked.notes.append(f"{directory} is not the directory of a queue, and is left alone")
+        return checked
+    if directory.endswith(GONE_SUFFIX):
         checked.notes.append(f"{directory}: its deletion was not finished")
         return checked
     try:
+        names = disk.list_dir(directory)
         meta = load_meta(disk, directory, _DEFAULTS)
-        if meta is None and holds_something(disk, directory, int(directory[-12:], 16)):
+        if meta is None and holds_something(disk, directory, int(uid, 16)):
             checked.damage.append(f"{directory}/meta is missing, and there are commits in the log beside it")
             return checked
         if meta is None:
             checked.notes.append(f"{directory}: its creation was not finished")
             return checked
+        if meta.uid != uid:
+            checked.damage.append(f"{directory}/meta is that of another directory, {meta.uid}")
+            return checked
         checked.queue = str(meta.name)
-        chain = find_chain(disk, directory, int(meta.uid, 16))
+        chain = find_chain(disk, directory, int(uid, 16))
+    except NotADirectoryError:
+        checked.damage.append(f"{directory} is no directory (a link is not followed); it is not served")
+        return checked
     except DataDirectoryError as error:
         checked.damage.append(str(error))
         return checked
     except (ValueError, TypeError) as error:
         checked.damage.append(f"{directory}/meta is not understood: {error}")
         return checked
+    _check_meta(disk, meta, names, checked)
     _check_chain(disk, chain, checked)
     _count_live(revival, meta, checked)
+    cap = meta.options.cap
+    if "cap" in meta.changes and checked.bytes > cap:
+        checked.notes.append(
+            f"{directory} holds {checked.bytes} bytes, more than its cap of {cap}: it is to be cleaned"
+        )
     return checked
+
+
+def _check_meta(disk: ReadOnlyDisk, meta: Meta, names: list[str], checked: Checked) -> None:
+    """Look at what a queue is, and what lies beside its log."""
+    checked.bindings = sorted(meta.bindings)
+    if meta.doubt:
+        checked.notes.append(f"{checked.directory}: {meta.doubt}")
+    if checked.directory.endswith(TWIN_SUFFIX):
+        checked.damage.append(f"{checked.directory} was set aside, as another directory held queue {meta.name}")
+    asides = sorted(name for name in names if name.endswith(ASIDE_SUFFIX))
+    checked.damage += [f"{checked.directory}/{name}: a damaged segment, kept for repair" for name in asides]
+    checked.bytes += aside_bytes(disk, checked.directory)
+
+
+def check_names(found: list[Checked]) -> None:
+    """Tell which directories hold a queue of the same name."""
+    served = [c for c in found if c.queue and not c.directory.endswith(TWIN_SUFFIX)]
+    for checked in served:
+        others = [other.directory for other in served if other.queue == checked.queue and other is not checked]
+        if others:
+            checked.damage.append(f"{checked.directory} and {others[0]} both hold queue {checked.queue}")
 
 
 def _count_live(revival: Revival, meta: Meta, checked: Checked) -> None:

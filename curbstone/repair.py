@@ -8,15 +8,16 @@ have been settled since: they are written to a file of JSON lines that `curbston
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from curbstone.core.directories import QUEUES, TWIN_SUFFIX
 from curbstone.core.disk import Disk
-from curbstone.core.errors import BadRequest, MetaDamaged
+from curbstone.core.errors import MetaDamaged
 from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, segment_path
 from curbstone.core.log.format import (
     BATCH_BYTES,
@@ -33,16 +34,18 @@ from curbstone.core.log.format import (
     encode_segment_header,
 )
 from curbstone.core.log.log import random_salt
-from curbstone.core.log.meta import META_BYTES_MAX, Meta, load_meta
+from curbstone.core.log.meta import Meta, load_meta
 from curbstone.core.log.window import read_around
 from curbstone.core.message import Message
-from curbstone.core.names import QueueName, queue_name
+from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery.recovery import Batch, Chain, Scan, find_chain, holds_something
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, find_chain, holds_something, last_commit_ms
 from curbstone.core.recovery.salvage import flipped_bit
 from curbstone.gateway.message_json import body_json, metadata_json
+from curbstone.repair_meta import meta_again, renamed
 
-QUEUES, DAMAGED_DIR = "queues", "damaged"
+DAMAGED_DIR = "damaged"
+_ENTRY = re.compile(r"[0-9a-f]{12}(\.twin)?")
 _DEFAULTS = QueueOptions()
 
 
@@ -73,6 +76,8 @@ class Plan:
     asides: list[Aside] = field(default_factory=list)
     hopeless: list[str] = field(default_factory=list)
     """Damage that stays."""
+    directory_after: str = ""
+    """Its new name, for one that had been set aside."""
 
     @property
     def is_empty(self) -> bool:
@@ -82,54 +87,55 @@ class Plan:
 
 def plan(disk: Disk) -> Iterator[Plan]:
     """Yield a plan for each queue; raise DataDirectoryError for what a newer version wrote."""
-    taken: set[str] = set()
-    later = []
+    whole: dict[QueueName, list[Meta]] = {}
+    later: list[tuple[str, Meta | None, str]] = []
     for entry in sorted(disk.list_dir(QUEUES)):
-        directory = f"{QUEUES}/{entry}"
-        if len(entry) != 12 or not set(entry) <= set("0123456789abcdef"):
+        directory, uid = f"{QUEUES}/{entry}", entry[:12]
+        if not _ENTRY.fullmatch(entry):
             continue
         try:
+            disk.list_dir(directory)
             meta = load_meta(disk, directory, _DEFAULTS)
+        except NotADirectoryError:
+            yield Plan(directory, QueueName("default", f"unknown-{uid}"), hopeless=[f"{directory} is no directory"])
+            continue
         except MetaDamaged as error:
-            later.append((entry, str(error)))
+            later.append((entry, None, str(error)))
             continue
-        if meta is None:
-            if holds_something(disk, directory, int(entry, 16)):
-                later.append((entry, f"{directory}/meta is missing"))
-            continue
-        taken.add(str(meta.name))
-        yield _plan_log(disk, Plan(directory, meta.name), int(entry, 16))
-    for entry, text in later:  # when all names that are taken are known
-        directory = f"{QUEUES}/{entry}"
-        meta = _meta_again(disk, directory, entry, taken)
-        taken.add(str(meta.name))
-        made = Plan(directory, meta.name)
-        made.files.append(NewFile(f"{directory}/meta", meta.encode(), [f"{text}; made again for queue {meta.name}"]))
-        yield _plan_log(disk, made, int(entry, 16))
+        if meta is None or meta.uid != uid:
+            if holds_something(disk, directory, int(uid, 16)):
+                wrong = "is missing" if meta is None else f"is that of another directory, {meta.uid}"
+                later.append((entry, None, f"{directory}/meta {wrong}"))
+        elif entry.endswith(TWIN_SUFFIX):
+            later.append((entry, meta, f"{directory} was set aside"))
+        else:
+            whole.setdefault(meta.name, []).append(meta)
+    taken: dict[QueueName, Meta] = {}
+    for metas in whole.values():
+        if len(metas) > 1:  # the next start serves the one written to last
+            metas.sort(key=lambda meta: last_commit_ms(disk, f"{QUEUES}/{meta.uid}", int(meta.uid, 16)))
+            later += [(meta.uid, meta, f"{QUEUES}/{meta.uid} is the older of two") for meta in metas[:-1]]
+        taken[metas[-1].name] = metas[-1]
+    for meta in taken.values():
+        yield _plan_log(disk, Plan(f"{QUEUES}/{meta.uid}", meta.name), int(meta.uid, 16))
+    for entry, known, why in later:  # when all names that are taken are known
+        yield _plan_meta(disk, entry, known, why, taken)
 
 
-def _meta_again(disk: Disk, directory: str, entry: str, taken: set[str]) -> Meta:
-    """Return what can be believed of a damaged `meta`: name and options, where they are still possible."""
-    facts: dict[str, object] = {}
-    name = QueueName("default", f"recovered-{entry}")
-    try:
-        file = disk.open(f"{directory}/meta")
-        try:
-            line = read_around(file, 0, META_BYTES_MAX)[0].partition(b"\n")[0]
-        finally:
-            file.close()
-        facts = json.loads(line)
-        name = queue_name(str(facts["queue"]), str(facts["project"]))
-    except (OSError, ValueError, KeyError, TypeError, BadRequest):
-        facts = {}
-    if str(name) in taken:
-        name = QueueName(name.project, f"{name.queue[:180]}.recovered-{entry}")
-    options = facts.get("options")
-    meta = Meta(entry, name, _DEFAULTS)
-    try:
-        return meta.with_options(options, 1) if isinstance(options, dict) else meta
-    except BadRequest:
-        return meta
+def _plan_meta(disk: Disk, entry: str, known: Meta | None, why: str, taken: dict[QueueName, Meta]) -> Plan:
+    """Plan for a queue whose `meta` is damaged, or whose name another directory has."""
+    directory, uid = f"{QUEUES}/{entry}", entry[:12]
+    meta, told = (known, []) if known is not None else meta_again(disk, directory, uid)
+    other = taken.get(meta.name)
+    if other is not None:
+        meta, more = renamed(meta, uid, other)
+        told = told + more
+    taken[meta.name] = meta
+    made = Plan(directory, meta.name)
+    made.files.append(NewFile(f"{directory}/meta", meta.encode(), [f"{why}; {text}" for text in told] or [why]))
+    if entry != uid:
+        made.directory_after = f"{QUEUES}/{uid}"
+    return _plan_log(disk, made, int(uid, 16))
 
 
 # --- the log
@@ -309,6 +315,9 @@ def apply(root: Path, made: Plan) -> None:
         path.rename(_free(kept / path.name))
         _sync(kept)
         _sync(path.parent)
+    if made.directory_after:
+        (root / made.directory).rename(root / made.directory_after)
+        _sync(root / QUEUES)
 
 
 def line_of(aside: Aside, message: Message) -> bytes:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curbstone.check_command import QUEUES, ReadOnlyDisk, nobody_else
+from curbstone.check_command import ReadOnlyDisk, nobody_else
 from curbstone.command_options import Json
+from curbstone.core.directories import QUEUES
 from curbstone.core.disk import OsDisk
 from curbstone.failure import DAMAGED, FAILED, WRONG, CommandFailed
+from curbstone.staging_check import check_staging
 
 if TYPE_CHECKING:
     from curbstone.repair import Plan
@@ -47,11 +49,12 @@ def repair(
     except OSError as error:
         raise CommandFailed(f"can't use {error.filename or directory}: {error.strerror}", FAILED) from None
     found = [made for made in plans if not made.is_empty]
+    staged = check_staging(ReadOnlyDisk(directory)).damage
     if as_json:
-        print_json({"applied": apply, "queues": [_facts(made) for made in found]})
+        print_json({"applied": apply, "queues": [_facts(made) for made in found], "staging": staged})
     else:
-        _print(found, apply)
-    is_left = any(made.hopeless for made in found) if apply else bool(found)
+        _print(found, staged, apply)
+    is_left = bool(staged) or (any(made.hopeless for made in found) if apply else bool(found))
     return DAMAGED if is_left else 0
 
 
@@ -65,13 +68,15 @@ def _facts(made: Plan) -> dict[str, Any]:
     }
 
 
-def _print(found: list[Plan], done: bool) -> None:
+def _print(found: list[Plan], staged: list[str], done: bool) -> None:
     from curbstone.output import console
     from curbstone.repair import DAMAGED_DIR
 
     out = console()
+    for text in staged:
+        out.print(f"{text}: it stays as it is; what has to be staged again takes its place, or it goes after a while")
     if not found:
-        out.print("nothing to repair")
+        out.print("nothing else to repair" if staged else "nothing to repair")
         return
     for made in found:
         out.print(f"queue {made.name} in {made.directory}")
@@ -86,5 +91,7 @@ def _print(found: list[Plan], done: bool) -> None:
             out.print(f"  {aside.path}: {'moved' if done else 'to be moved'} to {DAMAGED_DIR}/{saved}")
         for text in made.hopeless:
             out.print(f"  {text}: nothing can be done")
+        if made.directory_after:
+            out.print(f"  {made.directory}: {'renamed' if done else 'to be renamed'} to {made.directory_after}")
     if not done:
         out.print("nothing was changed; --apply does it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from curbstone.core.log.format import SEGMENT_BYTES
 from tests.commands import curbstone
 from tests.core.lab import Lab, Peer, message
+from tests.core.staging.lab import commit, stage
 
 DAMAGED = 6
 
@@ -138,3 +140,95 @@ def test_a_journal_whose_work_is_done_is_not_to_come(tmp_path: Path) -> None:
     code, found = checked(directory(lab, tmp_path), tmp_path)
     assert (code, found["journal"]["transactions"]) == (0, 1)
     assert [(queue["live"], queue["notes"]) for queue in found["queues"]] == [(1, [])] * 2
+
+
+# --- what is staged
+
+
+def staged(lab: Lab) -> str:
+    """Stage a part in a queue of its own; return the directory of the transaction."""
+    lab.queue("a")
+    stage(lab, "t", "p", {"a": [b"one", b"two"]})
+    (name,) = [name for name in lab.disk.list_dir("staging") if len(name) == 32]
+    return f"staging/{name}"
+
+
+def test_what_is_staged_is_counted(tmp_path: Path) -> None:
+    lab = Lab()
+    staged(lab)
+    stage(lab, "u", "p", {"a": [b"three"]})
+    commit(lab, "u")
+    code, found = checked(directory(lab, tmp_path), tmp_path)
+    assert (code, found["staging"]) == (0, {"staged": 1, "committing": 0, "committed": 1, "damage": [], "notes": []})
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_flipped_bit_in_a_part_is_damage(place: int, tmp_path: Path) -> None:
+    lab = Lab()
+    at = staged(lab)
+    (path,) = [path for path in lab.disk.names if path.startswith(f"{at}/p.")]
+    lab.disk.names[path].cache[place] ^= 1
+    code, found = checked(directory(lab, tmp_path), tmp_path)
+    assert code == DAMAGED and path in found["staging"]["damage"][0]
+    repaired = curbstone("repair", str(tmp_path / "data"), cwd=tmp_path)
+    assert repaired.code == DAMAGED and path in repaired.out
+
+
+@pytest.mark.parametrize(
+    ("copies", "text"), [(1, "the next start mends it"), (2, "1 ids in staging/committed are lost")]
+)
+def test_a_flipped_bit_in_the_list_of_committed_ids_is_damage(copies: int, text: str, tmp_path: Path) -> None:
+    lab = Lab()
+    staged(lab)
+    commit(lab, "t")
+    for path in ("staging/committed", "staging/committed.copy")[:copies]:
+        lab.disk.names[path].cache[9] ^= 1
+    code, found = checked(directory(lab, tmp_path), tmp_path)
+    assert code == DAMAGED and text in found["staging"]["damage"][0]
+
+
+@pytest.mark.parametrize(("copies", "text"), [(1, "one of its two copies is damaged"), (2, "none of it is published")])
+def test_a_flipped_bit_in_a_marker_is_damage(copies: int, text: str, tmp_path: Path) -> None:
+    lab = Lab()
+    at = staged(lab)
+    lab.broker.staging.commit("default", "t", None, lambda *_: None)
+    while f"{at}/commit" not in lab.disk.names:
+        if not lab.host.turn():
+            assert lab.host.work()
+    data = directory(lab, tmp_path)
+    marker = data / at / "commit"
+    written = bytearray(marker.read_bytes())
+    for copy in range(copies):
+        written[5 + copy * len(written) // 2] ^= 1
+    marker.write_bytes(written)
+    code, found = checked(data, tmp_path)
+    assert code == DAMAGED and text in found["staging"]["damage"][0] and found["staging"]["committing"] == 1
+
+
+# --- what is beside a queue's log
+
+
+def test_a_segment_set_aside_is_damage_until_it_is_repaired(tmp_path: Path) -> None:
+    lab = Lab()
+    queue = lab.queue("a", cap=64 * 1024)
+    data = directory(lab, tmp_path)
+    (data / queue.log.directory / "0000000009.bad").write_bytes(b"x" * 100)
+    code, found = checked(data, tmp_path)
+    assert code == DAMAGED and "kept for repair" in found["queues"][0]["damage"][0]
+
+
+def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_told(tmp_path: Path) -> None:
+    lab = Lab()
+    queue = lab.queue("a", cap=1024 * 1024)
+    lab.answer(lambda done: lab.broker.bind("order.made", queue.name, done))
+    lab.publish(queue, *[b"x" * 1000] * 100)
+    meta = replace(queue.meta, changes={"cap": 64 * 1024})
+    lab.disk.names[f"{queue.log.directory}/meta"].cache[:] = meta.encode()
+    data = directory(lab, tmp_path)
+    (data / "queues" / "lost+found").mkdir()
+    code, found = checked(data, tmp_path)
+    told = {of_queue["directory"]: of_queue for of_queue in found["queues"]}
+    of_queue = told[queue.log.directory]
+    assert (code, of_queue["bindings"]) == (0, ["order.made"])
+    assert "more than its cap of 65536" in of_queue["notes"][0]
+    assert "is not the directory of a queue" in told["queues/lost+found"]["notes"][0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -13,12 +14,15 @@ import pytest
 from curbstone import repair
 from curbstone.check_command import ReadOnlyDisk, check_queue
 from curbstone.core.log.format import SEGMENT_BYTES, decode_batch_header
+from curbstone.core.queue import Queue
 from curbstone.revival import Revival
 from tests.commands import curbstone
-from tests.core.lab import Lab
+from tests.core.lab import Lab, message
 from tests.core.recovery.test_damage import with_a_damaged_first_commit
 from tests.core.recovery.ward import KINDS, Ward, damaged, is_whole
+from tests.core.test_directories import two_of_one_name
 from tests.server import ServerProcess
+from tests.sim.world import Inode
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +158,111 @@ def test_a_meta_is_made_again_with_what_can_be_read_of_it(
     queue = next(queue for queue in lab.broker.queues() if queue.log.directory == directory)
     assert str(queue.name) == name.format(uid=queue.uid)
     assert ward.seqs(queue) == ward.live
+
+
+def bound_queue(lab: Lab) -> Queue:
+    """Return a queue with options, a group, two bindings and a message."""
+    queue = lab.queue(ttl=5000, groups=["g"])
+    lab.answer(partial(lab.broker.occupy, queue.name, frozenset({"order.made", "order.paid"}), 60.0))
+    lab.publish(queue, "a")
+    return queue
+
+
+def contents(lab: Lab) -> dict[str, bytes]:
+    return {path: bytes(inode.cache) for path, inode in lab.disk.names.items()}
+
+
+def restarted(lab: Lab, files: dict[str, bytes]) -> None:
+    """Start the lab's server on these files."""
+    lab.disk.names = {}
+    lab.disk.dirs = {"", *(str(parent) for path in files for parent in Path(path).parents if str(parent) != ".")}
+    for path, data in files.items():
+        inode = lab.disk.names[path] = Inode()
+        inode.cache[:] = inode.durable[:] = data
+    lab.disk.durable_names, lab.disk.durable_dirs = dict(lab.disk.names), set(lab.disk.dirs)
+    lab.disk.changes.clear()
+    lab.restart("kill")
+
+
+def bit_in_an_event(data: bytes) -> bytes:
+    return data.replace(b"order.made", b"order.lade")
+
+
+def two_bytes_of_an_option(data: bytes) -> bytes:
+    return data.replace(b"5000", b"6100")
+
+
+@pytest.mark.parametrize("harm", [bit_in_an_event, two_bytes_of_an_option])
+def test_a_meta_that_can_be_read_keeps_its_bindings(harm: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """They were dropped without a word, and events were confirmed and stored nowhere."""
+    lab = Lab()
+    queue = bound_queue(lab)
+    files = contents(lab)
+    path = f"{queue.log.directory}/meta"
+    restarted(lab, mended({**files, path: harm(files[path])}, tmp_path))
+    again = lab.broker.get(queue.name)
+    assert again.meta.bindings == {"order.made", "order.paid"} and again.meta.unused_s == 60
+    assert again.meta.groups == queue.meta.groups and again.options.groups == ("g",)
+    assert lab.broker.health().reasons == []
+    assert lab.answer(lambda done: lab.broker.publish_event("order.made", [message("event")], done))[0] is None
+    assert lab.bodies(again) == [b"a", b"event"]
+
+
+def test_bindings_that_are_lost_are_told_until_the_queue_is_bound_anew(tmp_path: Path) -> None:
+    lab = Lab()
+    queue = bound_queue(lab)
+    files = contents(lab)
+    path = f"{queue.log.directory}/meta"
+    store({**files, path: files[path].replace(b'"bindings":[', b'"bandings":{')}, tmp_path)
+    shown = curbstone("repair", str(tmp_path), cwd=tmp_path)
+    assert shown.code == 6 and "its bindings (events it was bound to are not stored" in shown.out
+    assert curbstone("repair", str(tmp_path), "--apply", cwd=tmp_path).code == 0
+    restarted(lab, load(tmp_path))
+    (found,) = lab.broker.queues()
+    for _ in range(2):
+        assert any("its bindings" in reason for reason in lab.broker.health().reasons)
+        lab.restart("power")
+        (found,) = lab.broker.queues()
+    lab.answer(partial(lab.broker.bind, "order.made", found.name))
+    lab.restart("power")
+    assert lab.broker.health().reasons == []
+
+
+@pytest.mark.parametrize("was_started", [False, True])
+def test_of_two_directories_of_one_name_the_older_gets_a_name_of_its_own(was_started: bool, tmp_path: Path) -> None:
+    """As earlier versions could leave them; a start that was made before sets the older aside."""
+    lab = Lab()
+    old, new = two_of_one_name(lab)
+    if was_started:
+        lab.start(lab.host.wall_ms())
+        lab.shutdown()
+    store(contents(lab), tmp_path)
+    found = curbstone("check", str(tmp_path), cwd=tmp_path)
+    assert found.code == 6 and ("was set aside" if was_started else "both hold queue default/q") in found.out
+    assert curbstone("repair", str(tmp_path), "--apply", cwd=tmp_path).code == 0
+    assert curbstone("repair", str(tmp_path), cwd=tmp_path).out == "nothing to repair\n"
+    assert curbstone("check", str(tmp_path), cwd=tmp_path).code == 0
+    restarted(lab, load(tmp_path))
+    bodies = {str(queue.name): lab.bodies(queue) for queue in lab.broker.queues()}
+    assert bodies == {"default/q": [b"new"], f"default/q.recovered-{old.uid}": [b"old"]}
+    assert lab.broker.left == {} and lab.broker.get(new.name).uid == new.uid
+
+
+def test_a_directory_that_is_a_link_is_told_and_not_followed(tmp_path: Path) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    store(contents(lab), tmp_path)
+    directory = tmp_path / queue.log.directory
+    directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
+    for command in (["check"], ["repair", "--apply"]):
+        done = curbstone(command[0], str(tmp_path), *command[1:], cwd=tmp_path)
+        assert done.code == 6 and "is no directory" in done.out
+    with ServerProcess(tmp_path) as server:
+        ready = httpx.get(f"{server.url}/readyz", trust_env=False)
+        assert ready.status_code == 200 and queue.log.directory in ready.text
+        assert httpx.get(f"{server.url}/v2/default/queues/q", trust_env=False).status_code == 404
 
 
 def test_a_missing_segment_and_one_of_noise_are_told_and_the_rest_is_served(tmp_path: Path) -> None:

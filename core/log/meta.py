@@ -50,6 +50,8 @@ class Meta:
     """The events bound to the queue."""
     unused_s: float | None = None
     """Seconds without a consumer after which the queue is to go, None for never. Kept for adapters, who act on it."""
+    doubt: str = ""
+    """What a repair could not read of it; it is told until the queue is bound anew."""
 
     @property
     def options(self) -> QueueOptions:
@@ -108,6 +110,8 @@ class Meta:
             facts["skips"] = sorted(self.skips)
         if self.unused_s is not None:
             facts["unused_s"] = self.unused_s
+        if self.doubt:
+            facts["doubt"] = self.doubt
         line = json.dumps(facts, separators=(",", ":")).encode()
         return line + b"\n%08x\n" % crc32(line)
 
@@ -124,8 +128,8 @@ class Meta:
             name = stored_name(facts["queue"], facts["project"])
             uid, groups, unused_s = facts["uid"], facts["groups"], facts.get("unused_s")
             since, skips = facts.get("since", {}), frozenset(facts.get("skips", ()))
-            bindings = frozenset(facts["bindings"])
-            return cls(uid, name, defaults, facts["options"], groups, since, skips, bindings, unused_s)
+            bindings, doubt = frozenset(facts["bindings"]), str(facts.get("doubt", ""))
+            return cls(uid, name, defaults, facts["options"], groups, since, skips, bindings, unused_s, doubt)
         except (KeyError, CurbstoneError) as error:
             raise MetaDamaged(f"{path} is not understood: {error}") from error
 

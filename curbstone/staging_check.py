@@ -1,0 +1,130 @@
+"""What `curbstone check` says of staged transactions: their parts, their markers, and the ids that were committed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from curbstone.core.disk import Disk
+from curbstone.core.errors import StagedDamaged
+from curbstone.core.log.window import read_around
+from curbstone.core.staging.committed import COPY
+from curbstone.core.staging.ids import LOST, CommittedId, decode_ids
+from curbstone.core.staging.marker import MARKER, PartFile, decode_marker
+from curbstone.core.staging.parts import Part, check_part, is_part_file, load_part
+from curbstone.core.staging.transaction import ROOT
+
+
+@dataclass
+class CheckedStaging:
+    """What was found under `staging/`."""
+
+    staged: int = 0
+    """Transactions that are not committed yet."""
+    committing: int = 0
+    """Those that the next start goes on with."""
+    committed: int = 0
+    """Ids that are remembered."""
+    damage: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_staging(disk: Disk) -> CheckedStaging:
+    """Read every byte that is staged."""
+    checked = CheckedStaging()
+    try:
+        names = sorted(disk.list_dir(ROOT))
+    except FileNotFoundError:
+        return checked
+    except NotADirectoryError:
+        checked.damage.append(f"{ROOT} is no directory (a link is not followed)")
+        return checked
+    committed = _check_committed(disk, names, checked)
+    for name in names:
+        directory = f"{ROOT}/{name}"
+        if name.startswith("gone-"):
+            checked.notes.append(f"{directory}: its removal was not finished")
+        elif not re.fullmatch("[0-9a-f]{32}", name):
+            if name not in ("committed", f"committed{COPY}"):
+                checked.notes.append(f"{directory}: left over")
+        elif bytes.fromhex(name) in committed:
+            checked.notes.append(f"{directory}: committed, and not removed yet")
+        else:
+            _check_transaction(disk, directory, checked)
+    return checked
+
+
+def _check_committed(disk: Disk, names: list[str], checked: CheckedStaging) -> set[bytes]:
+    """Read the two files of the ids that were committed; return the ids."""
+    path = f"{ROOT}/committed"
+    if "committed" not in names and f"committed{COPY}" not in names:
+        return set()
+    found: list[CommittedId] = []
+    first = _read(disk, path) if "committed" in names else b""
+    second = _read(disk, path + COPY) if f"committed{COPY}" in names else None
+    ids = decode_ids(first, second, found.append)
+    lost = max((each.messages for each in found if each.hashed == LOST), default=0) + ids.lost
+    known = {each.hashed for each in found} - {LOST}
+    checked.committed = len(known)
+    if ids.healed:
+        checked.damage.append(f"{path} is damaged in {ids.healed} places; the next start mends it from its copy")
+    if lost:
+        checked.damage.append(f"{lost} ids in {path} are lost: what is committed again under them is published twice")
+    return known
+
+
+def _check_transaction(disk: Disk, directory: str, checked: CheckedStaging) -> None:
+    names = sorted(disk.list_dir(directory))
+    if MARKER in names:
+        checked.committing += 1
+        written = _read(disk, f"{directory}/{MARKER}")
+        marker = decode_marker(written)
+        if marker is None:
+            text = "its checksum does not match: what was committed is not known, and none of it is published any more"
+            checked.damage.append(f"{directory}/{MARKER}: {text}")
+            return
+        half = written[: len(written) // 2]
+        if 2 * half != written and decode_marker(half + half) != decode_marker(written[len(half) :] * 2):
+            checked.damage.append(f"{directory}/{MARKER}: one of its two copies is damaged, the other is used")
+        for file in marker.files:
+            _check_part(disk, directory, file if file.crc is not None else _end_of(disk, directory, file), checked)
+        return
+    checked.staged += 1
+    newest: dict[str, Part] = {}
+    for name in names:
+        if not is_part_file(name):
+            checked.notes.append(f"{directory}/{name}: a part whose upload was not finished")
+            continue
+        part = load_part(disk, directory, name)
+        earlier = newest.get(part.name)
+        if earlier is None or earlier.version < part.version:
+            newest[part.name] = part
+    for part in newest.values():
+        if part.is_damaged:
+            checked.damage.append(f"{directory}/{part.file}: its end is damaged; it has to be staged again")
+        else:
+            _check_part(disk, directory, part.frames, checked)
+
+
+def _end_of(disk: Disk, directory: str, file: PartFile) -> PartFile:
+    """Return what the end of a part's file says of it: the first release's markers have no checksums."""
+    try:
+        part = load_part(disk, directory, file.name)
+    except FileNotFoundError:
+        return file
+    return file if part.is_damaged else part.frames
+
+
+def _check_part(disk: Disk, directory: str, file: PartFile, checked: CheckedStaging) -> None:
+    try:
+        check_part(disk, directory, file)
+    except StagedDamaged as error:
+        checked.damage.append(str(error))
+
+
+def _read(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return read_around(file, 0, file.size())[0]
+    finally:
+        file.close()
