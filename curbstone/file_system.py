@@ -22,6 +22,17 @@ def doubts(file_system: str, typical_s: float = 1.0) -> list[str]:
     return found
 
 
+def writable_by_others(directory: Path) -> list[str]:
+    """Return what to say where other users may put something else in the place of what is in a directory.
+
+    To read they get nothing: the folders in it are made for their owner only.
+    """
+    mode = directory.stat().st_mode & 0o7777
+    if not mode & 0o022:
+        return []
+    return [f"other users can write to the data directory {directory} (mode {mode:04o}), and replace what is in it"]
+
+
 def file_system_of(directory: Path) -> str:
     """Return the type of the file system a directory is on, `?` where the system does not tell."""
     try:

@@ -26,7 +26,7 @@ from curbstone.core.errors import Unavailable
 from curbstone.core.host import AsyncioHost, Host
 from curbstone.core.options import QueueOptions
 from curbstone.core.traffic import Traffic
-from curbstone.file_system import doubts, file_system_of
+from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
 from curbstone.gateway.frames import binary_frame, text_frame
 from curbstone.gateway.mq import mq_routes
@@ -188,6 +188,8 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
         time.monotonic() - started_s,
     )
     for reason in broker.health().reasons:
+        log.warning("%s", reason)
+    for reason in writable_by_others(settings.data):
         log.warning("%s", reason)
     for doubt in doubts(file_system_of(settings.data)):
         log.warning("what is confirmed may be lost: %s", doubt)

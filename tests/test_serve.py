@@ -171,6 +171,18 @@ def test_the_data_directory_is_for_its_owner_only(server: ServerProcess) -> None
     assert server.data_dir.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_data_directory_that_others_can_write_to_is_told(tmp_path: Path) -> None:
+    """It was accepted in silence."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for mode, is_told in ((0o777, True), (0o770, True), (0o755, False)):
+        data.chmod(mode)
+        with ServerProcess(data) as server:
+            server.stop()
+            told = f"other users can write to the data directory {data} (mode {mode:04o})"
+            assert (told in server.log) == is_told
+
+
 def test_what_was_confirmed_is_there_after_kill_9_and_restart(server: ServerProcess) -> None:
     send = b"SEND\ndestination:a\nreceipt:r\n\nhello\0"
     assert b"RECEIPT\nreceipt-id:r\n" in stomp_dialogue(server.stomp, send)
