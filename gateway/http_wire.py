@@ -82,8 +82,6 @@ class HttpWire(HttpToolsProtocol):
         """The end of what was parsed last, where a blank line may have begun in it."""
         self._problem: Problem | None = None
         """What the parser's callback found wrong."""
-        self._parting: Problem | None = None
-        """What the client is told at last, once the request before has its answer."""
         self.leave: Callable[[], None] | None = None
         """Called when the connection is closed, also if it is a WebSocket by then."""
         self._is_deaf = False
@@ -269,7 +267,7 @@ class HttpWire(HttpToolsProtocol):
             self._stop_parsing(Problem(431, f"more than {HEAD_FIELDS_MAX} header fields or {HEAD_BYTES_MAX} bytes"))
 
     def on_headers_complete(self) -> None:
-        """The head is whole: check it, and start on the request or put it in line."""
+        """The head is whole: check it, and start on the request."""
         version = self.parser.get_http_version()
         method = self.parser.get_method().decode("ascii")
         try:
@@ -287,11 +285,11 @@ class HttpWire(HttpToolsProtocol):
         scope["raw_path"] = raw_path
         scope["query_string"] = query
         self._in_head = False
+        if self.parser.should_upgrade() and self._should_upgrade():
+            return
         self._in_body = True
         self._body_left = framing.length
         self._deadline = self.loop.time() + BODY_S_MAX
-        if self.parser.should_upgrade() and self._should_upgrade():
-            return
         self.cycle = Cycle(
             scope=scope,
             transport=cast(Any, self._outlet),
@@ -339,7 +337,7 @@ class HttpWire(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._in_body:
             self._deadline = self.loop.time() + LINGER_S_MAX  # nobody wants what is left of it
-        if self._held or self._parting:
+        if self._held:
             self.loop.call_soon(self._go_on)
             return
         self.flow.resume_reading()
@@ -347,11 +345,7 @@ class HttpWire(HttpToolsProtocol):
 
     def _go_on(self) -> None:
         """Take up what waits, where it may begin: nothing is being answered and the client takes what it gets."""
-        if self._is_deaf or self.transport.is_closing() or not self._may_parse():
-            return
-        if self._parting is not None:
-            self._take_leave(self._parting)
-        elif self._held:
+        if self._held and not self._is_deaf and not self.transport.is_closing():
             self._parse()
 
     def _before_early_answer(self, cycle: Cycle) -> None:
@@ -369,27 +363,22 @@ class HttpWire(HttpToolsProtocol):
     # ------------------------------------------------------------ refusals
 
     def _refuse(self, problem: Problem) -> None:
-        """End the connection with an error, behind the answer to the request before."""
-        if self._is_deaf or self._parting is not None or self.transport.is_closing():
+        """End the connection with an error. The requests before have their answers: no other is parsed until then."""
+        if self._is_deaf or self.transport.is_closing():
             return
-        self._deadline = _NEVER
         if self._in_body:
-            self._in_body = False
             cycle = self.cycle
             if cycle.response_complete:
                 self._leave()  # it had its answer before its body came
                 return
             cycle.disconnected = True
             cycle.message_event.set()
+            self._answering = None
             if cycle.response_started:
                 self.transport.abort()
                 return
-            self._answering = None
-        if self._answering is None:
-            self._take_leave(problem)
-        else:
-            self._parting = problem
-            self.flow.hold()
+        assert self._answering is None, "a refusal would overtake an answer"
+        self._take_leave(problem)
 
     def _take_leave(self, problem: Problem) -> None:
         self.transport.write(closing_response(problem))
