@@ -1,0 +1,86 @@
+"""A directory is copied file by file while its queue works: publishes, settles, the cleaner going round."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.lab import Lab, Peer
+from tests.core.recovery.ward import body, is_whole
+from tests.sim.world import Inode
+
+CAP = 128 * 1024
+
+
+class Busy:
+    """A queue at work: who follows what was confirmed."""
+
+    def __init__(self, seed: int) -> None:
+        self.lab = Lab(seed=seed)
+        self.queue = self.lab.queue(cap=CAP)
+        self.peer = Peer(self.lab, self.queue, window=60)
+        self.live: set[int] = set()
+        self.settled: set[int] = set()
+
+    def work(self, rounds: int) -> None:
+        """Publish, and settle about as much, in any order."""
+        dice = self.lab.rng
+        for _ in range(rounds):
+            bodies = [body(dice.randrange(10**6), dice.choice([20, 300, 1200])) for _ in range(dice.randrange(1, 5))]
+            self.live.update(self.lab.publish(self.queue, *bodies))
+            held = list(self.peer.consumer.unsettled)
+            chosen = dice.sample(held, min(len(held), dice.randrange(6))) if len(held) > 20 else []
+            if chosen:
+                self.peer.ack(*chosen)
+                self.live -= {*chosen}
+                self.settled |= {*chosen}
+
+    def copied(self, rounds: int) -> dict[str, bytes]:
+        """Copy what is there file by file, with so many rounds of work between two of them."""
+        files: dict[str, bytes] = {}
+        for path in sorted(self.lab.disk.names):
+            if path in self.lab.disk.names:  # a file may go meanwhile
+                files[path] = bytes(self.lab.disk.names[path].cache)
+            self.work(rounds)
+        return files
+
+
+def started_on(lab: Lab, files: dict[str, bytes]) -> None:
+    """Start the lab's server on these files."""
+    lab.disk.names = {}
+    for path, data in files.items():
+        inode = lab.disk.names[path] = Inode()
+        inode.cache[:] = inode.durable[:] = data
+    lab.disk.durable_names = dict(lab.disk.names)
+    lab.disk.changes.clear()
+    lab.restart("kill")
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 20])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_made_while_messages_come_and_are_settled_starts_and_hides_nothing(seed: int, rounds: int) -> None:
+    """What was confirmed before the copy began and is not in it was settled meanwhile, or is told as damage."""
+    busy = Busy(seed)
+    busy.work(120)
+    assert busy.queue.log.segments[0].number > 1, "the cleaner has been round"
+    live, settled = set(busy.live), set(busy.settled)
+    files = busy.copied(rounds)
+    meanwhile = busy.settled - settled
+    started_on(busy.lab, files)
+    queue = busy.lab.again(busy.queue)
+    found = {peeked.message.seq: peeked.message.body for peeked in busy.lab.peek(queue)}
+    assert all(map(is_whole, found.values())), "a message that was never sent"
+    missing, back = live - found.keys() - meanwhile, settled & found.keys()
+    assert not missing or queue.damaged, f"seed {seed}: {sorted(missing)} are missing, and nothing is told"
+    assert not back or queue.damaged, f"seed {seed}: {sorted(back)} are back, and nothing is told"
+    new = busy.lab.publish(queue, "new")
+    busy.lab.restart("power")
+    after = {peeked.message.seq for peeked in busy.lab.peek(busy.lab.again(queue))}
+    assert after == {*found, *new}, "it goes on like any other"
+
+
+def test_a_copy_made_between_two_commits_is_whole() -> None:
+    busy = Busy(0)
+    busy.work(150)
+    started_on(busy.lab, busy.copied(0))
+    queue = busy.lab.again(busy.queue)
+    assert {peeked.message.seq for peeked in busy.lab.peek(queue)} == busy.live and not queue.damaged
