@@ -2,7 +2,8 @@
 
 It stays with its queue, as if it were leased, until the disk says that it is settled; only then it is given away.
 Where that can't be written, or whoever asked is gone before it is, the message goes back to its place, and no try is
-counted: nobody has seen it.
+counted: nobody has seen it. A commit that fails may be on the disk all the same until another one has succeeded: so
+long the pops in it are in doubt. They are not refused, but tried again until they are settled, or not wanted any more.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Pop(Waiter):
         super().__init__(queue, group, 1, wait_ms, self._serve)
         self.on_done = on_done
         self.is_wanted = is_wanted
+        self.is_in_doubt = False
         self.delivery: Delivery
         """What it has been given."""
 
@@ -67,18 +69,21 @@ class Popping:
         queue.dirty()
 
     def withdraw(self, pop: Pop) -> bool:
-        """Give a message back, unless its settle is being written; return whether that was so."""
-        if pop not in self._waiting:
+        """Give a message back, unless its settle is being written, or may have been; return whether that was so."""
+        if pop not in self._waiting or pop.is_in_doubt:
             return False
+        self._drop(pop)
+        return True
+
+    def _drop(self, pop: Pop) -> None:
         del self._waiting[pop]
         self._put_back([pop])
-        return True
 
     def drop_unwanted(self) -> None:
         """Give back what nobody is left to take."""
         unwanted = [pop for pop in self._waiting if pop.is_wanted is not None and not pop.is_wanted()]
         for pop in unwanted:
-            self.withdraw(pop)
+            self._drop(pop)
             self._queue.host.call_soon(partial(pop.on_done, None))
 
     def by_group(self) -> dict[str, list[Pop]]:
@@ -94,7 +99,9 @@ class Popping:
             del self._waiting[pop]
 
     def written(self, pops: list[Pop]) -> None:
-        """Their settles are on disk: give the messages away."""
+        """A commit is on disk, their settles with it: give the messages away. No earlier one is in doubt any more."""
+        for pop in self._waiting:
+            pop.is_in_doubt = False
         queue = self._queue
         held: dict[str, list[Message]] = {}
         for pop in self._held(pops):
@@ -107,11 +114,17 @@ class Popping:
             pop.on_done(pop.delivery)
 
     def try_again(self, pops: list[Pop]) -> None:
-        """Nothing of the commit is on disk: their settles go into the next one, before those of others."""
+        """Their settles go into the next commit, before those of others."""
         self._waiting = dict.fromkeys(pops) | self._waiting
 
-    def failed(self, pops: list[Pop], error: CurbstoneError) -> None:
-        """Their settles could not be written."""
+    def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
+        """Their settles could not be written; `is_undone` where nothing of them can be on the disk."""
+        if not is_undone:
+            for pop in pops:
+                pop.is_in_doubt = True
+        if not self._queue.is_closed:
+            self.try_again([pop for pop in pops if pop.is_in_doubt])
+            pops = [pop for pop in pops if not pop.is_in_doubt]
         self._put_back(pops)
         for pop in pops:
             pop.on_done(error)
@@ -119,7 +132,7 @@ class Popping:
     def refuse_all(self, error: CurbstoneError) -> None:
         """Nothing more is written for now, or the queue has ended."""
         waiting, self._waiting = list(self._waiting), {}
-        self.failed(waiting, error)
+        self.failed(waiting, error, is_undone=True)
 
     def _put_back(self, pops: list[Pop]) -> None:
         for pop in self._held(pops):

@@ -284,7 +284,7 @@ class Writer:
             self._callbacks = batch.callbacks + self._callbacks
             queue.popping.try_again(batch.pops)
         else:
-            queue.popping.failed(batch.pops, answer)
+            queue.popping.failed(batch.pops, answer, is_undone=no_space)
             for callback in batch.callbacks:
                 callback(answer)
         for publish, first, count in batch.taken:

@@ -155,10 +155,11 @@ class ServerRun:
                 history.popped.update(copies(pop.group, [pop.delivery]))
             writing(pops)
 
-        def refused(pops: list[Pop], error: CurbstoneError) -> None:
+        def refused(pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
+            failed(pops, error, is_undone=is_undone)
             for pop in pops:
-                history.popped.difference_update(copies(pop.group, [pop.delivery]))
-            failed(pops, error)
+                if not pop.is_in_doubt:
+                    history.popped.difference_update(copies(pop.group, [pop.delivery]))
 
         watched: list[tuple[object, str, object]] = [
             (settling, "settle_now", settled), (settling, "put_back", returned),

@@ -127,7 +127,7 @@ def test_it_sees_a_window_that_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model took a popped message for settled when it was handed out, and saw none of this."""
 
-    def failed(self: Popping, pops: list[Pop], error: CurbstoneError) -> None:
+    def failed(self: Popping, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
         for pop in pops:
             message = pop.delivery.message
             self._queue.pending.clear(pop.group, [message])
