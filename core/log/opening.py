@@ -1,7 +1,11 @@
-"""Being there: a queue's creation, and the changes of its `meta`, on disk in order."""
+"""Being there: a queue's creation, and the changes of its `meta`, on disk in order.
+
+A change holds all those before it. So while one is being written the others gather, and the last is written for all.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, Unavailable
@@ -20,12 +24,15 @@ class Opening:
         self.is_open = False
         self._is_creating = True
         self._waiting: list[Done] = []
-        self._storing: list[tuple[bytes, int, Done]] = []
+        self._storing: list[tuple[int, Done]] = []
+        """The changes that are not on disk: the cap each names, and who waits for it."""
+        self._data = b""
+        """The last of them."""
         self._settles_first = False
         self._has_failed = False
         self._stored_cap = queue.options.cap
         """The least that may be in the `meta` on disk."""
-        self._coming_caps: list[int] = []
+        self._coming_caps = Counter[int]()
 
     @property
     def is_behind(self) -> bool:
@@ -68,15 +75,16 @@ class Opening:
         return min(self._stored_cap, *self._coming_caps, self._queue.options.cap)
 
     def store(self, data: bytes, cap: int, on_done: Done) -> None:
-        """Replace `meta` on disk when the queue is there, one change after the other; it names this cap."""
-        self._coming_caps.append(cap)
+        """Replace `meta` on disk when the queue is there, and what was asked for before is; it names this cap."""
+        self._coming_caps[cap] += 1
         self._fit_cap()
 
         def opened(error: CurbstoneError | None) -> None:
             if error is not None:
                 on_done(error)
                 return
-            self._storing.append((data, cap, on_done))
+            self._storing.append((cap, on_done))
+            self._data = data
             if len(self._storing) == 1:
                 self._store_next()
 
@@ -93,35 +101,41 @@ class Opening:
         self._settles_first = True
 
     def _store_next(self) -> None:
+        """Write all changes that there are now, as one."""
+        data, count = self._data, len(self._storing)
         if not self._settles_first:
-            self._store_now()
+            self._store_now(data, count)
             return
         self._settles_first = False
 
         def settled(error: CurbstoneError | None) -> None:
             if error is None:
-                self._store_now()
+                self._store_now(data, count)
             else:
                 self._settles_first = True
-                self._stored(error)
+                self._stored(count, error)
 
         self._queue.writer.when_committed(settled)
 
-    def _store_now(self) -> None:
+    def _store_now(self, data: bytes, count: int) -> None:
         log = self._queue.log
-        data, _, _ = self._storing[0]
 
         def done(_: object, error: BaseException | None) -> None:
-            self._stored(Unavailable(f"the queue's options can't be written: {error}") if error else None)
+            self._stored(count, Unavailable(f"the queue's options can't be written: {error}") if error else None)
 
         self._queue.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
 
-    def _stored(self, error: CurbstoneError | None) -> None:
-        _, cap, on_done = self._storing.pop(0)
+    def _stored(self, count: int, error: CurbstoneError | None) -> None:
+        stored, self._storing = self._storing[:count], self._storing[count:]
         self._has_failed = error is not None
-        self._coming_caps.remove(cap)
-        self._stored_cap = cap if error is None else min(cap, self._stored_cap)
+        for cap, _ in stored:
+            self._coming_caps[cap] -= 1
+            if not self._coming_caps[cap]:
+                del self._coming_caps[cap]
+        last_cap = stored[-1][0]
+        self._stored_cap = last_cap if error is None else min(last_cap, self._stored_cap)
         self._fit_cap()
-        on_done(error)
         if self._storing:
             self._store_next()
+        for _, on_done in stored:
+            on_done(error)

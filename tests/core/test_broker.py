@@ -279,6 +279,23 @@ def test_a_refusal_by_a_private_queue_does_not_tell_its_name() -> None:
     assert str(error) == "1 of 2 queues bound to the event refused the message: 1 private to their subscribers"
 
 
+def test_many_bindings_at_once_are_a_few_writes() -> None:
+    """Each was a file of its own, written and synced one after the other, with all that came before in it."""
+    lab = Lab()
+    lab.queue()
+    before = lab.disk.ops
+    answers: list[object] = []
+    for number in range(300):
+        lab.broker.bind(f"e{number}", Q, answers.append)
+        lab.host.turn()
+    assert not answers
+    lab.settle()
+    assert answers == [None] * 300
+    assert lab.disk.ops - before < 40
+    lab.restart("power")
+    assert lab.broker.bindings(Q) == {f"e{number}" for number in range(300)}
+
+
 def test_events_that_nobody_is_bound_to_any_more_are_forgotten() -> None:
     """Each name that was ever bound kept an empty set: 90,000 of them took 30 MB."""
     lab = Lab()
