@@ -135,6 +135,9 @@ def put_part(server: Server, project: str, transaction: str, part: str, frames: 
     except Refused as refused:
         if refused.status == CONFLICT and refused.members.get("committed"):
             return False
+        if refused.status == CONFLICT:
+            why = "another task of this write has failed, maybe for want of room (--max-staged)"
+            raise PipelineError(f"{refused}: {why}") from None
         if refused.status == FULL:
             why = f"{refused}; a write, or a micro-batch, is one transaction {transaction}, and has to fit"
             raise NoRoom(f"{why}: start the server with a larger --max-staged") from None

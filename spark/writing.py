@@ -77,8 +77,8 @@ class _Stage:
             try:
                 self.open = calls.put_part(self._server, self._project, self._transaction, part, body)
             except NoRoom:
-                # Maybe of what killed attempts have left there; while somebody tries again it would stay. A commit that
-                # counts on any of it finds it missing, and the batch is repeated.
+                # Maybe of what killed attempts have left; while somebody tries again it would stay, and the driver does
+                # not know the id where no task succeeds. A commit that counts on any of it finds it missing.
                 _abort(self._options, self._transaction)
                 raise
         self._parts.append(part)

@@ -128,8 +128,11 @@ def test_a_micro_batch_is_never_planned_larger_than_what_can_be_staged(spark: An
         assert sorted(taken(small.url, QUEUE)) == sorted([*large, *large[:500]])
         batches = [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]]
         assert sum(batches) == 2000 and 150 < max(batches) < 400
+        rows = spark.createDataFrame([(body,) for body in large], "body STRING").coalesce(1)
         with pytest.raises(Exception) as caught:
-            write(spark.createDataFrame([(body,) for body in large], "body STRING"), small, retryTimeout=0)
+            write(rows, small, retryTimeout=0)
         assert "start the server with a larger --max-staged" in last_line(caught.value)
-        write(spark.createDataFrame([(body,) for body in large[:700]], "body STRING"), small, retryTimeout=0)
+        write(
+            spark.createDataFrame([(body,) for body in large[:700]], "body STRING").coalesce(1), small, retryTimeout=0
+        )
         assert len(taken(small.url, QUEUE)) == 700, "nothing is left of what did not fit"
