@@ -103,7 +103,7 @@ class Deaths:
         def done(failed: CurbstoneError | None) -> None:
             if failed is None:
                 queue.stats.dead_lettered += 1
-                self._is_stuck = False
+                self._is_stuck = self._is_stuck and bool(self._condemned)
             elif not self._is_stuck:  # one line, however many wait
                 self._is_stuck = True
                 queue.report(f"message {queue.message_id(message.seq)} could not be dead-lettered, it waits: {failed}")
