@@ -29,7 +29,9 @@ _PING = 0x89
 _PONG = 0x8A
 _MASKED = 0x80
 _CONTROL = 0x08
-_HEAD_BYTES_MAX = 14
+_SIZE_2 = 126
+"""What stands for a length in two bytes; what is above it for one in eight."""
+_TINY_BYTES = 64
 _INVALID_DATA = 1007
 
 
@@ -76,9 +78,9 @@ class Frames:
         self._partial: bytearray | None = None
         self._is_text = False
         self._pinged: bytes | None = None
-        self._output: list[bytes] = []
+        self._tail = b""
         self.pieces = 0
-        """How many pings, pongs and fragments the last read had."""
+        """How many pings, pongs and fragments of a few bytes the last read had."""
         self.began_anew = False
         """Whether the last read ended a message or a control frame: what is unfinished began in that read."""
         self.is_closed = False
@@ -146,7 +148,7 @@ class Frames:
                 self.began_anew = self.began_anew or self._partial is None
                 self.pieces += 1
             elif first in _FRAGMENTS and (first & ~_FIN == 0) is (self._partial is not None):
-                self.pieces += 1
+                self.pieces += size < _TINY_BYTES
                 payload = apply_mask(data[body:stop], data[body - 4 : body]) if size else b""
                 if not self._fragment(first, payload, messages):
                     self._after_close(data[stop:])
@@ -202,24 +204,28 @@ class Frames:
         return True
 
     def _after_close(self, data: bytes) -> None:
-        """Look for the peer's close frame in what it sent before it saw ours."""
+        """Look for the peer's close frame in what it sent before it saw ours, by the heads of its frames alone."""
         if self.peer_closed:
             return
-        if self._skipped >= len(data):
-            self._skipped -= len(data)
-            return
-        is_closing = self._protocol.state is not State.OPEN
-        if is_closing:
-            self._output += self._protocol.data_to_send()
-        self._protocol.receive_data(data[self._skipped :])
-        self._skipped = 0
-        if is_closing:
-            self._protocol.data_to_send()  # pongs: behind our close frame nothing is sent
-        for event in self._protocol.events_received():
-            if isinstance(event, Frame) and event.opcode is Opcode.CLOSE:
+        if self._tail:
+            data = self._tail + data
+        at = self._skipped
+        end = len(data)
+        while end - at >= 2:
+            size = data[at + 1] & ~_MASKED
+            body = at + 2 + (4 if data[at + 1] & _MASKED else 0)
+            if size >= _SIZE_2:
+                more = 2 if size == _SIZE_2 else 8
+                if end - at < 2 + more:
+                    break
+                size = int.from_bytes(data[at + 2 : at + 2 + more], "big")
+                body += more
+            if data[at] & 0x0F == Opcode.CLOSE:
                 self.peer_closed = True
-        if self._protocol.parser_exc is not None:
-            self.peer_closed = True
+                return
+            at = body + size
+        self._skipped = max(at - end, 0)
+        self._tail = data[at:]
 
     def close(self, code: int, reason: str) -> None:
         """Send the close frame, once; what the peer sent before it saw that is dropped."""
@@ -229,13 +235,10 @@ class Frames:
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(code, reason)
         self._partial = None
-        rest = bytes(self._buffer)
-        self._buffer.clear()
-        if len(rest) > _HEAD_BYTES_MAX and not rest[0] & _CONTROL:
-            # The rest of a large frame is skipped, so that its beginning need not be kept.
-            self._skipped = self._wanted - len(rest)
-        elif rest:
-            # The beginning of a frame: without it the general parser would not find the next one.
+        if self._buffer:
+            # The beginning of a frame: without it the next one would not be found.
+            rest = bytes(self._buffer)
+            self._buffer.clear()
             self._after_close(rest)
 
     def take_pong(self) -> bytes:
@@ -245,5 +248,4 @@ class Frames:
 
     def take_output(self) -> bytes:
         """Return what to write now: the close frame."""
-        output, self._output = self._output, []
-        return b"".join([*output, *self._protocol.data_to_send()])
+        return b"".join(self._protocol.data_to_send())

@@ -32,7 +32,7 @@ DEAD_AFTER_S = 90
 unsettled messages go back."""
 
 PIECES_MAX = 1000
-"""More pings, pongs and fragments than that in one read are a flood: the peer is not read on before the next check."""
+"""More pings, pongs and fragments of a few bytes than that in one read are a flood, and the connection is cut."""
 
 MESSAGE_S_MAX = 30
 MESSAGE_BYTES_PER_S = 1024
@@ -119,7 +119,6 @@ class SocketWire:
         self._output: list[bytes] = []
         self._flush_due = False
         self._is_held = False
-        self._is_resting = False
         self._is_reading = True
         self.leave: Callable[[], None] | None = None
         """Called when the connection is closed."""
@@ -159,9 +158,9 @@ class SocketWire:
         if begun or self._message.is_begun:
             self._message.unfinished(begun, frames.began_anew, round(self._heard_at * 1000))
             self._unfinished.note(self, begun, frames.began_anew)
-        if frames.pieces > PIECES_MAX and not frames.is_closed:
-            self._is_resting = True
-            self._steer()
+        if frames.pieces > PIECES_MAX:
+            self._transport.abort()
+            return
         # Pongs and the close frame can wait for the end of the turn, like all output.
         self._flush_soon()
 
@@ -198,10 +197,6 @@ class SocketWire:
 
     def check(self, now: float) -> None:
         """End what does not answer; `now` is the loop's time."""
-        if self._is_resting:
-            self._is_resting = False
-            self._heard_at = now
-            self._steer()
         if self._close_by:
             if now > self._close_by:
                 self._transport.abort()
@@ -256,7 +251,7 @@ class SocketWire:
 
     def _steer(self) -> None:
         """Read or do not read."""
-        reading = not self._is_held and not self._is_resting
+        reading = not self._is_held
         if reading == self._is_reading or self._transport.is_closing():
             return
         self._is_reading = reading
@@ -287,7 +282,6 @@ class SocketWire:
         if session is not None:
             self._unfinished.note(self, 0, True)
             self._close_by = self._loop.time() + CLOSE_S_MAX
-            self._is_resting = False
             self.resume()  # to see the peer's close frame
             session.closed()
 

@@ -113,6 +113,17 @@ def test_pings_within_a_message_do_not_begin_it_anew() -> None:
     assert frames.began_anew
 
 
+def test_the_peers_close_is_found_behind_our_own_however_it_is_cut() -> None:
+    late = WHOLE + b"\x81\x01a" + masked(Opcode.BINARY, b"x" * BYTES_MAX) + CLOSE
+    for pieces in ([late], [late[:100_000], late[100_000:]], [late[at : at + 7] for at in range(0, len(late), 7)]):
+        frames, _ = fed(masked(Opcode.BINARY, b"cut off")[:4])
+        frames.close(1000, "")
+        assert not frames.peer_closed
+        for piece in [b"\0" * 9, *pieces]:
+            assert frames.receive(piece) == []
+        assert frames.peer_closed
+
+
 def test_our_close_drops_what_was_begun_of_a_large_message() -> None:
     big = masked(Opcode.BINARY, b"b" * 60_000)
     frames, _ = fed(big[:50_000])
