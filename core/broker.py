@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from curbstone.core.breakdown import unbroken
 from curbstone.core.declaring import check_options
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.disk import Disk
@@ -38,7 +39,7 @@ from curbstone.core.recovery.replay import Replay
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.transaction import Transaction
-from curbstone.core.troubles import Troubles
+from curbstone.core.troubles import Troubles, WatchedHost
 from curbstone.core.turns import Turns
 from curbstone.core.values import Done, Health, Published
 from curbstone.core.writing.journal import Journal
@@ -74,9 +75,9 @@ class Broker:
         self.max_cap = max(max_cap, defaults.cap)
         """The largest cap that a queue may be given; one that has a larger one keeps it."""
         self.cache = Cache()
-        self.journal = Journal(host, disk)
+        self.troubles = Troubles(host, disk)
+        self.journal = Journal(WatchedHost(host, self.troubles, "the journal"), disk)
         self.commits = Commits()
-        self.troubles = Troubles()
         self.past = Stats()
         """What happened since the start in queues that are no more."""
         self.is_stopping = False
@@ -89,7 +90,7 @@ class Broker:
         self._turns = Turns(host)
         self.dirty = self._turns.add
         """Have a queue's turn called at the end of this turn of the loop."""
-        self._directories = Directories(host, disk)
+        self._directories = Directories(WatchedHost(host, self.troubles, "making and removing queues"), disk)
         self.staging = Staging(self, salt, max_staged, staged_ttl_ms)
         self.left: dict[str, str] = {}
         """Directories of queues that can't be served, and why."""
@@ -226,7 +227,7 @@ class Broker:
         self.journal.next_tx = max(self.journal.next_tx, highest + 1)
 
     def _part_written(self, tx: int) -> Published:
-        return lambda _error, _first, _count: self.journal.part_done(tx)
+        return lambda error, _first, _count: None if isinstance(error, Unavailable) else self.journal.part_done(tx)
 
     def _make(self, meta: Meta) -> Queue:
         directory = f"{QUEUES}/{meta.uid}"
@@ -270,10 +271,10 @@ class Broker:
         queue = self._queues.get(name)
         if queue is None:
             raise NoSuchQueue(f"no such queue: {name}")
-        return queue
+        return unbroken(queue)
 
     def ensure(self, name: QueueName) -> Queue:
-        """Return a queue, creating it if need be; publishes wait until it is on disk."""
+        """Return a queue, creating it if need be; publishes wait until it is on disk. One that broke down refuses."""
         return self._queues.get(name) or self._create(name, {})
 
     def _create(self, name: QueueName, changes: Mapping[str, object]) -> Queue:
@@ -317,7 +318,7 @@ class Broker:
             check_options(name, self.defaults.merged(changes, name.project), None, self.max_cap)
             self._create(name, changes).opening.when_open(on_done)
             return
-        meta = queue.meta.with_options(changes, queue.next_seq)
+        meta = unbroken(queue).meta.with_options(changes, queue.next_seq)
         check_options(name, meta.options, queue, self.max_cap)
         if meta == queue.meta and not queue.opening.is_behind:
             queue.opening.when_open(on_done)
@@ -368,6 +369,7 @@ class Broker:
 
     def _forget(self, queue: Queue) -> None:
         del self._queues[queue.name]
+        self.troubles.over(queue.label)
         if not queue.name.is_private:
             self.past.add(queue.stats)
         self._bindings.change(queue.name, queue.meta.bindings, ())
@@ -475,7 +477,7 @@ class Broker:
         """Refuse new publishes, finish what is under way, then end consumers and close the files."""
         self._fanouts.finish()
         self.is_stopping = True
-        self._directories.is_stopping = True
+        self._directories.is_stopping = self.troubles.is_stopping = True
         self.staging.stop()
         self._shutdown(on_done)
 

@@ -7,12 +7,15 @@ Everything of the engine runs on one thread, the host's; only jobs run elsewhere
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
+
+logger = logging.getLogger("curbstone.core")
 
 Job = Callable[[], Any]
 JobDone = Callable[[Any, BaseException | None], None]
@@ -148,7 +151,10 @@ class AsyncioHost:
             if not self._finished:
                 return
             done, result, error = self._finished.popleft()
-            done(result, error)
+            try:
+                done(result, error)
+            except Exception:  # a bug; those behind it have a right to be called
+                logger.exception("the end of a job failed")
         if self._finished and not self._wake_pending:
             self._wake_pending = True
             self._loop.call_soon(self._drain)

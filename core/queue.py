@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from curbstone.core.breakdown import QueueHost, tell
 from curbstone.core.consumer import Consumer, Taker
 from curbstone.core.delivery.dead import Deaths
 from curbstone.core.delivery.dispatch import Ring
@@ -52,7 +53,7 @@ class Queue:
 
     def __init__(self, broker: Broker, meta: Meta, log: Log) -> None:
         self.broker = broker
-        self.host = broker.host
+        self.host = QueueHost(broker.host, self)
         self.sync = broker.sync
         self.syncs_always = broker.sync.kind == "always"
         self.meta = meta
@@ -68,6 +69,8 @@ class Queue:
         self.stats = Stats()
         self.damaged: list[str] = []
         self.is_closed = False
+        self.broken = ""
+        """Why it is closed until the next start, see `core.breakdown`."""
         self.probe = False
         self.keys = Keys(self)
         self.staged = StagedMarks()
@@ -171,7 +174,7 @@ class Queue:
         """Return why nothing can be published now, or None."""
         if self.broker.is_stopping:
             return Unavailable("the server is shutting down")
-        if self.is_closed:
+        if self.is_closed and not self.broken:
             return NoSuchQueue(f"no such queue: {self.name}")
         return Unavailable(self.writer.failure) if self.writer.failure else None
 
@@ -189,6 +192,10 @@ class Queue:
     ) -> Consumer:
         """Return a consumer that `deliver` is called for; see `Consumer`."""
         consumer = Consumer(self, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed)
+        if self.broken:
+            consumer.closed = True
+            self.host.call_soon(lambda: on_closed(Unavailable(self.broken)))
+            return consumer
         self._attached[consumer] = None
         self.join(group, consumer)
         return consumer
@@ -330,7 +337,7 @@ class Queue:
         if self._changed:
             self._changed = False
             for fn in list(self._watchers):
-                fn()
+                tell(self, fn)
         self.timers.arm()
 
     def _dispatch(self, name: str) -> None:
@@ -474,14 +481,14 @@ class Queue:
         self.writer.refuse_all(error)
         consumers, self._attached = list(self._attached), {}
         for ring in list(self._rings.values()):
-            ring.end()
+            tell(self, ring.end)
         for consumer in consumers:
             consumer.closed = True
             consumer.unsettled.clear()
-            consumer.on_closed(error)
+            tell(self, consumer.on_closed, error)
         self._rings.clear()
         self.leasing.end_all()
         self.cleaner.end(error)
         self.pending.reader.close()
         for fn in list(self._watchers):
-            fn()
+            tell(self, fn)

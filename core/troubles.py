@@ -1,12 +1,22 @@
-"""Failures of the disk that are not over: noted where they happen, ended by the next success of the same matter.
+"""Failures of the disk that are not over: noted where they happen, ended by the next success.
 
 While there are any, messages can't all be taken: the server is not ready, and health says why. A matter is logged
-when it begins and when it is over, not each time it is tried in between.
+when it begins and when it is over, not each time it is tried in between. A queue finds out by itself whether it can
+write again. For what only clients ask for (new queues, options, transactions) nobody may ask a server that is not
+ready, so it is tried with a file of no use.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+
+from curbstone.core.disk import Disk
+from curbstone.core.host import Host, Job, JobDone
+
+PROBE_MS = 1000
+PROBE_NAME = "probe"
+PROBE_BYTES = 4096
 
 logger = logging.getLogger("curbstone.core")
 
@@ -14,8 +24,16 @@ logger = logging.getLogger("curbstone.core")
 class Troubles:
     """What is wrong now, by matter; in the order in which it began."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: Host, disk: Disk) -> None:
+        self._host = host
+        self._disk = disk
         self._texts: dict[str, str] = {}
+        self._probed: set[str] = set()
+        """Matters that end when the disk takes a file."""
+        self._probes = False
+        self.is_stopping = False
+        self.faults: list[Exception] = []
+        """Exceptions that nobody expected, for tests to see: they end in the log (see `core.breakdown`)."""
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -28,10 +46,76 @@ class Troubles:
 
     def over(self, matter: str) -> None:
         """It worked again, or nobody needs it any more."""
+        self._probed.discard(matter)
         if self._texts.pop(matter, None) is not None:
             logger.info("%s: all is well again", matter)
+
+    def ended(self, matter: str, error: BaseException | None) -> None:
+        """A job ended, which may be a failure of the disk; that there is no such file, or already one, is none.
+
+        One that ends well proves little: it may not have synced anything.
+        """
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | FileExistsError):
+            self.note(matter, f"the disk failed: {error}")
+            self._probed.add(matter)
+            self._probe_later()
 
     @property
     def reasons(self) -> list[str]:
         """What is wrong, one line each."""
         return [f"{matter}: {text}" for matter, text in self._texts.items()]
+
+    def _probe_later(self) -> None:
+        if not self._probes:
+            self._probes = True
+            self._host.call_later(PROBE_MS, self._probe)
+
+    def _probe(self) -> None:
+        if not self._probed or self.is_stopping:
+            self._probes = False
+            return
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._probes = False
+            if error is not None:
+                self._probe_later()
+                return
+            for matter in list(self._probed):
+                self.over(matter)
+
+        self._host.submit(self._write, done)
+
+    def _write(self) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.remove(PROBE_NAME)
+        file = self._disk.open(PROBE_NAME, create=True)
+        try:
+            file.write(0, [bytes(PROBE_BYTES)])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.remove(PROBE_NAME)
+        self._disk.sync_dir("")
+
+
+class WatchedHost:
+    """A host whose jobs are one matter: how they end is noted. Implements `core.host.Host`."""
+
+    def __init__(self, host: Host, troubles: Troubles, matter: str) -> None:
+        self._host = host
+        self._troubles = troubles
+        self._matter = matter
+        self.now_ms = host.now_ms
+        self.now_us = host.now_us
+        self.wall_ms = host.wall_ms
+        self.call_soon = host.call_soon
+        self.call_later = host.call_later
+
+    def submit(self, job: Job, done: JobDone) -> None:
+        """See `Host.submit`."""
+
+        def ended(result: object, error: BaseException | None) -> None:
+            self._troubles.ended(self._matter, error)
+            done(result, error)
+
+        self._host.submit(job, ended)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from curbstone.core.breakdown import contained
+
 if TYPE_CHECKING:
     from curbstone.core.host import Host
     from curbstone.core.queue import Queue
@@ -40,7 +42,7 @@ class Turns:
             for queue in now:
                 del self._dirty[queue]
         for queue in now:
-            queue.turn()
+            contained(queue, queue.turn)
         if self._dirty and not self._is_set:
             self._is_set = True
             self._host.call_soon(self._turn)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from curbstone.core.breakdown import tell
 from curbstone.core.delivery.waiters import Waiter
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Delivery, Message
@@ -111,7 +112,7 @@ class Popping:
             queue.wake(group)
         queue.stats.acked += len(pops)
         for pop in pops:
-            pop.on_done(pop.delivery)
+            tell(queue, pop.on_done, pop.delivery)
 
     def try_again(self, pops: list[Pop]) -> None:
         """Their settles go into the next commit, before those of others."""
@@ -127,7 +128,7 @@ class Popping:
             pops = [pop for pop in pops if not pop.is_in_doubt]
         self._put_back(pops)
         for pop in pops:
-            pop.on_done(error)
+            tell(self._queue, pop.on_done, error)
 
     def refuse_all(self, error: CurbstoneError) -> None:
         """Nothing more is written for now, or the queue has ended."""

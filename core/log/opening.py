@@ -121,6 +121,7 @@ class Opening:
         log = self._queue.log
 
         def done(_: object, error: BaseException | None) -> None:
+            self._queue.broker.troubles.ended(f"{self._queue.label}: its options", error)
             self._stored(count, Unavailable(f"the queue's options can't be written: {error}") if error else None)
 
         self._queue.host.submit(lambda: store_meta(log.disk, log.directory, data), done)

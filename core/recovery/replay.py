@@ -107,9 +107,7 @@ class Replay:
         self._cut(segments[:-1])
         log.floor = self._floor
         self._set_aside(chain)
-        if (
-            not queue.broker.is_synced
-        ):  # what a process that was killed left only in the system's memory counts from here
+        if not queue.broker.is_synced:  # what a killed process left in the system's memory alone counts from here on
             file = log.disk.open(segments[-1].path)
             file.sync()
             file.close()

@@ -33,6 +33,7 @@ from curbstone.core.staging.marker import MARKER, Marker, decode_marker
 from curbstone.core.staging.parts import Part, Upload, disk_error, is_part_file, load_part
 from curbstone.core.staging.transaction import ROOT, StagedTransaction
 from curbstone.core.staging.transaction import Committed as CommitDone
+from curbstone.core.troubles import WatchedHost
 from curbstone.core.values import Done, Look, State
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Staging:
 
     def __init__(self, broker: Broker, salt: Callable[[], int], bytes_max: int, ttl_ms: int) -> None:
         self.broker = broker
-        self.host = broker.host
+        self.host = WatchedHost(broker.host, broker.troubles, "staged transactions")
         self.disk = broker.disk
         self.committed = Committed(broker.host, broker.disk, f"{ROOT}/committed")
         self.is_stopping = False

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from curbstone.core.breakdown import contained
 from curbstone.core.errors import QueueFull
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import (
@@ -265,7 +266,7 @@ class Batch:
             self._writer.reserve_again(size)
         publish.has_room = True
         self._queue.cleaner.unblocked()
-        self._queue.host.call_soon(on_room)
+        self._queue.host.call_soon(partial(contained, self._queue, on_room))
         return False
 
     def _take_some(self, publish: Publish, room: int, budget: int) -> bool:

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from curbstone.core.disk import Disk, File
 from curbstone.core.host import Host
+from curbstone.core.log.commit import NO_SPACE
 from curbstone.core.log.format import (
     BATCH_BYTES,
     Released,
@@ -152,15 +153,26 @@ class Journal:
                 self._host.call_soon(partial(item.on_done, full))
             return
         self._busy = True
+        is_undone = False
 
         def job() -> None:
+            nonlocal is_undone
             if self._file is None:
                 self._file = self._open()
-            self._file.write(offset, [data])
+            try:
+                self._file.write(offset, [data])
+            except OSError as failure:
+                is_undone = failure.errno in NO_SPACE and self._undo(offset)
+                raise
             self._file.sync()
 
         def finished(_: object, error: BaseException | None) -> None:
             self._busy = False
+            if is_undone:
+                for item in waiting:
+                    item.on_done(error)
+                self._flush()
+                return
             if error is not None:
                 self._doubtful = [(item, error) for item in waiting]
                 self._replace()
@@ -173,6 +185,17 @@ class Journal:
             self._flush()
 
         self._host.submit(job, finished)
+
+    def _undo(self, offset: int) -> bool:
+        """Leave nothing of what found no room on the disk; return whether that is so."""
+        assert self._file is not None
+        try:
+            self._file.truncate(offset)
+            self._file.sync()
+        except OSError:
+            return False
+        self._end = min(self._end, offset)
+        return True
 
     def _replace(self) -> None:
         """Put a file in place that has only what is needed, and not what may or may not be on disk.

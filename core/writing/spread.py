@@ -99,7 +99,7 @@ class Spread:
         for queue, share in self._shares.items():
             place = self._places.get(queue)
             if place is None:  # the queue was deleted, and its part with it
-                self._part_done(None, 0, 0)
+                self._part_done(queue.refusal(), 0, 0)
                 continue
             place.settles, place.releases = share.settles, share.releases
             place.tx = tx
@@ -107,8 +107,9 @@ class Spread:
             place.on_done = self._part_done
             queue.dirty()
 
-    def _part_done(self, _error: CurbstoneError | None, _first: int, _count: int) -> None:
-        self._broker.journal.part_done(self._tx)
+    def _part_done(self, error: CurbstoneError | None, _first: int, _count: int) -> None:
+        if not isinstance(error, Unavailable):  # else the next start writes it
+            self._broker.journal.part_done(self._tx)
         self._left -= 1
         if not self._left:
             self._on_done(None)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from curbstone.core.breakdown import tell
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import Reason, Released
@@ -41,6 +42,8 @@ class Writer:
         self._handed: dict[tuple[str, int], Released] = {}
         self._callbacks: list[Done] = []
         self._busy = False
+        self._under_way: Batch | None = None
+        """What the commit that is made, or under way, is of; as long as nobody was answered."""
         self._failed_text = ""
         self._reserved = 0
         self.disk_is_full = False
@@ -57,7 +60,7 @@ class Writer:
     @property
     def failure(self) -> str:
         """Why nothing can be written, or an empty text."""
-        return self._failed_text
+        return self._failed_text or self._queue.broken
 
     @property
     def has_records(self) -> bool:
@@ -170,7 +173,20 @@ class Writer:
         self._queue.popping.refuse_all(error)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback(error)
+            tell(self._queue, callback, error)
+
+    def abandon(self, error: CurbstoneError) -> None:
+        """The queue broke down: answer all who wait, also for what is on its way to the disk, or there already."""
+        batch, self._under_way = self._under_way, None
+        if batch is None:
+            return
+        for pop in batch.pops:
+            tell(self._queue, pop.on_done, error)
+        for callback in batch.callbacks:
+            tell(self._queue, callback, error)
+        for publish, _first, count in batch.taken:
+            if publish not in self._inbox:
+                self._refuse_taken(publish, count, error)
 
     def _refuse_publishes(self, error: CurbstoneError) -> None:
         waiting = list(self._inbox)
@@ -184,7 +200,15 @@ class Writer:
     def _refuse(self, publish: Publish, error: CurbstoneError) -> None:
         for end in publish.ends:
             end.undo(end.deliveries)
-        publish.on_done(error, 0, len(publish.messages) - publish.next)
+        tell(self._queue, publish.on_done, error, 0, len(publish.messages) - publish.next)
+
+    def _refuse_taken(self, publish: Publish, count: int, error: CurbstoneError) -> None:
+        """Refuse what of a publish was in a commit."""
+        if publish.settles or publish.atomic_bytes or publish.refusal:
+            publish.next = 0
+            self._refuse(publish, error)
+        else:
+            tell(self._queue, publish.on_done, error, 0, count)
 
     # --- a commit
 
@@ -198,7 +222,7 @@ class Writer:
             if not queue.has_housekeeping:
                 return
         log = queue.log
-        batch = Batch(self, queue)
+        batch = self._under_way = Batch(self, queue)
         was_cleaning = queue.cleaner.is_active
         copy = queue.cleaner.next_copy() if was_cleaning and not self.disk_is_full else None
         if copy is not None and not (self._inbox and self._copy_next):
@@ -212,6 +236,7 @@ class Writer:
                 batch.take_publishes()
         commit = batch.commit()
         if commit is None:
+            self._under_way = None
             if copy is not None or (queue.cleaner.is_active and not was_cleaning):
                 self._copy_next = False
                 queue.dirty()  # a publish has to wait, and it is the cleaner's turn
@@ -223,6 +248,8 @@ class Writer:
 
         def done(_: object, error: BaseException | None) -> None:
             self._busy = False
+            if queue.broken:
+                return
             commits = queue.broker.commits
             queue.stats.commits += 1
             if error is None:
@@ -247,8 +274,9 @@ class Writer:
         queue.committed(batch, commit)
         if queue.log.excess:
             queue.log.come_down(self.promised)
+        self._under_way = None
         for callback in batch.callbacks:
-            callback(None)
+            tell(queue, callback, None)
         for part in batch.taken:
             self._answer(part)
         if not queue.syncs_always:
@@ -261,9 +289,9 @@ class Writer:
         publish, first, count = part
         self._reserved -= publish.reserved
         if publish.refusal is not None:
-            publish.on_done(publish.refusal, 0, len(publish.messages))
+            tell(self._queue, publish.on_done, publish.refusal, 0, len(publish.messages))
         else:
-            publish.on_done(None, publish.messages[first].seq if count else 0, count)
+            tell(self._queue, publish.on_done, None, publish.messages[first].seq if count else 0, count)
 
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
         """Confirm nothing, and write on in a new segment; what was promised is kept.
@@ -280,22 +308,18 @@ class Writer:
         queue.log.failed(commit)
         self._write_again(batch)
         queue.cleaner.failed()
+        self._under_way = None
         if no_space and not self.disk_is_full and not queue.is_closed:
             self._callbacks = batch.callbacks + self._callbacks
             queue.popping.try_again(batch.pops)
         else:
             queue.popping.failed(batch.pops, answer, is_undone=no_space)
             for callback in batch.callbacks:
-                callback(answer)
-        for publish, first, count in batch.taken:
+                tell(queue, callback, answer)
+        for publish, _first, count in batch.taken:
             if publish.is_promised:
                 continue
-            if publish.settles or publish.atomic_bytes or publish.refusal:
-                publish.next = 0
-                self._refuse(publish, answer)
-            else:
-                assert publish.next == first + count
-                publish.on_done(answer, 0, count)
+            self._refuse_taken(publish, count, answer)
         if queue.is_closed:
             self.refuse_all(queue.refusal() or answer)
             return

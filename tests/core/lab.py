@@ -27,6 +27,7 @@ class Lab:
         self.sync = SyncMode.parse(sync)
         self.defaults = QueueOptions(cap=cap, max_message_size=max_message_size)
         self.disk = SimDisk(self.rng)
+        self.expects_faults = False
         self.disk.caps = self._cap_of
         self.start(START_MS)
 
@@ -72,7 +73,13 @@ class Lab:
     def settle(self) -> None:
         """Let everything happen that needs no time; the cap is kept all the while."""
         self.host.settle()
+        self.see_faults()
         assert not self.disk.over_cap, self.disk.over_cap[0]
+
+    def see_faults(self) -> None:
+        """Raise what nobody expected, unless a test does: the engine itself only logs it."""
+        if self.broker.troubles.faults and not self.expects_faults:
+            raise self.broker.troubles.faults[0]
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, and all that is due happen in its order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,10 +16,11 @@ from curbstone.net import admission as rules
 from curbstone.net.admission import Admission, visitor_of
 from tests.gateway.running import QUEUE, running
 from tests.mqks.world import Peer, World, run
+from tests.sim.world import SimDisk, SimHost
 
 
 def admission(address_most: int) -> Admission:
-    return Admission(lambda: 1000, Troubles(), address_most)
+    return Admission(lambda: 1000, Troubles(SimHost(Random(0), 0), SimDisk(Random(0))), address_most)
 
 
 def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:

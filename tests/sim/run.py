@@ -111,6 +111,8 @@ class Run:
 
     def _check(self) -> None:
         self.history.check()
+        if self.broker.troubles.faults:
+            raise self.broker.troubles.faults[0]
         if self.disk.over_cap:
             raise Violation(self.disk.over_cap[0])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from heapq import heappush
 from operator import attrgetter
@@ -34,9 +34,13 @@ SEEDS_AT_ONCE = 25
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet() -> Iterator[None]:
     """The engine logs each failure of the disk; there are thousands."""
-    logging.getLogger("curbstone.core").setLevel(logging.CRITICAL + 1)
+    logger = logging.getLogger("curbstone.core")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(before)
 
 
 def simulate(seed: int, *, faults: bool, focus: str = "") -> int:

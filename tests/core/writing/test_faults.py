@@ -11,6 +11,7 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, message, numbered
+from tests.core.staging.lab import stage
 from tests.sim.world import SimDisk
 
 
@@ -276,6 +277,56 @@ def test_a_queue_that_cannot_be_created_refuses_what_waited_and_leaves_no_trace(
     lab.publish(lab.broker.ensure(name), "now")
     lab.restart("power")
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"now"]]
+
+
+def test_a_disk_that_fails_before_there_is_any_queue_is_known_until_it_works_again() -> None:
+    lab = Lab()
+    lab.disk.eio_chance = 1.0
+    (error,) = lab.answer(lambda done: lab.broker.declare(queue_name("new"), {}, done))
+    assert isinstance(error, Unavailable)
+    health = lab.broker.health()
+    assert not health.ok and "Input/output error" in health.reasons[0] and "queues" in health.reasons[0]
+    lab.pass_time(5000)
+    assert not lab.broker.health().ok
+    lab.disk.eio_chance = 0.0
+    lab.pass_time(2000)
+    assert lab.broker.health().ok, "nobody asks for a queue of a server that is not ready"
+    lab.publish(lab.queue("new"), "m")
+
+
+@pytest.mark.parametrize("matter", ["its options", "journal", "staged"])
+def test_whatever_of_the_disk_fails_health_says_so(matter: str) -> None:
+    lab, queue, peer = start()
+    other = lab.queue("other")
+    lab.disk.eio_chance = 1.0
+    if matter == "its options":
+        lab.answer(lambda done: lab.broker.declare(queue.name, {"ttl": 5}, done))
+    elif matter == "journal":
+        transaction = lab.broker.transaction()
+        transaction.publish(queue, message("m"))
+        transaction.publish(other, message("m"))
+        transaction.commit(lambda _error: None)
+        lab.settle()
+    else:
+        with pytest.raises(Unavailable):
+            stage(lab, "t", "0-0", {"q": [message("m")]})
+    assert any(matter in reason for reason in lab.broker.health().reasons)
+    lab.disk.eio_chance = 0.0
+    lab.pass_time(5000)
+    assert lab.broker.health().ok
+
+
+def test_a_transaction_that_finds_the_disk_full_is_answered_and_is_not_there_after_a_crash() -> None:
+    lab, queue, _ = start()
+    other = lab.queue("other")
+    lab.disk.capacity = used(lab) + 100
+    transaction = lab.broker.transaction()
+    transaction.publish(queue, message(b"x" * 500))
+    transaction.publish(other, message(b"x" * 500))
+    (error,) = lab.answer(transaction.commit)
+    assert error is not None
+    lab.restart("kill")
+    assert lab.bodies(lab.again(queue)) == [b"first"] and lab.bodies(lab.again(other)) == []
 
 
 def test_options_that_cannot_be_stored_are_told() -> None:

@@ -1,0 +1,137 @@
+"""A bug in one queue, or in one who is told something of it, ends there: others go on, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.names import queue_name
+from curbstone.core.queue import Queue
+from tests.core.lab import Lab, Peer, message
+
+
+def start() -> tuple[Lab, Queue, Queue]:
+    """Two queues; faults are expected."""
+    lab = Lab()
+    lab.expects_faults = True
+    queue, other = lab.queue("q"), lab.queue("other")
+    lab.publish(queue, "first", "second")
+    lab.publish(other, "first")
+    return lab, queue, other
+
+
+def fault(*_: Any, **__: Any) -> Any:
+    raise AssertionError("planted")
+
+
+PLACES: dict[str, Callable[[Queue, pytest.MonkeyPatch], None]] = {
+    "before a commit": lambda queue, patch: patch.setattr(queue.log, "begin", fault),
+    "composing a commit": lambda queue, patch: patch.setattr(queue.log, "finish", fault),
+    "after a commit": lambda queue, patch: patch.setattr(queue, "committed", fault),
+    "in the log after a commit": lambda queue, patch: patch.setattr(queue.log, "succeeded", fault),
+    "handing out": lambda queue, patch: patch.setattr(queue.pending.unnamed, "take", fault),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
+    place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab, queue, other = start()
+    peer = Peer(lab, queue, window=1)
+    elsewhere = Peer(lab, other)
+    with monkeypatch.context() as patch:
+        PLACES[place](queue, patch)
+        answers: list[tuple[str, CurbstoneError | None]] = []
+        queue.publish([message("m")], lambda error, *_: answers.append(("publish", error)))
+        peer.consumer.ack([1], on_done=lambda error: answers.append(("ack", error)))
+        queue.pop(lambda given: answers.append(("pop", given if isinstance(given, CurbstoneError) else None)))
+        other.publish([message("m")], lambda error, *_: answers.append(("other", error)))
+        elsewhere.consumer.ack([1], on_done=lambda error: answers.append(("other's ack", error)))
+        lab.settle()
+    told = dict(answers)
+    assert len(answers) == 5 and told["other"] is None and told["other's ack"] is None
+    assert all(isinstance(told[who], Unavailable) and "planted" in str(told[who]) for who in ("publish", "ack"))
+    assert [type(error) for error in peer.closed_with] == [Unavailable] and not elsewhere.closed_with
+    health = lab.broker.health()
+    assert not health.ok and "queue default/q: broke down" in health.reasons[0] and "planted" in health.reasons[0]
+    traces = [record for record in caplog.records if record.exc_info and "broke down" in record.message]
+    assert len(traces) == 1
+    with pytest.raises(Unavailable, match="broke down"):
+        lab.broker.get(queue_name("q"))
+    assert [type(error) for error in Peer(lab, lab.broker.ensure(queue_name("q"))).closed_with] == [Unavailable]
+    ((error, _, _),) = lab.publish_answers(queue, [message("later")])
+    assert isinstance(error, Unavailable)
+    assert lab.publish(other, "later")
+    lab.restart("shutdown")
+    assert lab.broker.health().ok
+    assert {b"second"} <= set(lab.bodies(lab.again(queue))) <= {b"first", b"second", b"m"}
+    assert lab.publish(lab.again(queue), "goes on")
+
+
+def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, queue, other = start()
+    lab.publish(queue, "late", delay_ms=50)
+    monkeypatch.setattr(queue.pending.unnamed, "mature", fault)
+    lab.pass_time(100)
+    assert queue.broken and not other.broken
+    assert lab.publish(other, "goes on")
+
+
+def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, queue, other = start()
+    transaction = lab.broker.transaction()
+    transaction.publish(queue, message("part"))
+    transaction.publish(other, message("part"))
+    answers: list[CurbstoneError | None] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "committed", fault)
+        transaction.commit(answers.append)
+        lab.settle()
+    assert len(answers) == 1 and queue.broken
+    lab.restart("kill")
+    assert b"part" in lab.bodies(lab.again(queue)) and b"part" in lab.bodies(lab.again(other))
+
+
+def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, queue, other = start()
+    lab.queue("q", dead_letter="other")
+    with monkeypatch.context() as patch:
+        patch.setattr(other, "committed", fault)
+        lab.publish_answers(other, [message("m")])
+    Peer(lab, queue).consumer.reject([1], "bad")
+    lab.pass_time(5000)
+    assert other.broken and not queue.broken
+    assert len(lab.bodies(queue)) == 2
+
+
+def test_a_queue_that_broke_down_can_be_deleted_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, queue, _ = start()
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "committed", fault)
+        lab.publish_answers(queue, [message("m")])
+    (gone,) = lab.answer(lambda done: lab.broker.delete(queue.name, done), passing_ms=1000)
+    assert gone is True and lab.broker.health().ok
+    assert lab.publish(lab.queue("q"), "new")
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == [b"new"]
+
+
+def test_one_who_is_told_and_fails_hurts_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    lab, queue, _ = start()
+    caplog.set_level(logging.ERROR)
+    answers: list[CurbstoneError | None] = []
+    queue.publish([message("a")], fault)
+    queue.publish([message("b")], lambda error, *_: answers.append(error))
+    peer = Peer(lab, queue)
+    peer.consumer.ack([1], on_done=fault)
+    peer.consumer.ack([2], on_done=answers.append)
+    queue.watch(fault)
+    lab.settle()
+    assert answers == [None, None] and not queue.broken and lab.broker.health().ok
+    assert "planted" in caplog.text
+    assert lab.publish(queue, "goes on")
