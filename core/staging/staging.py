@@ -318,7 +318,12 @@ class Staging:
                 if marker is None:
                     unfinished = None
                 elif commit is not None:
-                    commit.resume(marker, queues)
+                    unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self.broker.left)
+                    if unserved:  # a start that finds it again goes on
+                        self._commits.discard(commit)
+                        self._transactions[bytes.fromhex(name)].stuck(f"queue {unserved[0]} is not served")
+                    else:
+                        commit.resume(marker, queues)
                     if unfinished is not None:
                         unfinished.add(marker.number)
         self.disk.sync_dir(ROOT)  # what was removed is gone before a directory of the same name is made

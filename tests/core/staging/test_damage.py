@@ -14,7 +14,7 @@ from curbstone.core.staging.frames import Share
 from curbstone.core.staging.ids import HASH_BYTES, RECORD_BYTES, CommittedId, decode_ids
 from curbstone.core.staging.marker import Marker, PartFile, decode_marker
 from tests.core.lab import Lab
-from tests.core.staging.lab import commit, stage, staged_files, state
+from tests.core.staging.lab import PROJECT, commit, stage, staged_files, state
 from tests.sim.world import Inode
 
 FIRST, SECOND = [b"1", b"2", b"3"], [b"4", b"5", b"6"]
@@ -242,3 +242,25 @@ def test_a_damaged_part_does_not_let_an_older_one_of_its_name_count() -> None:
     with pytest.raises(StagedDamaged, match="is damaged; stage it again"):
         commit(lab, "t")
     assert bodies(lab, "a") == []
+
+
+def test_a_commit_waits_for_a_queue_that_is_not_served_and_goes_on_when_it_is_again() -> None:
+    """What was committed for it was dropped."""
+    lab = Lab()
+    a = lab.queue("a")
+    lab.queue("b")
+    stage(lab, "t", "p", {"a": [b"one"], "b": [b"two"]})
+    lab.broker.staging.commit(PROJECT, "t", None, lambda *_: None)
+    while not any(path.endswith("/commit") for path in lab.disk.durable_names):
+        if not lab.host.turn():
+            assert lab.host.work()
+    meta = lab.disk.names[f"{a.log.directory}/meta"]
+    meta.cache[0] ^= 1
+    for _ in range(2):
+        lab.restart("kill")
+        assert any("is committed and waits: queue" in reason for reason in lab.broker.health().reasons)
+    meta.cache[0] ^= 1
+    lab.restart("kill")
+    lab.pass_time(1000)
+    assert (bodies(lab, "a"), bodies(lab, "b")) == ([b"one"], [b"two"])
+    assert lab.broker.health().reasons == []
