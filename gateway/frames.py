@@ -117,7 +117,10 @@ class Frames:
             first = data[at]
             size = data[at + 1] - _MASKED
             body = at + 6
-            # Of a head that is not whole yet, a length read too short is still below the real one.
+            if first & _CONTROL and size > 125:
+                self._protocol.fail(_PROTOCOL_ERROR, "control frame too long")  # RFC 6455, 5.5
+                self.is_closed = self.peer_closed = True
+                return
             if size == 126:
                 body = at + 8
                 size = int.from_bytes(data[at + 2 : at + 4], "big")
@@ -125,17 +128,19 @@ class Frames:
                 body = at + 14
                 size = int.from_bytes(data[at + 2 : at + 10], "big")
             stop = body + size
-            if size > self._bytes_max and not first & _CONTROL:
+            if end < body - 4:  # the length is not whole yet
+                self._wanted = body - 4 - at
+                break
+            if size > self._bytes_max:
                 self.too_big = True
                 self._skipped = stop
                 self._after_close(data)
                 return
-            if size < 0 or (first & _CONTROL and size > 125):
-                # Not masked, or a long control frame: the general parser refuses it by its head alone.
+            if size < 0:  # not masked: the general parser refuses it by its head alone
                 self._general(data[at:])
                 return
             if stop > end:
-                self._wanted = (stop if end >= body - 4 else body - 4) - at
+                self._wanted = stop - at
                 break
             if first in _WHOLE and self._partial is None:
                 payload = apply_mask(data[body:stop], data[body - 4 : body])
