@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from curbstone.mqks.errors import RequestError
 
-TRIES_MAX = 50_000
+TRIES_MAX = 10_000
 """How often, in one request, a part of an event may be tried for a `*` beside other characters."""
 
 

@@ -29,7 +29,7 @@ SERVER_COMMANDS = frozenset(["CONNECTED", "MESSAGE", "RECEIPT", "ERROR"])
 # The head ends with a blank line, or without one at the NUL of a frame that has no body.
 _END = re.compile(rb"\n\n|\0")
 _END_CRLF = re.compile(rb"\n\r?\n|\0")
-_EOLS = re.compile(rb"(?:\r?\n)*")
+_EOLS = re.compile(rb"\n*+(?:\r\n++)*+")  # (\r?\n)* in any number, with no step for each LF of a flood
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 
