@@ -246,7 +246,10 @@ class Queue(Protocol):
         auto: bool = False,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
-        """Return a consumer that `deliver` is called for; `auto`: what is delivered is settled by that."""
+        """Return a consumer that `deliver` is called for; `auto`: what is delivered is settled by that.
+
+        Where it names one undeclared group too many, `on_closed` is called with a Conflict.
+        """
 
     def pop(
         self,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.core.breakdown import QueueHost, tell
 from curbstone.core.consumer import Consumer, Taker
 from curbstone.core.delivery.dead import Deaths
-from curbstone.core.delivery.dispatch import Ring
+from curbstone.core.delivery.dispatch import Rings
 from curbstone.core.delivery.expiry import Expiry
 from curbstone.core.delivery.leasing import Leasing
 from curbstone.core.delivery.popping import Pop, Popped, Popping
@@ -85,7 +86,7 @@ class Queue:
         self.cleaner = Cleaner(self)
         self.reading = ReadingGroups(self)
         self.writer = Writer(self)
-        self._rings: dict[str, Ring] = {}
+        self.rings = Rings(self)
         self._attached: dict[Consumer, None] = {}
         """All consumers that have not ended, those that paused included."""
         self._woken: dict[str, None] = {}
@@ -192,9 +193,10 @@ class Queue:
     ) -> Consumer:
         """Return a consumer that `deliver` is called for; see `Consumer`."""
         consumer = Consumer(self, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed)
-        if self.broken:
+        refusal = Unavailable(self.broken) if self.broken else self.pending.undeclared.refusal([group])
+        if refusal is not None:
             consumer.closed = True
-            self.host.call_soon(lambda: on_closed(Unavailable(self.broken)))
+            self.host.call_soon(partial(on_closed, refusal))
             return consumer
         self._attached[consumer] = None
         self.join(group, consumer)
@@ -216,19 +218,14 @@ class Queue:
 
     def join(self, name: str, taker: Taker) -> None:
         """Let a consumer or waiter take part in the round robin of a group."""
-        ring = self._rings.get(name)
-        if ring is None:
-            ring = self._rings[name] = Ring(self, self.pending.group(name))
-        ring.join(taker)
+        self.rings.join(name, taker)
         self.wake(name)
         self.changed()
 
     def leave(self, taker: Consumer | Waiter) -> None:
         """Take a consumer or waiter out of the round robin."""
-        ring = self._rings.get(taker.group)
-        if ring is not None:
-            ring.leave(taker)
-            self.changed()
+        self.rings.leave(taker.group, taker)
+        self.changed()
 
     def detach(self, consumer: Consumer) -> None:
         """Forget a consumer that has ended."""
@@ -237,8 +234,7 @@ class Queue:
 
     def room(self, group: str) -> int:
         """Return how many deliveries the consumers of a group take now."""
-        ring = self._rings.get(group)
-        return ring.room if ring else 0
+        return self.rings.room(group)
 
     # --- leases, and settling without a consumer
 
@@ -281,8 +277,7 @@ class Queue:
 
     def consumers(self, group: str | None = None) -> list[Consumer]:
         """Return the consumers of a group, or of all."""
-        rings = self._rings.values() if group is None else [r for n, r in self._rings.items() if n == group]
-        return [consumer for ring in rings for consumer in ring.consumers]
+        return self.rings.consumers(group)
 
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group; `consumers` are those of all groups."""
@@ -322,7 +317,7 @@ class Queue:
         self.pending.reader.load(run, self._loaded)
 
     def _loaded(self) -> None:
-        for name in self._rings:
+        for name in self.rings:
             self._woken[name] = None
         self.dirty()
 
@@ -341,13 +336,12 @@ class Queue:
         self.timers.arm()
 
     def _dispatch(self, name: str) -> None:
-        ring = self._rings.get(name)
-        if ring is not None and ring.dispatch():
+        if self.rings.dispatch(name):
             self.wake(name)
 
     def dispatch_all(self) -> None:
         """Hand out in all groups: something was committed."""
-        for name in list(self._rings):
+        for name in self.rings:
             self._dispatch(name)
 
     @property
@@ -385,7 +379,9 @@ class Queue:
         if batch.copies:
             self.cleaner.copied(commit.segment, batch.start, batch.end)
         for name, mark in batch.marks.items():
-            self.pending.groups[name].marked(mark, commit.segment.number)
+            group = self.pending.groups.get(name)
+            if group is not None:
+                group.marked(mark, commit.segment.number)
         self.reading.losses.logged(batch.losses, commit.segment.number)
         self.reading.acks.logged(batch.acks, commit.segment.number)
         if batch.key_notes:
@@ -452,10 +448,10 @@ class Queue:
         self.meta = meta
         self.options = meta.options
         self._meta_bytes = len(meta.encode())
-        for name in meta.groups:
-            self.pending.group(name)
         for name in gone:
             self.pending.drop_group(name)
+        for name in meta.groups:
+            self.pending.group(name)
 
     # --- trouble, and the end
 
@@ -480,13 +476,11 @@ class Queue:
         self.broker.troubles.over(self.label)
         self.writer.refuse_all(error)
         consumers, self._attached = list(self._attached), {}
-        for ring in list(self._rings.values()):
-            tell(self, ring.end)
+        self.rings.end()
         for consumer in consumers:
             consumer.closed = True
             consumer.unsettled.clear()
             tell(self, consumer.on_closed, error)
-        self._rings.clear()
         self.leasing.end_all()
         self.cleaner.end(error)
         self.pending.reader.close()

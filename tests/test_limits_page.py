@@ -9,6 +9,7 @@ import pytest
 from curbstone.core import options, values
 from curbstone.core.delivery import waiters
 from curbstone.core.notes import keys
+from curbstone.core.pending import undeclared
 from curbstone.core.staging import staging
 from curbstone.gateway import (
     batch,
@@ -49,6 +50,7 @@ def size(count: int) -> str:
         f"`--cap`, {size(DEFAULTS.cap)}; an option of each queue, {size(options.CAP_BYTES_MIN)} to "
         + size(options.CAP_BYTES_MAX),
         f"declared groups of a queue | {options.GROUPS_MAX} |",
+        f"pending, or somebody who waits | {undeclared.UNDECLARED_MAX} |",
         f"`--max-ttl`, {DEFAULTS.max_ttl / 3600:g} h",
         f"lease | {parameters.LEASE_S_MAX // 86400} days",
         f"{size(settings.HEAD_BYTES_MAX)}, {settings.HEAD_FIELDS_MAX} fields, {http_wire.HEAD_S_MAX} s",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappop
 from typing import TYPE_CHECKING
 
 from curbstone.core.log.format import Reason
 from curbstone.core.message import Delivery, Message
+from curbstone.core.pending import due
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.runs import Run
 
@@ -41,7 +42,19 @@ class Expiry:
         self.has_any = True
         if not run.expires_ms or expires_ms < run.expires_ms:
             run.expires_ms = expires_ms
-            heappush(self._due, (expires_ms, run.first))
+            due.note(self._due, expires_ms, run.first, len(self._queue.pending.runs), self._expiries)
+
+    def _expiries(self) -> list[tuple[int, int]]:
+        return [(run.expires_ms, run.first) for run in self._queue.pending.runs if run.expires_ms]
+
+    def sweep(self) -> None:
+        """Forget when messages would have expired that are settled."""
+        due.sweep(self._due, len(self._queue.pending.runs), self._expiries)
+
+    @property
+    def due_entries(self) -> int:
+        """How many times are kept in memory, stale ones included."""
+        return len(self._due)
 
     def _expire_at(self, seq: int) -> None:
         run = self._queue.pending.runs.at_or_after(seq)

@@ -32,6 +32,10 @@ class Leasing:
         """How many ends of leases are kept in memory."""
         return self._leases.due_entries
 
+    def sweep(self) -> None:
+        """Forget when leases would have ended that did so before."""
+        self._leases.sweep()
+
     def end_due(self, now_ms: int) -> None:
         """Give back what has run out."""
         for lease in self._leases.take_due(now_ms):
@@ -54,7 +58,7 @@ class Leasing:
             self._queue.timers.arm()
             self._queue.host.call_soon(lambda: on_done(leases))
 
-        return Gatherer(self._queue, group, count, wait_ms, give).begin()
+        return Gatherer(self._queue, group, count, wait_ms, give, on_done).begin()
 
     def give_back(self, tokens: list[str]) -> None:
         """End leases that nobody has seen: no try is counted."""

@@ -29,7 +29,7 @@ class Pop(Waiter):
     def __init__(
         self, queue: Queue, group: str, wait_ms: int, on_done: Popped, is_wanted: Callable[[], bool] | None
     ) -> None:
-        super().__init__(queue, group, 1, wait_ms, self._serve)
+        super().__init__(queue, group, 1, wait_ms, self._serve, on_done)
         self.on_done = on_done
         self.is_wanted = is_wanted
         self.is_in_doubt = False
@@ -141,5 +141,5 @@ class Popping:
 
     def _held(self, pops: list[Pop]) -> list[Pop]:
         """Return those whose message was not settled meanwhile, by its id or with all before another."""
-        groups = self._queue.pending.groups
-        return [pop for pop in pops if pop.delivery.message.seq in groups[pop.group].wip]
+        pending = self._queue.pending
+        return [pop for pop in pops if pop.delivery.message.seq in pending.group(pop.group).wip]

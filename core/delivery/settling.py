@@ -71,7 +71,7 @@ class Settling:
         done = _after(len(deliveries), on_done) if on_done is not None else None
         for delivery in deliveries:
             tries = delivery.tries + 1
-            self._queue.deaths.bury(self._queue.pending.groups[group], delivery, Reason.REJECT, tries, error, done)
+            self._queue.deaths.bury(self._queue.pending.group(group), delivery, Reason.REJECT, tries, error, done)
         self._queue.wake(group)
 
     def settle_now(self, group: str, deliveries: list[Delivery], reason: Reason = Reason.ACK) -> None:
@@ -105,7 +105,7 @@ class Settling:
 
     def given_back(self, release: Release) -> None:
         """A transaction has given deliveries back to their place, one try older; it is on disk."""
-        group = self._queue.pending.groups[release.group]
+        group = self._queue.pending.group(release.group)
         now_ms, wall_ms = self._queue.host.now_ms(), self._queue.host.wall_ms()
         mature_ms = wall_ms + max(release.due_ms - now_ms, 0)
         self._queue.stats.released += len(release.deliveries)
@@ -119,7 +119,7 @@ class Settling:
         if not deliveries or self._queue.is_closed:
             return
         for delivery in deliveries:
-            self._queue.pending.groups[group].release(delivery.message, delivery.tries, 0, delivery.mature_ms)
+            self._queue.pending.group(group).release(delivery.message, delivery.tries, 0, delivery.mature_ms)
             if delivery.tries:
                 self._queue.writer.handed(Released(group, delivery.message.seq, 1, delivery.tries, 0))
         self._queue.wake(group)
@@ -128,7 +128,7 @@ class Settling:
         """Give deliveries back to their place, one try older; those tried too often are dead."""
         if not deliveries or self._queue.is_closed:
             return
-        group = self._queue.pending.groups[group_name]
+        group = self._queue.pending.group(group_name)
         now_ms, wall_ms = self._queue.host.now_ms(), self._queue.host.wall_ms()
         due_ms = now_ms + delay_ms if delay_ms > 0 else 0
         most = self._queue.options.max_tries

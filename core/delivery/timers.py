@@ -58,5 +58,16 @@ class Timers:
     def _trim(self) -> None:
         self._idle_set = False
         queue = self._queue
+        if not queue.is_closed and queue.is_idle:
+            self._sweep()
         if not queue.is_closed and queue.is_idle and queue.cleaner.trim():
             queue.dirty()
+
+    def _sweep(self) -> None:
+        """Forget what there is no use for in an empty queue."""
+        queue = self._queue
+        queue.pending.undeclared.sweep()
+        for group in queue.pending.groups.values():
+            group.sweep()
+        queue.expiry.sweep()
+        queue.leasing.sweep()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from functools import partial
+from heapq import heappop
 from typing import TYPE_CHECKING
 
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
+from curbstone.core.pending import due
 from curbstone.core.values import Lease
 
 if TYPE_CHECKING:
@@ -15,24 +18,30 @@ if TYPE_CHECKING:
 LEASE_BYTES_MAX = 4 * 1024 * 1024
 """One answer takes no more messages once theirs are so many bytes, headers and bodies."""
 
-STALE_MAX = 64
-
 
 class Waiter:
     """Takes up to `count` deliveries once, now or within `wait_ms`; then it is gone.
 
-    `give` is called once, unless it was given up before: with what is ready now, or nothing.
+    `give` is called once, unless it was given up before: with what is ready now, or nothing. Where there is no such
+    group, nor may be, `refuse` is called instead.
     """
 
     weight = 1
 
     def __init__(
-        self, queue: Queue, group: str, count: int, wait_ms: int, give: Callable[[list[Delivery]], None]
+        self,
+        queue: Queue,
+        group: str,
+        count: int,
+        wait_ms: int,
+        give: Callable[[list[Delivery]], None],
+        refuse: Callable[[CurbstoneError], None],
     ) -> None:
         self.queue = queue
         self.group = group
         self.room = count
         self._give = give
+        self._refuse = refuse
         self._waits = wait_ms > 0
         self._timer = queue.host.call_later(wait_ms, self.give_nothing) if self._waits else None
 
@@ -40,6 +49,9 @@ class Waiter:
         """Take part in the round robin of the group; return itself."""
         if self.queue.is_closed:
             self.queue.host.call_soon(self.give_nothing)
+        elif refusal := self.queue.pending.undeclared.refusal([self.group]):
+            self._end()
+            self.queue.host.call_soon(partial(self._refuse, refusal))
         else:
             self.queue.join(self.group, self)
         return self
@@ -83,9 +95,15 @@ class Gatherer(Waiter):
     """
 
     def __init__(
-        self, queue: Queue, group: str, count: int, wait_ms: int, give: Callable[[list[Delivery]], None]
+        self,
+        queue: Queue,
+        group: str,
+        count: int,
+        wait_ms: int,
+        give: Callable[[list[Delivery]], None],
+        refuse: Callable[[CurbstoneError], None],
     ) -> None:
-        super().__init__(queue, group, count, wait_ms, give)
+        super().__init__(queue, group, count, wait_ms, give, refuse)
         self._gathered: list[Delivery] = []
         self._bytes = 0
 
@@ -155,12 +173,11 @@ class Leases:
         return lease
 
     def _note(self, lease: Lease) -> None:
-        """Keep when a lease ends. That sweeps so rarely that it costs a constant for each."""
-        if len(self._due) > 2 * len(self._by_token) + STALE_MAX:
-            self._due = [(lease.expires_ms, lease.token) for lease in self._by_token.values()]
-            heapify(self._due)
-        else:
-            heappush(self._due, (lease.expires_ms, lease.token))
+        """Keep when a lease ends."""
+        due.note(self._due, lease.expires_ms, lease.token, len(self._by_token), self._current)
+
+    def _current(self) -> list[tuple[int, str]]:
+        return [(lease.expires_ms, lease.token) for lease in self._by_token.values()]
 
     def take(self, token: str) -> Lease | None:
         """Remove and return a lease, or None if it has ended."""
@@ -195,14 +212,18 @@ class Leases:
 
     def take_due(self, now_ms: int) -> list[Lease]:
         """Remove and return the leases whose time has run out."""
-        due = []
+        ended = []
         while self._due and self._due[0][0] <= now_ms:
             expires_ms, token = heappop(self._due)
             lease = self._by_token.get(token)
             if lease is not None and lease.expires_ms == expires_ms:
                 self.take(token)
-                due.append(lease)
-        return due
+                ended.append(lease)
+        return ended
+
+    def sweep(self) -> None:
+        """Forget when leases would have ended that did so before."""
+        due.sweep(self._due, len(self._by_token), self._current)
 
     def take_all(self) -> list[Lease]:
         """Remove and return all leases."""

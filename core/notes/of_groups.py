@@ -41,17 +41,18 @@ class GroupNotes(Generic[Value]):
             name: self.of(name)
             for name in sorted(self._values.keys() | self._logged.keys())
             if self.of(name) != self._logged.get(name, self._nothing)
-            or (name in self._values and self._noted[name] < floor)
+            or (name in self._noted and name in self._values and self._noted[name] < floor)
         }
 
     def logged(self, values: dict[str, Value], segment: int) -> None:
         """The log knows of these now; the notes are in that segment."""
         for name, value in values.items():
-            self._noted[name] = segment
             if value == self._nothing:
                 self._logged.pop(name, None)
+                self._noted.pop(name, None)
             else:
                 self._logged[name] = value
+                self._noted[name] = segment
 
     def recover(self, name: str, value: Value, segment: int, *, is_earlier: bool) -> None:
         """Take a note in; `is_earlier` where it is of an earlier group of that name."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.log.format import Released
 from curbstone.core.message import Delivery, Message
+from curbstone.core.pending import due
 from curbstone.core.pending.runs import Run, seqs_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Retry:
 class Group:
     """The unnamed group of a queue, or a named one."""
 
-    def __init__(self, queue: Queue, name: str) -> None:
+    def __init__(self, queue: Queue, name: str, first: int = 0) -> None:
+        """Nothing below `first` is pending in it, nor will be."""
         self._queue = queue
         self.name = name
         self.pending = 0
@@ -62,8 +64,8 @@ class Group:
         self.retries: dict[int, Retry] = {}
         self.records = 0
         """Records in the log that say what is in `retries`; one may speak of many seqs."""
-        self._cursor = 0
-        self._low = 0
+        self._cursor = first
+        self._low = first
         """Nothing is pending below this seq."""
         self._rewound = 0
         """Below this seq something before the cursor may be handed out already."""
@@ -78,6 +80,11 @@ class Group:
         return self.pending - len(self.wip) - self.delayed
 
     @property
+    def is_in_use(self) -> bool:
+        """Whether anything is pending in it, or known of what was."""
+        return bool(self.pending or self.wip or self.retries)
+
+    @property
     def next_due_ms(self) -> int | None:
         """Engine time when the next delayed message is due."""
         return self._due[0][0] if self._due else None
@@ -88,7 +95,19 @@ class Group:
         """Make a pending message that nobody holds wait until `due_ms`."""
         self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
         self.delayed += 1
-        heappush(self._due, (due_ms, seq))
+        due.note(self._due, due_ms, seq, len(self.retries), self._delays)
+
+    def _delays(self) -> list[tuple[int, int]]:
+        return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
+
+    def sweep(self) -> None:
+        """Forget when messages would have been due that are settled."""
+        due.sweep(self._due, len(self.retries), self._delays)
+
+    @property
+    def due_entries(self) -> int:
+        """How many times are kept in memory, stale ones included."""
+        return len(self._due)
 
     def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
         """Take back a message that was handed out, to its place."""

@@ -13,6 +13,7 @@ from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.reader import Reader
 from curbstone.core.pending.runs import Run, Runs, ranges_of
+from curbstone.core.pending.undeclared import Undeclared
 from curbstone.core.values import UNNAMED
 
 if TYPE_CHECKING:
@@ -36,12 +37,17 @@ class Pending:
         self.runs = Runs()
         self.unnamed = Group(queue, UNNAMED)
         self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
+        self.undeclared = Undeclared(queue, self.groups)
         for name in queue.meta.groups:
-            self.group(name)
+            self.groups[name] = Group(queue, name)
         self.reader = Reader(queue.host, queue.log.disk, self.runs, queue.broker.cache, self._damaged)
 
-    def group(self, name: str) -> Group:
-        """Return a group; it begins to exist when it is first named."""
+    def group(self, name: str, first: int = 0) -> Group:
+        """Return a group; it begins to exist when it is named. In a new one nothing is pending below `first`."""
+        return self.groups.get(name) or self.undeclared.make(name, first)
+
+    def replayed(self, name: str) -> Group:
+        """Return a group while the log is replayed: nothing is counted yet, so none is forgotten."""
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = Group(self._queue, name)
@@ -59,7 +65,7 @@ class Pending:
 
     def clear(self, name: str, messages: list[Message]) -> None:
         """Forget that messages are pending in a group."""
-        group = self.groups[name]
+        group = self.group(name)
         group.wip.difference_update([message.seq for message in messages])
         if group.retries:
             for message in messages:
@@ -148,25 +154,23 @@ class Pending:
             if message.delay_ms:
                 for name in self.entitled(message):
                     due_ms = now_ms + message.delay_ms
-                    self.groups[name].delay(message.seq, 0, due_ms, wall_ms + message.delay_ms)
+                    self.group(name).delay(message.seq, 0, due_ms, wall_ms + message.delay_ms)
 
     def _entitle(self, run: Run, names: Iterable[str], bits: int) -> None:
         for name in names:
-            group = self.group(name)
+            group = self.group(name, run.first)
             run.set_pending(name, run.pending(name) | bits)
             group.pending += bits.bit_count()
 
     def settled_of(self, copies: list[Message]) -> dict[str, list[int]]:
         """Return, by group, which of some messages that are copied forward it has settled."""
         settled: dict[str, list[int]] = {}
-        if len(self.groups) == 1:  # what is settled in the only group is not copied
-            return settled
-        for name in self.groups:
-            for message in copies:
-                seq = message.seq
-                if name not in self.entitled(message):
-                    continue
-                run = self.runs.find(seq)
+        if not self._queue.meta.groups and not any([message.groups for message in copies]):
+            return settled  # what is settled in the only group is not copied
+        for message in copies:
+            seq = message.seq
+            run = self.runs.find(seq)
+            for name in self.entitled(message):
                 if run is None or not run.pending(name) >> (seq - run.first) & 1:
                     settled.setdefault(name, []).append(seq)
         return settled
@@ -174,7 +178,9 @@ class Pending:
     def stored(self, released: list[Released], segment: Segment) -> None:
         """Records of messages' tries are on disk."""
         for item in released:
-            self.groups[item.group].stored(item, segment)
+            group = self.groups.get(item.group)
+            if group is not None:  # else all of it is settled
+                group.stored(item, segment)
 
     @property
     def state_bytes(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.core import headers
@@ -74,7 +75,7 @@ class Redrive:
         elif len(self._staying) >= STAYING_MAX or self._staying_bytes >= STAYING_BYTES_MAX:
             self._finish(None, more=True)
         else:
-            Waiter(queue, UNNAMED, min(self._left, AT_ONCE), 0, self._take).begin()
+            Waiter(queue, UNNAMED, min(self._left, AT_ONCE), 0, self._take, partial(self._finish, more=True)).begin()
 
     def _take(self, deliveries: list[Delivery]) -> None:
         if not deliveries:

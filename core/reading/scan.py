@@ -136,7 +136,7 @@ class _Browse(Generic[T]):
 
 def _plan(queue: Queue, wanted: Wanted) -> _Plan:
     """Return the stretches to read; about as many as make a page."""
-    group = queue.pending.groups[wanted.group or UNNAMED]
+    group = queue.pending.group(wanted.group or UNNAMED)
     end = queue.reading.next if wanted.end is None else min(wanted.end, queue.reading.next)
     places: list[_Place] = []
     seq, count, size = wanted.start, 0, 0

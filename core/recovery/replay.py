@@ -117,11 +117,12 @@ class Replay:
             self._cut(segments[-1:])
         self._remove([*chain.trash, *(segment.path for segment in gone)])
         for name, delivered in self._delivered.items():
-            group = queue.pending.group(name)
+            group = queue.pending.replayed(name)
             group.recovered = group.delivered = group.delivered_logged = delivered
         for group in queue.pending.groups.values():
             self._forget_settled(group.name)
             group.pending = sum(run.pending(group.name).bit_count() for run in queue.pending.runs)
+        queue.pending.undeclared.sweep()
 
     def _set_aside(self, chain: Chain) -> None:
         """Keep files that can't be read under names that are no part of the log."""
@@ -183,7 +184,7 @@ class Replay:
         for name, first, count, tries, due_ms in decode_released(batch.data, batch.releases_at, batch.settles_at):
             if name in earlier:
                 continue
-            group = queue.pending.group(name)
+            group = queue.pending.replayed(name)
             for seq in range(first, first + count):
                 group.recover(seq, tries, due_ms)
             group.stored(Released(name, first, count, tries, due_ms), segment)
@@ -244,7 +245,7 @@ class Replay:
 
     def _entitle(self, run: Run, bits: int, names: Iterable[str]) -> None:
         for name in names:
-            self._queue.pending.group(name)
+            self._queue.pending.replayed(name)
             run.set_pending(name, run.pending(name) | bits)
 
     def _settle(self, name: str, first: int, count: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from curbstone.core.breakdown import contained
-from curbstone.core.errors import QueueFull
+from curbstone.core.breakdown import contained, tell
+from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import (
     BATCH_BYTES,
@@ -85,6 +85,8 @@ class Batch:
         self._messages_bytes = 0
         self._state_bytes = 0
         self.tx = 0
+        self._coming: set[str] = set()
+        """Groups that nobody declared and that begin to exist with this batch."""
 
     # --- settles and releases
 
@@ -170,7 +172,8 @@ class Batch:
         most = min(len(waiting), max(self._queue.log.records_span - spent, 0) // RELEASE_BYTES)
         for index in range(most):
             item = waiting[index]
-            retry = groups[item.group].retries.get(item.first)
+            group = groups.get(item.group)
+            retry = group.retries.get(item.first) if group is not None else None
             is_first = bool(kept) and retry is not None and not retry.leads
             if index == 0 or item.group != waiting[index - 1].group:
                 size += released_bytes(item.group, 0)
@@ -233,13 +236,16 @@ class Batch:
             if not self._has_room_at_last(size):
                 return False
         elif not publish.tx:
+            error = self._crowded(publish.messages)
+            if error is not None:
+                return self._refused(publish, error)
             if not self._has_room(size, budget):
                 return self._blocked(publish, size)
             most = settled_bytes("x" * 64, 1) * sum(len(end.deliveries) for end in publish.ends)
             if most > self._queue.log.slack_bytes:
-                writer._inbox.popleft()
-                writer._refuse(publish, QueueFull("the transaction settles more than the queue's cap has room to log"))
-                return True
+                return self._refused(
+                    publish, QueueFull("the transaction settles more than the queue's cap has room to log")
+                )
         writer._inbox.popleft()
         self.tx = publish.tx
         records = [(s.group, s.reason, [d.message.seq for d in s.deliveries]) for s in publish.settles]
@@ -259,6 +265,9 @@ class Batch:
         size = publish.atomic_bytes
         if self.messages or publish.has_room:
             return False
+        error = self._crowded(publish.messages)
+        if error is not None:
+            return self._refused(publish, error)
         if publish.messages and not self._has_room(size, budget):
             return self._blocked(publish, size)
         if publish.messages:
@@ -276,6 +285,8 @@ class Batch:
         messages = publish.messages
         index = first
         for index in range(first, len(messages)):
+            if messages[index].groups and (error := self._crowded(messages[index : index + 1])):
+                return self._refuse_one(publish, messages[first:index], error)
             size = entry_bytes(messages[index]) + 8  # an expiry may come in
             state += RELEASE_BYTES * self._queue.pending.entitled_count(messages[index])
             if not self._has_room(total + size + state, budget):
@@ -315,10 +326,30 @@ class Batch:
         """Let the cleaner make room, or refuse; True where the publish is done with."""
         if not self._writer.disk_is_full and self._queue.reading.can_make_room(size + self._writer._reserved):
             return False
-        error = QueueFull(f"queue {self._queue.name} {self._queue.log.fullness}")
+        return self._refused(publish, QueueFull(f"queue {self._queue.name} {self._queue.log.fullness}"))
+
+    def _refused(self, publish: Publish, error: CurbstoneError) -> bool:
+        """Refuse the first that waits: it is done with."""
         self._writer._inbox.popleft()
         self._writer._refuse(publish, error)
         return True
+
+    def _refuse_one(self, publish: Publish, before: list[Message], error: CurbstoneError) -> bool:
+        """Refuse the message behind those `before`, when they are on disk; True if the inbox may be looked at again."""
+        self._take_messages(publish, publish.next, before)
+        if self.messages:  # it is its turn in the next batch
+            return False
+        publish.next += 1
+        if publish.next == len(publish.messages):
+            self._writer._inbox.popleft()
+        tell(self._queue, publish.on_done, error, 0, 1)
+        return True
+
+    def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
+        """Return why the groups that messages name can't all be, or None."""
+        if not any([message.groups for message in messages]):
+            return None
+        return self._queue.pending.undeclared.refusal_of(messages, self._coming)
 
     def _take_messages(self, publish: Publish, first: int, messages: list[Message]) -> None:
         """Put messages into the batch: from here on they have a seq and a timestamp."""

@@ -73,6 +73,13 @@ class Writer:
         return bool(self._settled or self._ranges)
 
     @property
+    def owed_groups(self) -> set[str]:
+        """The groups of which settles are not on disk yet."""
+        batch = self._under_way
+        written = [*batch.settled, *batch.ranges] if batch is not None else []
+        return {name for name, _reason in [*self._settled, *self._ranges, *written]}
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is under way or waiting."""
         return not (self._busy or self._inbox or self._callbacks or self.has_records)

@@ -271,3 +271,50 @@ def test_what_expires_before_it_is_due_is_counted_right_while_it_dies() -> None:
     assert queue.counts()[:3] == (0, 1, 0)
     lab.settle()
     assert queue.counts()[:3] == (0, 0, 0)
+
+
+def test_what_was_to_wait_long_takes_no_memory_once_it_is_settled() -> None:
+    """A delay, or a time to live, of a message that was settled or purged was remembered until it would have come."""
+    lab = Lab()
+    queue = lab.queue()
+    group = queue.pending.unnamed
+    for _ in range(20):
+        seqs = lab.publish(queue, *numbered(50), delay_ms=1_000_000, ttl_ms=3_000_000)
+        for seq in seqs[:25]:
+            assert lab.answer(lambda done, seq=seq: queue.settle_by_id(seq, done)) == (None, True)  # type: ignore[misc]
+        assert lab.purge(queue) == 25
+    kept = lab.publish(queue, *numbered(3), delay_ms=500_000, ttl_ms=900_000)
+    assert group.due_entries <= 200
+    lab.pass_time(499_999)
+    assert queue.counts()[:3] == (0, 0, 3)
+    lab.pass_time(1)
+    assert [lease.delivery.message.seq for lease in lab.lease(queue, 2, 1000)] == kept[:2]
+    lab.pass_time(399_999)
+    assert queue.counts()[:3] == (3, 0, 0)
+    lab.pass_time(1)
+    assert queue.counts()[:3] == (0, 0, 0)
+
+
+def test_an_empty_queue_forgets_what_was_to_come() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    for _ in range(200):
+        lab.publish(queue, "m", ttl_ms=3_000_000)
+        lab.lease(queue, 1, 1_000_000)
+        lab.publish(queue, *numbered(3), delay_ms=1_000_000, ttl_ms=3_000_000)
+    for seq in range(1, queue.next_seq):
+        lab.answer(lambda done, seq=seq: queue.settle_by_id(seq, done))  # type: ignore[misc]
+    lab.pass_time(2000)
+    assert queue.pending.unnamed.due_entries == queue.leasing.due_entries == 0
+
+
+def test_when_messages_would_have_expired_takes_no_memory_once_they_are_settled() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    for _ in range(300):
+        lab.publish(queue, "m", ttl_ms=3_000_000)
+        assert lab.pop(queue) == b"m"
+    lab.publish(queue, "m", ttl_ms=1000)
+    assert queue.expiry.due_entries <= 100
+    lab.pass_time(1000)
+    assert lab.bodies(queue) == []
