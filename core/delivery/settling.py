@@ -69,6 +69,8 @@ class Settling:
         """Dead-letter deliveries; `on_done` comes once, when all of that is on disk, or with the first error."""
         self._queue.stats.rejected += len(deliveries)
         done = _after(len(deliveries), on_done) if on_done is not None else None
+        if on_done is not None and not deliveries:
+            self._queue.writer.when_committed(on_done)
         for delivery in deliveries:
             tries = delivery.tries + 1
             self._queue.deaths.bury(self._queue.pending.group(group), delivery, Reason.REJECT, tries, error, done)

@@ -1,4 +1,8 @@
-"""Reads runs of messages back from the log, off the event loop, and keeps a bounded tail in memory."""
+"""Reads runs of messages back from the log, off the event loop, and keeps a bounded tail in memory.
+
+What was read back counts there, too: where there is no room the oldest of it goes. A body that went to many queues at
+once is counted in each, though it is in memory once: the bound errs on the safe side.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ logger = logging.getLogger("curbstone.core")
 AGAIN_MS = 250
 TAIL_BYTES_MAX = 4 * 1024 * 1024
 CACHE_BYTES_MAX = 64 * 1024 * 1024
+READ_MIN = 4
+"""So many runs that were read back a queue keeps whatever the memory: those who asked for them get to see them."""
 
 
 class Cache:
@@ -57,6 +63,8 @@ class Reader:
         self._damaged = damaged
         self._cached: dict[Run, int] = {}
         self._tail: set[Run] = set()
+        self._read: dict[Run, None] = {}
+        """What was read back, the longest ago first."""
         self._tail_bytes = 0
         self._loading: dict[Run, list[Callable[[], None]]] = {}
         self._is_closed = False
@@ -68,7 +76,7 @@ class Reader:
             self._tail.add(run)
         elif run.messages is None:
             return
-        if self._tail_bytes + size > TAIL_BYTES_MAX or not self._cache.has_room(size):
+        if not self._fits(size):
             self.forget(run)
             return
         kept = run.messages
@@ -86,6 +94,7 @@ class Reader:
         """Let go of a run's messages."""
         run.messages = None
         self._tail.discard(run)
+        self._read.pop(run, None)
         size = self._cached.pop(run, 0)
         self._tail_bytes -= size
         self._cache.bytes -= size
@@ -95,6 +104,9 @@ class Reader:
         self._is_closed = True
         for run in list(self._cached):
             self.forget(run)
+
+    def _fits(self, size: int) -> bool:
+        return self._tail_bytes + size <= TAIL_BYTES_MAX and self._cache.has_room(size)
 
     def _account(self, run: Run, size: int) -> None:
         self._cached[run] = self._cached.get(run, 0) + size
@@ -140,7 +152,11 @@ class Reader:
             what = read.damage or f"{run.segment.path}: not found where they should be"
             self._damaged(run, f"{what}; messages {missing[0]} to {missing[-1]} ({len(missing)}) can't be read")
         run.messages = [read.messages.get(seq) for seq in range(run.first, run.last + 1)]
-        self._account(run, run.end - run.offset)
+        size = run.end - run.offset
+        while len(self._read) >= READ_MIN and not self._fits(size):
+            self.forget(next(iter(self._read)))
+        self._read[run] = None
+        self._account(run, size)
 
     def _give_up(self, run: Run, seq: int) -> None:
         mask = ~(1 << (seq - run.first))

@@ -102,6 +102,8 @@ class Writer:
 
     def settled(self, group: str, reason: Reason, seqs: list[int]) -> None:
         """Write that messages are settled; `seqs` is the writer's from now on."""
+        if not seqs:
+            return
         key = (group, reason)
         waiting = self._settled.get(key)
         if waiting is None:

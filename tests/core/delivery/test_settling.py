@@ -296,3 +296,16 @@ def test_a_queue_is_not_its_own_dead_letter_queue() -> None:
 def test_a_new_queue_is_not_its_own_dead_letter_queue_either() -> None:
     with pytest.raises(BadRequest, match="can't be its own"):
         Lab().queue("new", dead_letter="new")
+
+
+def test_settling_nothing_is_done_at_once_and_harms_nothing() -> None:
+    """An ack of no message ended the queue, and a reject of none was never answered."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "m")
+    peer = Peer(lab, queue)
+    peer.ack()
+    peer.nack()
+    peer.reject()
+    peer.ack(1)
+    assert lab.bodies(queue) == []
