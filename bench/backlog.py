@@ -1,9 +1,10 @@
 """The big backlog: queue very many small messages, look at memory and disk, kill -9, restart, drain some."""
 
 import contextlib
+import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,20 @@ def run(console: Console, folder: Path, count: int) -> tuple[dict[str, Any], Tal
 
 
 def directory_bytes(folder: Path) -> int:
-    """What the files occupy on the disk."""
-    total = 0
+    """What the files occupy on the disk, in whole blocks."""
+    return sum(state.st_blocks * 512 for state in _states(folder))
+
+
+def file_bytes(folder: Path) -> int:
+    """The sizes of the files: what a queue's cap is about."""
+    return sum(state.st_size for state in _states(folder))
+
+
+def _states(folder: Path) -> Iterator[os.stat_result]:
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # the cleaner drops files meanwhile
-            total += path.stat().st_blocks * 512 if path.is_file() else 0
-    return total
+            if path.is_file():
+                yield path.stat()
 
 
 def _fill(console: Console, server: Server, count: int, figures: dict[str, Any]) -> None:

@@ -122,7 +122,7 @@ def churn(folder: Path, seconds: float, scaling: Scaling) -> Tally:
 
         def watch() -> None:
             while not over.wait(WATCH_S):
-                most[0] = max(most[0], backlog.directory_bytes(directory))
+                most[0] = max(most[0], backlog.file_bytes(directory))
 
         job = ChurnJob(target.account, f"/queue/{queue}", seconds, SIZE, CHURN_OUTSTANDING)
         watcher = threading.Thread(target=watch)

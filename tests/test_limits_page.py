@@ -48,7 +48,7 @@ def size(count: int) -> str:
         + size(MESSAGE_BYTES_MAX),
         f"| {size(settings.METADATA_BYTES_MAX)} as the queue keeps it",
         f"`--cap`, {size(DEFAULTS.cap)}; an option of each queue, {size(options.CAP_BYTES_MIN)} to "
-        + size(options.CAP_BYTES_MAX),
+        + f"`--max-cap`, {size(DEFAULTS.max_cap)}",
         f"declared groups of a queue | {options.GROUPS_MAX} |",
         f"pending, or somebody who waits | {undeclared.UNDECLARED_MAX} |",
         f"`--max-ttl`, {DEFAULTS.max_ttl / 3600:g} h",
