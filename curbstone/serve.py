@@ -35,6 +35,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
 from curbstone.net.admission import Admission
+from curbstone.net.turns import Turns
 from curbstone.settings import Address, Settings, warnings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
@@ -200,12 +201,13 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
 
 def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Listener]:
     listeners = []
+    turns = Turns(host)
     limits = Limits(body_bytes_max=settings.max_message_size)
     single_queue = settings.single_queue or None
-    stomp = StompServer(broker, host, limits=limits, single_queue=single_queue)
+    stomp = StompServer(broker, host, limits=limits, single_queue=single_queue, turns=turns)
     if settings.stomp_addr is not None:
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
-    mqks = MqksServer(broker, host, limits=MqksLimits(body_bytes_max=settings.max_message_size))
+    mqks = MqksServer(broker, host, limits=MqksLimits(body_bytes_max=settings.max_message_size), turns=turns)
     mq_traffic = Traffic()
     if settings.http_addr is not None:
         sockets = StompSockets(
@@ -230,6 +232,7 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
                 "mq": mq_traffic,
                 "mqks": mqks.registry.traffic,
             },
+            turns=turns,
         )
         listeners.append(Listener("http", settings.http_addr, GatewayServer(app)))
     if settings.mqks_addr is not None:

@@ -37,6 +37,7 @@ from curbstone.gateway.transactions import Transactions
 from curbstone.gateway.upkeep import Upkeep
 from curbstone.gateway.waiting import Polls
 from curbstone.gateway.ways import Ways
+from curbstone.net.turns import Turns
 from curbstone.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class Gateway:
         polls: Polls,
         streams: EventStreams,
         message_bytes_max: int,
+        turns: Turns,
     ) -> None:
         self.routes = list(routes)
         self._ways = Ways(self.routes)
@@ -134,6 +136,8 @@ class Gateway:
         """The largest WebSocket message that is read."""
         self.unfinished = Unfinished(max(UNFINISHED_BYTES_MAX, 2 * message_bytes_max))
         """Of all WebSockets."""
+        self.turns = turns
+        """Of all that is read in the process."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every error becomes a problem reply."""
@@ -174,11 +178,13 @@ def create_app(
     more_routes: Callable[[Guard], Sequence[Route]] | None = None,
     more_sockets: Mapping[str, Opener] | None = None,
     more_traffic: Mapping[str, Traffic] | None = None,
+    turns: Turns | None = None,
 ) -> Gateway:
     """Return the gateway in front of a broker.
 
     `more_routes(guard)` returns those that come after its own; `more_sockets` are the WebSockets of other protocols
-    by path, `more_traffic` what those protocols count, by their names, for /metrics.
+    by path, `more_traffic` what those protocols count, by their names, for /metrics. `turns` are those of all that is
+    read in the process; its own where none are given.
     """
     traffic = GatewayTraffic()
     protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
@@ -188,4 +194,4 @@ def create_app(
     sockets = QueueSockets(broker, settings, guard, traffic.websocket, more_sockets)
     own = [*routes(broker, settings, guard, polls, streams, traffic), *server_routes(broker, protocols)]
     more = more_routes(guard) if more_routes is not None else ()
-    return Gateway([*own, *more], guard, sockets, polls, streams, settings.frame_bytes_max)
+    return Gateway([*own, *more], guard, sockets, polls, streams, settings.frame_bytes_max, turns or Turns(host))

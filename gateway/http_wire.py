@@ -413,7 +413,13 @@ class HttpWire(HttpToolsProtocol):
         self.flow.release()
         self.flow.resume_reading()
         wire = SocketWire(
-            self.transport, session, gateway.message_bytes_max, self.connections, self.loop, gateway.unfinished
+            self.transport,
+            session,
+            gateway.message_bytes_max,
+            self.connections,
+            self.loop,
+            gateway.unfinished,
+            gateway.turns,
         )
         wire.leave = self.leave
         self.transport.set_protocol(wire)  # type: ignore[arg-type]  # asyncio asks for the methods only

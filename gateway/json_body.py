@@ -24,6 +24,7 @@ DEPTH_MAX = 100
 """How deep arrays and objects may lie in each other."""
 
 _NAMED_BYTES_MAX = 64 * 1024
+_NO_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[{,:"')
 
 
 def parse_json(text: bytes) -> Any:
@@ -86,7 +87,7 @@ def _walk(text: bytes, value: Any, colons: int) -> None:
 
 
 def _skeleton(text: bytes) -> bytes:
-    """Return a JSON text without its strings; of what is not JSON, anything.
+    """Return what of a JSON text is structure: `[{,:` outside of its strings; of what is not JSON, anything.
 
     Raise BadRequest where it has more strings than its values can need.
     """
@@ -94,6 +95,8 @@ def _skeleton(text: bytes) -> bytes:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     if text.count(b'"') > 4 * VALUES_MAX:  # a name and a value, two marks each
         raise _too_many_values()
+    # Most strings are empty without what is no structure anywhere, and no two stand next to each other.
+    text = text.translate(None, _NO_STRUCTURE).replace(b'""', b"")
     return b"".join(text.split(b'"')[::2])
 
 

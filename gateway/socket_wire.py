@@ -19,6 +19,7 @@ from curbstone.gateway.frames import PING, Frames
 from curbstone.gateway.problem import Problem, problem_of
 from curbstone.gateway.sockets import Session, SocketRequest
 from curbstone.net.progress import Progress
+from curbstone.net.turns import Intake, Turns
 from curbstone.net.unfinished import Unfinished
 
 CLOSE_S_MAX = 5
@@ -109,8 +110,9 @@ class SocketWire:
         connections: set[Any],
         loop: Loop,
         unfinished: Unfinished,
+        turns: Turns,
     ) -> None:
-        """`unfinished` counts what all of the server's WebSockets have begun."""
+        """`unfinished` counts what all of the server's WebSockets have begun; `turns` are those of all that is read."""
         self._transport = transport
         self._session: Session | None = session
         self._frames = Frames(message_bytes_max)
@@ -123,6 +125,7 @@ class SocketWire:
         self.leave: Callable[[], None] | None = None
         """Called when the connection is closed."""
         self._unfinished = unfinished
+        self._intake = Intake(turns, self)
         self._message = Progress(MESSAGE_S_MAX * 1000, MESSAGE_BYTES_PER_S)
         self._is_full = False
         self._unsent_bytes = 0
@@ -143,7 +146,15 @@ class SocketWire:
     # ------------------------------------------------------------ what the loop calls
 
     def data_received(self, data: bytes) -> None:
-        """Hand the whole messages of one read to the session, together."""
+        """Read on."""
+        self._intake.receive(data)
+        if self._intake.is_waiting:
+            self._steer()
+
+    def take(self, data: bytes) -> None:
+        """See `turns.Taker`: hand the whole messages in this to the session, together."""
+        if self._transport.is_closing():
+            return
         frames = self._frames
         messages = frames.receive(data)
         self._heard_at = self._loop.time()
@@ -163,6 +174,10 @@ class SocketWire:
             return
         # Pongs and the close frame can wait for the end of the turn, like all output.
         self._flush_soon()
+
+    def caught_up(self) -> None:
+        """See `turns.Taker`."""
+        self._steer()
 
     def eof_received(self) -> None:
         """The peer will send no more; returning None closes the connection. What is delivered now would be lost."""
@@ -188,6 +203,7 @@ class SocketWire:
         self._connections.discard(self)
         if self.leave:
             self.leave()
+        self._intake.close()
         self._unfinished.note(self, 0, True)
         self._end_session()
 
@@ -202,7 +218,7 @@ class SocketWire:
                 self._transport.abort()
         elif self._is_stuck(now):
             self._transport.abort()
-        elif self._is_held:
+        elif not self._is_reading:
             self._heard_at = now  # it is we who do not listen
         elif now - self._heard_at > DEAD_AFTER_S:
             self._transport.abort()
@@ -251,7 +267,7 @@ class SocketWire:
 
     def _steer(self) -> None:
         """Read or do not read."""
-        reading = not self._is_held
+        reading = not self._is_held and not self._intake.is_waiting
         if reading == self._is_reading or self._transport.is_closing():
             return
         self._is_reading = reading

@@ -9,6 +9,7 @@ from curbstone.mqks.registry import Registry
 from curbstone.mqks.reports import Reports
 from curbstone.mqks.session import Session
 from curbstone.net.tcp import Connection, TcpServer
+from curbstone.net.turns import Turns
 
 if TYPE_CHECKING:
     from curbstone.core.host import Host, Timer
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class MqksServer(TcpServer):
     """Serves MQKS over TCP."""
 
-    def __init__(self, broker: Broker, host: Host, *, limits: Limits | None = None) -> None:
-        super().__init__()
+    def __init__(self, broker: Broker, host: Host, *, limits: Limits | None = None, turns: Turns | None = None) -> None:
+        """`turns`: those of all that is read in the process; its own where none are given."""
+        super().__init__(turns or Turns(host))
         self.host = host
         self.limits = limits or Limits()
         self.registry = Registry(broker, host.call_later)

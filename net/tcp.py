@@ -1,6 +1,6 @@
 """The TCP side of a protocol whose connections are sessions without a socket: bytes in, bytes out.
 
-It accepts, feeds what it reads to the session at once, and sends what comes out in a turn in one write. Two kinds
+It accepts, feeds what it reads to the session in its turn, and sends what comes out in a turn in one write. Two kinds
 of pressure are passed on. To the consumers: a full socket holds them. To the client: it is not read while too much
 of what it sent is on its way to the disk, or while too much output waits for it to read. A peer that vanished
 without a word is found by TCP keepalive. It knows no protocol and nothing of queues.
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from curbstone.net.admission import Admission
+from curbstone.net.turns import Intake, Turns
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """Unsent output at which consumers are held."""
@@ -112,7 +113,9 @@ class Entrance(asyncio.Protocol):
 class TcpServer(ABC):
     """Accepts clients, knows who is there, and takes leave of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns) -> None:
+        """`turns`: those of all that is read in the process."""
+        self.turns = turns
         self._listener: asyncio.Server | None = None
         self._clients: set[Connection[Any]] = set()
         self._empty = asyncio.Event()
@@ -192,6 +195,7 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         self._transport: asyncio.Transport
         self._session: S
         self._peer = ""
+        self._intake = Intake(server.turns, self)
         self._linger: asyncio.TimerHandle | None = None
         self._flushing = False
         self._reading = True
@@ -246,8 +250,8 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         session = self._session
         if session.ending:
             return
-        self.receive(data)
-        if session.congested or self._full:
+        self._intake.receive(data)
+        if session.congested or self._full or self._intake.is_waiting:
             self._steer()
 
     def eof_received(self) -> bool:
@@ -275,10 +279,22 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         """The socket is closed."""
         if self._linger is not None:
             self._linger.cancel()
+        self._intake.close()
         self.ended()
         self._session.lose()
         self.leave()
         self._tcp_server.left(self)
+
+    # --- what turns ask, see `net.turns.Taker`
+
+    def take(self, data: bytes) -> None:
+        """Hand what was read to the session; nothing where it is ending."""
+        if not self._session.ending:
+            self.receive(data)
+
+    def caught_up(self) -> None:
+        """Nothing waits any more."""
+        self._steer()
 
     # --- what comes out
 
@@ -304,12 +320,12 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
             self._steer()
 
     def _steer(self) -> None:
-        """Read or do not read, as the session and the socket can take it."""
+        """Read or do not read, as the session, the socket and the turns can take it."""
         session = self._session
         if session.ending or self._transport.is_closing():
             return
         full = self._full and self._transport.get_write_buffer_size() > self._output_bytes_max
-        reading = not session.congested and not full
+        reading = not session.congested and not full and not self._intake.is_waiting
         if reading == self._reading:
             return
         self._reading = reading

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.net.tcp import Connection, TcpServer
+from curbstone.net.turns import Turns
 from curbstone.stomp.errors import one_line
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.pulse import Pulse
@@ -25,9 +26,16 @@ class StompServer(TcpServer):
     """Serves STOMP over TCP."""
 
     def __init__(
-        self, broker: Broker, host: Host, *, limits: Limits | None = None, single_queue: QueueName | str | None = None
+        self,
+        broker: Broker,
+        host: Host,
+        *,
+        limits: Limits | None = None,
+        single_queue: QueueName | str | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        super().__init__()
+        """`turns`: those of all that is read in the process; its own where none are given."""
+        super().__init__(turns or Turns(host))
         self.broker = broker
         self.host = host
         self.limits = limits or Limits()

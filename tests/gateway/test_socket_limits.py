@@ -16,6 +16,7 @@ from curbstone.gateway.publish_session import PublishSession
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.socket_wire import DEAD_AFTER_S, MESSAGE_S_MAX, SocketWire
 from curbstone.gateway.sockets import Session
+from curbstone.net import turns as net_turns
 from curbstone.net.unfinished import Unfinished
 from tests.gateway.fakes import FakeQueue
 from tests.gateway.running import Running, running
@@ -165,7 +166,7 @@ class DeafTransport:
 
 
 class Turns:
-    """A loop whose turns are the test's."""
+    """A loop whose turns are the test's; nothing takes it any time."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -173,6 +174,9 @@ class Turns:
 
     def time(self) -> float:
         return self.now
+
+    def now_us(self) -> int:
+        return 0
 
     def call_soon(self, fn: Callable[[], object]) -> None:
         self._soon.append(fn)
@@ -192,7 +196,7 @@ def deaf(protocol: str) -> tuple[SocketWire, DeafTransport, Turns]:
         else ConsumeSession(queue, settles=True, limit=10)
     )
     transport, turns = DeafTransport(), Turns()
-    wire = SocketWire(transport, session, 1_000_000, set(), turns, Unfinished(1_000_000))
+    wire = SocketWire(transport, session, 1_000_000, set(), turns, Unfinished(1_000_000), net_turns.Turns(turns))
     transport.protocol = wire
     wire.begin(b"", b"")
     return wire, transport, turns

@@ -192,6 +192,8 @@ class FakeQueue:
     def dispatch(self) -> None:
         for group, items in self.items.items():
             consumers = [c for c in self.consumers if c.group == group and not (c.held or c.paused)]
+            if not consumers:
+                continue
             ready = [i for _, i in sorted(items.items()) if not i.wip and i.due_ms <= self.broker.now_ms]
             batches: dict[int, list[Delivery]] = {}
             for turn, item in enumerate(ready):
