@@ -7,7 +7,7 @@ from dataclasses import dataclass
 REQUEST_BYTES_MAX = 64 * 1024
 """The most a request may have beside the data of a publish or ping: ids, action, events, options."""
 
-WORK_US_MAX = 10_000
+WORK_US_MAX = 5_000
 """About how long the requests of one connection are carried out before all others have their turn, as long again."""
 
 
