@@ -69,7 +69,7 @@ def draw(folder: Path, results: Results) -> list[Path]:
         title = f"Messages through a {mib} MiB queue in each second, the cleaner at work"
         made["churn"] = lines(title, [str(second) for second in range(len(churn))], [Series("through", churn)])
     if by_queues := queues(results.rows):
-        made["queues"] = lines("Messages a second by number of queues", ["1", "10", "1000"], by_queues)
+        made["queues"] = lines("Messages a second by number of queues", ["1", "10", "100", "1000"], by_queues)
     paths = []
     for name, text in made.items():
         paths.append(folder / f"{name}.svg")
@@ -104,11 +104,11 @@ def _groups(results: Results, size: int, value: Callable[[Row], float]) -> list[
 
 
 def queues(rows: Iterable[Row]) -> list[Series]:
-    """By 1, 10 and 1000 of them; nothing where one was not measured."""
+    """By 1, 10, 100 and 1000 of them; nothing where one was not measured."""
     found = {row.workload: row.per_s for row in rows if row.size == 100}
     lines_ = {
-        "send, window 1000": ["send-1000", "queues-10", "queues-1000"],
-        "drain, ack each": ["drain", "queues-10-drain", "queues-1000-drain"],
+        "send, window 1000": ["send-1000", "queues-10", "queues-100", "queues-1000"],
+        "drain, ack each": ["drain", "queues-10-drain", "queues-100-drain", "queues-1000-drain"],
     }
     whole = {name: [found.get(one, 0) for one in names] for name, names in lines_.items()}
     return [Series(name, values) for name, values in whole.items() if all(values)]

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import syncs
+from bench import mqks_load, syncs
 from bench.check import Tally
 from bench.roles import Role, Timed, run_roles
 from bench.server import Control, Process, Usage
@@ -82,6 +82,17 @@ class Target:
     def declare(self, queue: str) -> None:
         if self.control:
             self.control.declare(f"default/{queue}")
+
+    @property
+    def binds(self) -> bool:
+        """Whether queues can be bound to an event."""
+        return bool(self.mqks)
+
+    def bind(self, event: str, queues: Sequence[str]) -> str:
+        """Binds the queues to the event, and makes those that are missing; returns the event's STOMP destination."""
+        assert self.mqks
+        mqks_load.bind(self.mqks, event, queues)
+        return f"/topic/{event}"
 
     def left_in(self, queue: str) -> int:
         return self.control.waiting(f"default/{queue}") if self.control else 0

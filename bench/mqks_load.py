@@ -37,10 +37,11 @@ def ask(wire: Wire, line: bytes) -> None:
         raise BenchError(f"refused: {answer[:300].decode(errors='replace')}")
 
 
-def bind(job: MqksJob) -> None:
-    """Binds the event to the queue; that outlives the connection."""
-    wire = Wire(job.address)
-    ask(wire, consume_line(job.queue, 1))
+def bind(address: Address, event: str, queues: Sequence[str]) -> None:
+    """Binds the event to the queues; that outlives the connection."""
+    wire = Wire(address)
+    for queue in queues:
+        ask(wire, f"r rebind --confirm {queue} {event}\n".encode())
     wire.close()
 
 
@@ -71,7 +72,7 @@ class Oks:
 
 def publish(job: MqksJob, gate: Gate) -> Outcome:
     """One connection, at most `window` unconfirmed."""
-    bind(job)
+    bind(job.address, job.queue, [job.queue])
     wire = Wire(job.address)
     lines = publish_lines(job.queue, job.count, job.size)
     return send_window(wire, lines, job.count, job.window, job.seconds, Oks(wire, job.count).receive, gate)

@@ -1,22 +1,26 @@
 """RabbitMQ over its STOMP plugin, with classic durable and with quorum queues: the same load as for curbstone."""
 
 import contextlib
-import dataclasses
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.measure import Target
 from bench.peer import Subject, free_port, started
 from bench.server import Process, cpu_seconds
-from bench.stomp_load import Account, DrainJob, subscribe
+from bench.stomp_load import Account, DrainJob, shown, subscribe
+from bench.wire import BenchError
 from bench.workloads import run_groups
 
 BEHIND = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 WORKLOADS = frozenset(
-    {"send-1", "send-100", "send-1000", "drain", "pipe", "pingpong", "paced-5000", "producers-16", "producers-16x100"}
+    {
+        *("send-1", "send-100", "send-1000", "drain", "pipe", "pingpong", "paced-5000"),
+        *("producers-16", "producers-16x100", "queues-100", "queues-100-drain", "fanout-100"),
+    }
 )
 WEB_WORKLOADS = frozenset({"send-1", "send-1000", "drain"})
 CONFIG = """\
@@ -24,7 +28,8 @@ listeners.tcp.1 = 127.0.0.1:{amqp}
 stomp.listeners.tcp.1 = 127.0.0.1:{stomp}
 web_stomp.tcp.listener = 127.0.0.1:{web}
 """
-QUORUM = b"x-queue-type:quorum\ndurable:true\nauto-delete:false\n"
+DURABLE = b"durable:true\nauto-delete:false\n"
+QUORUM = b"x-queue-type:quorum\n" + DURABLE
 
 
 @contextlib.contextmanager
@@ -37,9 +42,9 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     try:
         with started([program], folder, web, environment) as process:
             process.pid = _await_beam(process)
-            classic = Account(address, ("guest", "guest"), host="/", send_headers=b"persistent:true\n")
+            classic = Account(address, ("guest", "guest"), "/", b"persistent:true\n", DURABLE)
             quorum = Account(address, ("guest", "guest"), "/", b"persistent:true\n" + QUORUM, QUORUM)
-            over_web = dataclasses.replace(classic, address=web, web_path="/ws")
+            over_web = replace(classic, address=web, web_path="/ws")
             yield [
                 _subject("RabbitMQ quorum", process, quorum, WORKLOADS),
                 _subject("RabbitMQ classic durable", process, classic, WORKLOADS),
@@ -57,13 +62,49 @@ def _subject(name: str, process: Process, account: Account, workloads: frozenset
 
 
 class RabbitTarget(Target):
-    def new_queue(self) -> str:
-        """Declared before anyone sends: sixteen first sends at once to a missing quorum queue cut connections."""
-        name = super().new_queue() + "".join(re.findall(r"\w", self.name))
+    """Its queues are made and removed over STOMP, as durable subscriptions to topics are."""
+
+    def name_of_queue(self) -> str:
+        return super().name_of_queue() + "".join(re.findall(r"\w", self.name))
+
+    def declare(self, queue: str) -> None:
+        """Before anyone sends: sixteen first sends at once to a missing quorum queue cut connections."""
+        self._make(DrainJob(self.account, f"/queue/{queue}", (0,), 0, 1))
+
+    @property
+    def binds(self) -> bool:
+        return True
+
+    def bind(self, event: str, queues: Sequence[str]) -> str:
+        """To the exchange amq.topic, by the event as routing key."""
+        for queue in queues:
+            self._make(self._durable(event, queue))
+        return f"/topic/{event}"
+
+    def delete_queue(self, queue: str) -> None:
+        """A quorum queue that nobody uses takes CPU too. Who ends a durable subscription ends its queue."""
         wire = self.account.connect()
-        subscribe(wire, DrainJob(self.account, f"/queue/{name}", (0,), 0, 1), receipt=True)
+        subscribe(wire, self._durable(queue, queue))
+        name = queue.encode()
+        wire.send(
+            b"UNSUBSCRIBE\nid:0\ndestination:/topic/%s\nx-queue-name:%s\n%sreceipt:end\n\n\0" % (name, name, DURABLE)
+        )
+        # A quorum queue may deliver again what was acknowledged just before its consumer went.
+        while not (frame := wire.receive_until(b"\0").lstrip()).startswith(b"RECEIPT"):
+            if not frame.startswith(b"MESSAGE"):
+                raise BenchError(f"RabbitMQ does not delete {queue}: {shown(frame)}")
         wire.close()
-        return name
+
+    def _durable(self, event: str, queue: str) -> DrainJob:
+        """A topic's subscription that has this queue and keeps it."""
+        headers = b"x-queue-name:%s\n%s" % (queue.encode(), self.account.subscribe_headers)
+        return DrainJob(replace(self.account, subscribe_headers=headers), f"/topic/{event}", (0,), 0, 1)
+
+    def _make(self, job: DrainJob) -> None:
+        """The queue behind a subscription."""
+        wire = self.account.connect()
+        subscribe(wire, job, receipt=True)
+        wire.close()
 
 
 def _environment(folder: Path, stomp: int, web: int) -> dict[str, str]:

@@ -40,7 +40,8 @@ def frames_in_turn(job: QueuesJob) -> bytes:
         for number, queue in enumerate(job.queues):
             receipt = receipt_id(0, seq * len(job.queues) + number)
             head = b"SEND\ndestination:/queue/%s\ncontent-length:%d\n" % (queue.encode(), job.size)
-            parts.append(b"%sreceipt:%s\n\n%s\0" % (head, receipt, columns[number][seq]))
+            headers = job.account.send_headers
+            parts.append(b"%s%sreceipt:%s\n\n%s\0" % (head, headers, receipt, columns[number][seq]))
     return b"".join(parts)
 
 
@@ -69,8 +70,8 @@ def drain_queues(job: QueuesJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
     wire = job.account.connect(silence_s=job.silence_s)
     prefetch = max(10, job.window // len(job.queues))
     subscribes = b"".join(
-        b"SUBSCRIBE\nid:%d\ndestination:/queue/%s\nack:client-individual\nprefetch-count:%d\n\n\0"
-        % (number, queue.encode(), prefetch)
+        b"SUBSCRIBE\nid:%d\ndestination:/queue/%s\nack:client-individual\nprefetch-count:%d\n%s\n\0"
+        % (number, queue.encode(), prefetch, job.account.subscribe_headers)
         for number, queue in enumerate(job.queues)
     )
     gate.open()

@@ -23,6 +23,9 @@ WINDOW = 1000
 PRODUCERS = 16
 CONNECTIONS = 64
 BATCHERS = 4
+FANOUT = 100
+DRAINS = 10
+"""So many of the fan-out's queues are drained at once."""
 RATE = 5000
 
 
@@ -79,14 +82,14 @@ def pipe(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     send = _stomp_send(target, queue, size, count, WINDOW, 1e6)
     consume = partial(stomp_load.consume, _drain_job(target, queue, (count,), size))
     measured, _ = run(target, "pipe", size, WINDOW, [send, consume])
-    yield _finish(target, queue, measured)
+    yield _finish(target, measured, queue)
 
 
 def pingpong(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     queue = target.new_queue()
     job = PingJob(target.account, f"/queue/{queue}", plan.count(4_000, size), size, plan.seconds / 2)
     measured, _ = run(target, "pingpong", size, 1, [partial(stomp_load.pingpong, job)])
-    yield _finish(target, queue, measured)
+    yield _finish(target, measured, queue)
 
 
 def producers(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
@@ -109,25 +112,43 @@ def queues_ten(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     yield from _queues(target, size, plan, 10, 60_000)
 
 
+def queues_hundred(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    yield from _queues(target, size, plan, 100, 60_000)
+
+
 def queues_thousand(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     yield from _queues(target, size, plan, 1000, 60_000)
 
 
 def _queues(target: Target, size: int, plan: Plan, number: int, full: int) -> Iterator[Measurement]:
-    base = target.name_of_queue()
-    names = [f"{base}-{index:03d}" for index in range(number)]
+    names = _names(target.name_of_queue(), number)
     for name in names:
         target.declare(name)
     job = QueuesJob(target.account, names, max(1, plan.count(full, size) // number), size, WINDOW, plan.seconds)
     sent, timed = run(target, f"queues-{number}", size, WINDOW, [partial(queues_load.send_to_queues, job)])
     take = partial(queues_load.drain_queues, job, timed[0].outcome.sent)
     drained, _ = run(target, f"queues-{number}-drain", size, WINDOW, [take])
-    left = sum(target.left_in(name) for name in names)
-    for name in names:
-        target.delete_queue(name)
-    drained = dataclasses.replace(drained, tally=drained.tally + Tally(left=left))
+    drained = _finish(target, drained, *names)
     yield checked(sent, drained.tally)
     yield drained
+
+
+def fanout(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    """What is published is counted, what was delivered is checked: each queue has each message."""
+    event = target.name_of_queue()
+    names = _names(event, FANOUT)
+    destination = target.bind(event, names)
+    job = SendJob(target.account, destination, plan.count(6_000, size), size, WINDOW, plan.seconds)
+    sent, timed = run(target, f"fanout-{FANOUT}", size, WINDOW, [partial(stomp_load.send, job)])
+    drains = [partial(stomp_load.drain, _drain_job(target, name, timed[0].outcome.sent, size)) for name in names]
+    drained = [run(target, "", size, WINDOW, drains[at : at + DRAINS])[0] for at in range(0, FANOUT, DRAINS)]
+    tally = sum((one.tally for one in drained), Tally())
+    yield _finish(target, checked(sent, tally), *names)
+
+
+def _names(base: str, number: int) -> list[str]:
+    """Of one length."""
+    return [f"{base}-{index:03d}" for index in range(number)]
 
 
 def paced(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
@@ -136,7 +157,7 @@ def paced(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     count = plan.count(5 * RATE, size)
     job = PacedJob(target.account, f"/queue/{queue}", count, size, RATE)
     measured, _ = run(target, f"paced-{RATE}", size, 1, [partial(duplex.paced, job)])
-    yield _finish(target, queue, measured)
+    yield _finish(target, measured, queue)
 
 
 def websocket(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
@@ -148,7 +169,7 @@ def websocket(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     sent = timed[0].outcome.sent
     take = ws_load.ConsumeJob(target.http, f"default/{queue}", sent, size, WINDOW)
     consumed, _ = run(target, "ws-consume", size, WINDOW, [partial(ws_load.consume, take)])
-    consumed = _finish(target, queue, consumed)
+    consumed = _finish(target, consumed, queue)
     yield checked(published, consumed.tally)
     yield consumed
 
@@ -176,7 +197,7 @@ def pops(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     _, timed = run(target, "", size, WINDOW, [_stomp_send(target, queue, size, count, WINDOW, plan.seconds)])
     job = PopJob(target.http, f"default/{queue}", timed[0].outcome.sent, size, CONNECTIONS)
     popped, _ = run(target, "http-pop", size, CONNECTIONS, [partial(http_load.pop, job)])
-    yield _finish(target, queue, popped)
+    yield _finish(target, popped, queue)
 
 
 def mqks(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
@@ -186,7 +207,7 @@ def mqks(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     published, timed = run(target, "mqks-publish", size, WINDOW, [partial(mqks_load.publish, job)])
     take = partial(mqks_load.consume, job, timed[0].outcome.sent)
     consumed, _ = run(target, "mqks-consume", size, WINDOW, [take])
-    consumed = _finish(target, queue, consumed)
+    consumed = _finish(target, consumed, queue)
     yield checked(published, consumed.tally)
     yield consumed
 
@@ -202,7 +223,9 @@ GROUPS: dict[tuple[str, ...], Group] = {
     ("producers-16",): producers,
     ("producers-16x100",): producers_hundred,
     ("queues-10", "queues-10-drain"): queues_ten,
+    ("queues-100", "queues-100-drain"): queues_hundred,
     ("queues-1000", "queues-1000-drain"): queues_thousand,
+    (f"fanout-{FANOUT}",): fanout,
     ("ws-publish", "ws-consume"): websocket,
     ("http-post",): posts,
     ("http-batch",): batches,
@@ -211,6 +234,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
 }
 HTTP_WORKLOADS = {"ws-publish", "ws-consume", "http-post", "http-batch", "http-pop"}
 MQKS_WORKLOADS = {"mqks-publish", "mqks-consume"}
+BINDING_WORKLOADS = {f"fanout-{FANOUT}"}
 NAMES = [name for names in GROUPS for name in names]
 LARGE = {"send-1", "send-1000", "drain", "pipe", "ws-publish", "ws-consume", "http-post", "http-pop"}
 """Where bodies of 64 KiB are worth their time."""
@@ -227,9 +251,10 @@ def run_groups(target: Target, wanted: set[str], size: int, plan: Plan) -> Itera
 
 
 def is_for(target: Target, names: tuple[str, ...]) -> bool:
-    """Whether the target speaks the workload's protocol."""
+    """Whether the target speaks the workload's protocol, and can bind where it binds."""
     speaks_http = bool(target.http) or HTTP_WORKLOADS.isdisjoint(names)
-    return speaks_http and (bool(target.mqks) or MQKS_WORKLOADS.isdisjoint(names))
+    speaks_mqks = bool(target.mqks) or MQKS_WORKLOADS.isdisjoint(names)
+    return speaks_http and speaks_mqks and (target.binds or BINDING_WORKLOADS.isdisjoint(names))
 
 
 def _stomp_send(target: Target, queue: str, size: int, count: int, window: int, seconds: float) -> Role:
@@ -247,13 +272,15 @@ def _checked(
     sent, timed = run(target, workload, size, batch, [send])
     job = _drain_job(target, queue, timed[0].outcome.sent, size)
     drained, _ = run(target, drain, size, WINDOW, [partial(stomp_load.drain, job)])
-    drained = _finish(target, queue, drained)
+    drained = _finish(target, drained, queue)
     yield checked(sent, drained.tally)
     if drain:
         yield drained
 
 
-def _finish(target: Target, queue: str, measured: Measurement) -> Measurement:
-    left = target.left_in(queue)
-    target.delete_queue(queue)
-    return dataclasses.replace(measured, tally=measured.tally + Tally(left=left)) if left else measured
+def _finish(target: Target, measured: Measurement, *queues: str) -> Measurement:
+    """With what is left in the queues, which are deleted."""
+    left = sum(map(target.left_in, queues))
+    for queue in queues:
+        target.delete_queue(queue)
+    return dataclasses.replace(measured, tally=measured.tally + Tally(left=left))

@@ -18,7 +18,8 @@ def results() -> Results:
     theirs = rows_of([measured("send-1", 2.0), measured("drain", 1.0), measured("odd", 1.0)])
     ours = rows_of([measured("send-1", 1.0), measured("drain", 1.0)])
     alone = [
-        *("send-1000", "queues-10", "queues-1000", "drain", "queues-10-drain", "queues-1000-drain"),
+        *("send-1000", "queues-10", "queues-100", "queues-1000"),
+        *("drain", "queues-10-drain", "queues-100-drain", "queues-1000-drain"),
     ]
     depths = [Depth(0, 1000, 900, 50, 0.5, 49, 120), Depth(1000, 990, 890, 60, 0.6, 51, 121)]
     return Results(

@@ -197,6 +197,12 @@ def test_frames_to_many_queues_go_to_them_in_turn_and_say_the_queue_in_the_body(
     assert [one.splitlines()[1] for one in frames] == [b"destination:/queue/qa", b"destination:/queue/qb"] * 2
 
 
+def test_frames_to_many_queues_have_the_headers_that_a_peer_needs() -> None:
+    account = Account(("127.0.0.1", 1), send_headers=b"persistent:true\n")
+    frames = queues_load.frames_in_turn(queues_load.QueuesJob(account, ["qa", "qb"], 2, 30, 10)).split(b"\0")[:-1]
+    assert [one.splitlines()[3] for one in frames] == [b"persistent:true"] * 4
+
+
 def test_mqks_acks_ask_for_a_confirm_of_the_last() -> None:
     assert mqks_load.ack_lines([b"1", b"2"]) == b"a ack c 1\na ack c 2\n"
     assert mqks_load.ack_lines([b"1", b"2"], last=True) == b"a ack c 1\nlast ack --confirm c 2\n"

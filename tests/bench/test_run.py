@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ import pytest
 from bench import duplex, http_load, queues_load, stomp_load, syncs
 from bench.__main__ import ROOT, parse
 from bench.check import Tally
-from bench.measure import Measurement
+from bench.measure import Measurement, Target
 from bench.results import Results, rows_of
 from bench.roles import Gate
-from bench.server import Server
+from bench.server import Server, curbstone_command
 from bench.stats import Percentiles
 from bench.stomp_load import Account, DrainJob, SendJob
-from bench.workloads import MQKS_WORKLOADS, NAMES
+from bench.workloads import BINDING_WORKLOADS, FANOUT, MQKS_WORKLOADS, NAMES, Plan, fanout
 
 CLEAN = dataclasses.asdict(Tally())
 STRACE_TABLE = """\
@@ -54,7 +54,13 @@ def test_a_bad_argument_is_refused_before_anything_starts(arguments: list[str]) 
 
 
 # What each makes of --count 640: whole rounds over the queues, whole batches.
-COUNTS = {"http-batch": 400, "queues-1000": 1000, "queues-1000-drain": 1000}
+COUNTS = {
+    "http-batch": 400,
+    "queues-100": 600,
+    "queues-100-drain": 600,
+    "queues-1000": 1000,
+    "queues-1000-drain": 1000,
+}
 
 
 def bench(tmp_path: Path, workloads: str, *more: str) -> dict[str, Any]:
@@ -70,7 +76,8 @@ def bench(tmp_path: Path, workloads: str, *more: str) -> dict[str, Any]:
 
 def test_every_workload_is_clean_against_the_sink(tmp_path: Path) -> None:
     rows = bench(tmp_path, "ceiling")["ceilings"]
-    assert [row["workload"] for row in rows] == [name for name in NAMES if name not in MQKS_WORKLOADS]
+    beyond = MQKS_WORKLOADS | BINDING_WORKLOADS
+    assert [row["workload"] for row in rows] == [name for name in NAMES if name not in beyond]
     for row in rows:
         assert row["tally"] == {**CLEAN, "received": COUNTS.get(row["workload"], 640)}, row["workload"]
 
@@ -82,7 +89,9 @@ def test_every_workload_is_clean_against_curbstone(tmp_path: Path) -> None:
     assert [row["workload"] for row in found["rows"]] == names
     for row in found["rows"]:
         received = row["tally"]["received"]  # on a slow disk the time ends some of them, and not the count
-        assert 0 < received <= 640 and row["tally"] == {**CLEAN, "received": received}, row["workload"]
+        copies = FANOUT if row["workload"] in BINDING_WORKLOADS else 1
+        assert 0 < received <= 640 * copies and received % copies == 0, row["workload"]
+        assert row["tally"] == {**CLEAN, "received": received}, row["workload"]
         assert row["server_cpu_us"] > 0 and 0 < row["client_cpu_share"] <= 1.1
 
 
@@ -174,6 +183,25 @@ def test_a_body_from_another_queue_is_found_out(tmp_path: Path) -> None:
     with faulty_sink("[b'001' + one[3:] for one in bodies[:1]] + bodies[1:]", tmp_path) as server:
         tally = over_queues(server)
     assert tally is not None and not tally.clean
+
+
+class Meddled(Target):
+    """Puts a message into the last of the queues that was not sent to the others."""
+
+    def bind(self, event: str, queues: Sequence[str]) -> str:
+        destination = super().bind(event, queues)
+        stomp_load.send(SendJob(self.account, f"/queue/{queues[-1]}", 1, 64, 1, 10), OpenGate())
+        return destination
+
+
+def test_what_only_the_last_queue_of_a_fan_out_has_is_found_out(tmp_path: Path) -> None:
+    server = Server(curbstone_command(tmp_path / "data", 1 << 20), tmp_path / "log")
+    try:
+        target = Meddled("curbstone", server, Account(server.stomp), mqks=server.mqks)
+        (measured,) = fanout(target, 64, Plan(most=64))
+    finally:
+        server.stop()
+    assert (measured.count, measured.tally) == (64, Tally(FANOUT * 64 + 1, duplicate=1))
 
 
 def results_with(tally: Tally) -> Results:
