@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from curbstone import __version__, descriptors
+from curbstone import __version__, collection, descriptors
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
@@ -133,8 +133,7 @@ async def _serve(settings: Settings) -> int:
             started.append(listener)
         warn_of_strangers(host, started)
         # Likewise what was recovered. (Higher thresholds made no difference that could be measured.)
-        gc.collect()
-        gc.freeze()
+        collection.freeze(host, lambda: len(broker.queues()) + len(broker.private_queues()))
         if not stop_asked.is_set():
             print("curbstone ready", *bound, flush=True)
         await stop_asked.wait()
