@@ -234,7 +234,8 @@ class Queue:
 
     def room(self, group: str) -> int:
         """Return how many deliveries the consumers of a group take now."""
-        return self.rings.room(group)
+        ring = self.rings.get(group)
+        return ring.room if ring else 0
 
     # --- leases, and settling without a consumer
 
@@ -336,12 +337,13 @@ class Queue:
         self.timers.arm()
 
     def _dispatch(self, name: str) -> None:
-        if self.rings.dispatch(name):
+        ring = self.rings.get(name)
+        if ring is not None and ring.dispatch():
             self.wake(name)
 
     def dispatch_all(self) -> None:
         """Hand out in all groups: something was committed."""
-        for name in self.rings:
+        for name in list(self.rings):
             self._dispatch(name)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from curbstone.core.breakdown import tell
@@ -125,55 +124,42 @@ class Ring:
                 taker.give_nothing()
 
 
-class Rings:
+class Rings(dict[str, Ring]):
     """The rings of one queue, by group."""
 
     def __init__(self, queue: Queue) -> None:
+        super().__init__()
         self._queue = queue
-        self._rings: dict[str, Ring] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._rings))
 
     def join(self, name: str, taker: Taker) -> None:
         """Let a taker take part in the ring of a group."""
-        ring = self._rings.get(name)
+        ring = self.get(name)
         if ring is None:
-            ring = self._rings[name] = Ring(self._queue, self._queue.pending.group(name, self._queue.reading.next))
+            ring = self[name] = Ring(self._queue, self._queue.pending.group(name, self._queue.reading.next))
         ring.join(taker)
 
     def leave(self, name: str, taker: Taker) -> None:
         """Let it take part no more."""
-        ring = self._rings.get(name)
+        ring = self.get(name)
         if ring is not None:
             ring.leave(taker)
 
     def has_takers(self, name: str) -> bool:
         """Tell whether anybody takes part in a group."""
-        ring = self._rings.get(name)
+        ring = self.get(name)
         return ring is not None and not ring.is_empty
 
     def forget(self, name: str) -> None:
         """Forget a group in which nobody takes part."""
-        self._rings.pop(name, None)
-
-    def room(self, name: str) -> int:
-        """Return how many deliveries the takers of a group take now."""
-        ring = self._rings.get(name)
-        return ring.room if ring else 0
+        self.pop(name, None)
 
     def consumers(self, name: str | None) -> list[Consumer]:
         """Return the consumers of a group, or of all."""
-        rings = self._rings.values() if name is None else [r for n, r in self._rings.items() if n == name]
+        rings = self.values() if name is None else [r for n, r in self.items() if n == name]
         return [consumer for ring in rings for consumer in ring.consumers]
-
-    def dispatch(self, name: str) -> bool:
-        """Hand out in a group, see `Ring.dispatch`."""
-        ring = self._rings.get(name)
-        return ring is not None and ring.dispatch()
 
     def end(self) -> None:
         """Answer all waiters, and forget all."""
-        for ring in list(self._rings.values()):
+        for ring in list(self.values()):
             tell(self._queue, ring.end)
-        self._rings.clear()
+        self.clear()

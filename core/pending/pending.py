@@ -65,7 +65,7 @@ class Pending:
 
     def clear(self, name: str, messages: list[Message]) -> None:
         """Forget that messages are pending in a group."""
-        group = self.group(name)
+        group = self.groups.get(name) or self.group(name)
         group.wip.difference_update([message.seq for message in messages])
         if group.retries:
             for message in messages:

@@ -76,7 +76,7 @@ class Reader:
             self._tail.add(run)
         elif run.messages is None:
             return
-        if not self._fits(size):
+        if self._tail_bytes + size > TAIL_BYTES_MAX or not self._cache.has_room(size):
             self.forget(run)
             return
         kept = run.messages
