@@ -384,15 +384,18 @@ class Queue:
             group = self.pending.groups.get(name)
             if group is not None:
                 group.marked(mark, commit.segment.number)
-        self.reading.losses.logged(batch.losses, commit.segment.number)
-        self.reading.acks.logged(batch.acks, commit.segment.number)
+        if batch.losses:
+            self.reading.losses.logged(batch.losses, commit.segment.number)
+        if batch.acks:
+            self.reading.acks.logged(batch.acks, commit.segment.number)
         if batch.key_notes:
             for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
                 self.keys.recover(payload, commit.segment.number)
         if batch.staged_notes:
             for _kind, payload in decode_notes(batch.staged_notes, 0, len(batch.staged_notes)):
                 self.staged.recover(payload, commit.segment.number)
-        self.popping.written(batch.pops)
+        if batch.pops or self.popping.waiting:
+            self.popping.written(batch.pops)
         self.cleaner.committed()
         self.timers.arm()
         self.changed()

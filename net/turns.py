@@ -116,7 +116,9 @@ class Intake:
         if self._held:
             self._held = self._held[self._held_from :] + data
             self._held_from = 0
-        elif size <= SMALL_BYTES or (size <= FIRST_BYTES and size * self._us_per_byte <= SMALL_US):
+        elif size <= SMALL_BYTES:
+            self._taker.take(data)  # not even measured: a request at a time is what most connections send
+        elif size <= FIRST_BYTES and size * self._us_per_byte <= SMALL_US:
             self._hand_on(data)
         else:
             self._hand_on_in_turn(data, 0)

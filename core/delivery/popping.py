@@ -53,11 +53,8 @@ class Popping:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._waiting: dict[Pop, None] = {}
+        self.waiting: dict[Pop, None] = {}
         """Those whose settles go into the next commits."""
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def settle(self, pop: Pop) -> None:
         """Have a message settled; the answer comes with the commit."""
@@ -66,23 +63,23 @@ class Popping:
             self._put_back([pop])
             queue.host.call_soon(partial(pop.on_done, Unavailable(queue.writer.failure)))
             return
-        self._waiting[pop] = None
+        self.waiting[pop] = None
         queue.dirty()
 
     def withdraw(self, pop: Pop) -> bool:
         """Give a message back, unless its settle is being written, or may have been; return whether that was so."""
-        if pop not in self._waiting or pop.is_in_doubt:
+        if pop not in self.waiting or pop.is_in_doubt:
             return False
         self._drop(pop)
         return True
 
     def _drop(self, pop: Pop) -> None:
-        del self._waiting[pop]
+        del self.waiting[pop]
         self._put_back([pop])
 
     def drop_unwanted(self) -> None:
         """Give back what nobody is left to take."""
-        unwanted = [pop for pop in self._waiting if pop.is_wanted is not None and not pop.is_wanted()]
+        unwanted = [pop for pop in self.waiting if pop.is_wanted is not None and not pop.is_wanted()]
         for pop in unwanted:
             self._drop(pop)
             self._queue.host.call_soon(partial(pop.on_done, None))
@@ -90,18 +87,18 @@ class Popping:
     def by_group(self) -> dict[str, list[Pop]]:
         """Return those that wait, by group."""
         found: dict[str, list[Pop]] = {}
-        for pop in self._waiting:
+        for pop in self.waiting:
             found.setdefault(pop.group, []).append(pop)
         return found
 
     def writing(self, pops: list[Pop]) -> None:
         """Their settles are part of the commit that begins."""
         for pop in pops:
-            del self._waiting[pop]
+            del self.waiting[pop]
 
     def written(self, pops: list[Pop]) -> None:
         """A commit is on disk, their settles with it: give the messages away. No earlier one is in doubt any more."""
-        for pop in self._waiting:
+        for pop in self.waiting:
             pop.is_in_doubt = False
         queue = self._queue
         held: dict[str, list[Message]] = {}
@@ -116,7 +113,7 @@ class Popping:
 
     def try_again(self, pops: list[Pop]) -> None:
         """Their settles go into the next commit, before those of others."""
-        self._waiting = dict.fromkeys(pops) | self._waiting
+        self.waiting = dict.fromkeys(pops) | self.waiting
 
     def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
         """Their settles could not be written; `is_undone` where nothing of them can be on the disk."""
@@ -132,7 +129,7 @@ class Popping:
 
     def refuse_all(self, error: CurbstoneError) -> None:
         """Nothing more is written for now, or the queue has ended."""
-        waiting, self._waiting = list(self._waiting), {}
+        waiting, self.waiting = list(self.waiting), {}
         self.failed(waiting, error, is_undone=True)
 
     def _put_back(self, pops: list[Pop]) -> None:

@@ -71,10 +71,10 @@ class Commit:
         self._log = log
         self._disk = log.disk
         self._sync = sync
-        self.segment = log.active
+        active = self.segment = log.active
         """The segment the batches go to."""
-        self.end = self._offset = log.active.end
-        self.size = self._held = self._least = log.active.size
+        self.end = self._offset = active.end
+        self.size = self._held = self._least = active.size
         self.dropped: list[Segment] = []
         self.kept: Segment | None = None
         """The dropped segment whose file is kept as the spare."""
@@ -83,7 +83,7 @@ class Commit:
         self.unremoved: set[str] = set()
         self.is_undone = False
         """Of one that failed: there was no room on the disk, and nothing of it is left there."""
-        self.old_size = log.active.size
+        self.old_size = active.size
         """The size that the segment before a new one has now."""
         self.reserve = log.reserve
         """The size of the reserve."""

@@ -70,8 +70,9 @@ class Log:
         """A sync or write failed in the active segment: nothing more is written there."""
         self._salt = salt
         self._numbers = 0
-        self._limit = cap
-        """What may be taken: the cap, or more while the log holds too much for it."""
+        self._cap = cap
+        self.excess = 0
+        """How far above the cap the log may go while it holds too much for it: for settling and cleaning alone."""
         self._under_way: Commit | None = None
         self.resize(cap, meta_bytes)
         self.aside_bytes = 0
@@ -101,12 +102,8 @@ class Log:
     @property
     def free_bytes(self) -> int:
         """Bytes that contents may still grow by."""
-        return self._limit - self._meta_bytes - self.aside_bytes - self._sealed_bytes - self.segments[-1].end
-
-    @property
-    def excess(self) -> int:
-        """How far the limit is above the cap: bytes that are for settling and cleaning alone."""
-        return self._limit - self._cap
+        taken = self._meta_bytes + self.aside_bytes + self._sealed_bytes + self.segments[-1].end
+        return self._cap + self.excess - taken
 
     @property
     def is_above_cap(self) -> bool:
@@ -131,7 +128,9 @@ class Log:
     def room(self) -> int:
         """Bytes that are free beside the reserve; may be negative."""
         end = self.segments[-1].end
-        return self.free_bytes - self._reserve_bytes(end if end > self._sealed_end_max else self._sealed_end_max)
+        reserve = self._reserve_bytes(end if end > self._sealed_end_max else self._sealed_end_max)
+        taken = self._meta_bytes + self.aside_bytes + self._sealed_bytes + end
+        return self._cap + self.excess - taken - reserve
 
     @property
     def publish_room(self) -> int:
@@ -175,8 +174,8 @@ class Log:
         return left if left > self.segment_bytes // 8 else self.segment_bytes // 2
 
     def resize(self, cap: int, meta_bytes: int) -> None:
-        """Change the cap, or what `meta` takes of it. A limit above it stays until `come_down`."""
-        self._limit = max(cap, self._limit) if self.segments else cap
+        """Change the cap, or what `meta` takes of it. What is allowed above it stays until `come_down`."""
+        self.excess = max(0, self._cap + self.excess - cap) if self.segments else 0
         self._cap = cap
         self._meta_bytes = meta_bytes
         self.segment_bytes = max(SEGMENT_BYTES_MIN, (cap - meta_bytes) // SEGMENTS_PER_CAP)
@@ -199,20 +198,20 @@ class Log:
 
     def needed_under(self, cap: int, meta_bytes: int, promised: int) -> int:
         """Return what `needed` would say with another cap."""
-        before = self._cap, self._meta_bytes, self._limit
+        before = self._cap, self._meta_bytes, self.excess
         self.resize(cap, meta_bytes)
         needed = self.needed(promised)
         self.resize(*before[:2])
-        self._limit = before[2]
+        self.excess = before[2]
         return needed
 
     def exceed(self, promised: int) -> None:
         """Go above the cap, as far as the log needs it."""
-        self._limit = max(self._limit, self.needed(promised))
+        self.excess = max(self.excess, self.needed(promised) - self._cap)
 
     def come_down(self, promised: int) -> None:
         """Give back what is not needed above the cap."""
-        self._limit = max(self._cap, min(self._limit, self.needed(promised)))
+        self.excess = max(0, min(self.excess, self.needed(promised) - self._cap))
 
     # --- commits
 
@@ -329,7 +328,7 @@ class Log:
         commit.grow_to(size, min(least, size))
         missing = commit.size - room - self.excess
         if missing > 0:  # only where the cap was made smaller than what the log needs to go on: then that comes first
-            self._limit += missing
+            self.excess += missing
 
     def _keep_reserve(self, commit: Commit, settles: int) -> None:
         """Have a reserve for so many bytes of settles, as far as the cap allows; it grows in large steps."""

@@ -96,7 +96,8 @@ class Batch:
         What the cleaner needs to copy any one segment is never touched.
         """
         writer = self._writer
-        self._queue.popping.drop_unwanted()
+        if self._queue.popping.waiting:
+            self._queue.popping.drop_unwanted()
         if not writer.has_records:
             self.callbacks, writer._callbacks = writer._callbacks, []
             self._queue.cleaner.recorded(False, False)
@@ -133,7 +134,8 @@ class Batch:
             self.ranges[key] = taken
             self._settled_parts.append(encode_settled(*key, taken))
             self._records_bytes += len(self._settled_parts[-1])
-        self._take_pops(settles_limit)
+        if self._queue.popping.waiting:
+            self._take_pops(settles_limit)
         self.released, writer._released = self._affordable(writer._released, limit, settles_limit)
         self._released_part = encode_released(self.released)
         self._records_bytes += len(self._released_part)
@@ -145,7 +147,7 @@ class Batch:
             self._records_bytes += len(handed_part)
         if not waiting and not writer._ranges and not writer._released:
             self.callbacks, writer._callbacks = writer._callbacks, []
-        left = bool(waiting or writer._ranges or self._queue.popping or writer._released or writer._handed)
+        left = bool(waiting or writer._ranges or self._queue.popping.waiting or writer._released or writer._handed)
         self._queue.cleaner.recorded(self._records_bytes > 0, left)
 
     def _take_pops(self, limit: int) -> None:

@@ -163,7 +163,7 @@ class Cleaner:
     @property
     def is_active(self) -> bool:
         """Whether segments have to go."""
-        return self._helps or self._erasing or self._is_above() or self._is_low()
+        return self._helps or self._erasing or (self._queue.log.excess and self._is_above()) or self._is_low()
 
     @property
     def _erasing(self) -> bool:

@@ -65,7 +65,7 @@ class Writer:
     @property
     def has_records(self) -> bool:
         """Whether settles or releases wait."""
-        return bool(self._settled or self._ranges or self._released or self._handed or self._queue.popping)
+        return bool(self._settled or self._ranges or self._released or self._handed or self._queue.popping.waiting)
 
     @property
     def owes_settles(self) -> bool:
@@ -87,7 +87,7 @@ class Writer:
     @property
     def owes_nothing(self) -> bool:
         """Whether nobody waits for it. What is to be said of tries may wait for room in a full queue for ever."""
-        waiting = self._inbox or self._settled or self._ranges or self._callbacks or self._queue.popping
+        waiting = self._inbox or self._settled or self._ranges or self._callbacks or self._queue.popping.waiting
         return not (self._busy or waiting)
 
     @property
@@ -292,7 +292,6 @@ class Writer:
             self._sync_later()
         queue.dispatch_all()
         self.flush()
-        queue.timers.housekeeping()
 
     def _answer(self, part: Taken) -> None:
         publish, first, count = part
