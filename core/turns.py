@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from curbstone.core.queue import Queue
 
 TURNS_AT_ONCE = 16
-"""Queues that have their turn before the loop looks at its sockets again: nobody waits for a thousand of them."""
+"""Queues that always have their turn before the loop looks at its sockets again: nobody waits for a thousand."""
+TURN_US_MAX = 50_000
+"""And more of them until this time is over."""
 
 
 class Turns:
@@ -35,14 +37,13 @@ class Turns:
 
     def _turn(self) -> None:
         self._is_set = False
-        if len(self._dirty) <= TURNS_AT_ONCE:
-            now, self._dirty = list(self._dirty), {}
-        else:
-            now = list(islice(self._dirty, TURNS_AT_ONCE))
-            for queue in now:
-                del self._dirty[queue]
-        for queue in now:
+        now, self._dirty = self._dirty, {}
+        end_us = self._host.now_us() + TURN_US_MAX
+        for had, queue in enumerate(now, 1):
             contained(queue, queue.turn)
+            if had >= TURNS_AT_ONCE and had < len(now) and self._host.now_us() >= end_us:
+                self._dirty = dict.fromkeys(islice(now, had, None)) | self._dirty
+                break
         if self._dirty and not self._is_set:
             self._is_set = True
             self._host.call_soon(self._turn)

@@ -4,7 +4,8 @@ What bytes cost shows when they are carried out: a message is as long as a thous
 each connection, and what it sends next is cut to what that may cost. In one turn of the loop all reads together may
 take `TURN_US`. What is small never waits. Of all else, what finds the turn used up waits in a line, its connection
 is not read, and it goes first in the next turn; what one turn took too much, the next ones have less. Where nobody
-else has anything to do the next turn comes at once, so a connection that is alone loses nothing.
+else has anything to do the next turn comes at once; and while only one connection sends anything its turns are long,
+for what is carried out together is committed together.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from typing import Protocol
 
 TURN_US = 5_000
 """What all reads of one turn may take together."""
+ALONE_US = 100_000
+"""What they may take while only one connection sends anything."""
+SHARED_US = 100_000
+"""How long after another connection sent something the turns are shared."""
 SMALL_US = 200
 """What probably takes no longer never waits, unless it is longer than `FIRST_BYTES`."""
 SMALL_BYTES = 1024
@@ -24,8 +29,8 @@ COUNTED_US = 50
 UNKNOWN_US_PER_BYTE = 1.0
 """Of a connection that has sent nothing yet."""
 FIRST_BYTES = 16 * 1024
-"""The first piece of what was read is no longer, and each other at most three times as long as all before: bytes may
-cost more than those that came last."""
+"""While turns are shared the first piece of what was read is no longer, and each other at most three times as long as
+all before: bytes may cost more than those that came last."""
 
 
 class Clock(Protocol):
@@ -60,11 +65,29 @@ class Turns:
         self._line: deque[Intake] = deque()
         self._spent_us = 0
         self._is_due = False
+        self.last: Intake | None = None
+        """Whose bytes came last."""
+        self._shared_until_us = 0
 
     @property
     def left_us(self) -> int:
         """What reads may still take in this turn."""
-        return TURN_US - self._spent_us
+        return self._turn_us - self._spent_us
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether more than one connection sends something."""
+        return len(self._line) > 1 or self.now_us() < self._shared_until_us
+
+    @property
+    def _turn_us(self) -> int:
+        return TURN_US if self.is_shared else ALONE_US
+
+    def comes(self, intake: Intake) -> None:
+        """Bytes come from another connection than the last ones."""
+        if self.last is not None:
+            self._shared_until_us = self.now_us() + SHARED_US
+        self.last = intake
 
     def spend(self, took_us: int) -> None:
         """Count what a read took."""
@@ -83,7 +106,7 @@ class Turns:
 
     def _next(self) -> None:
         self._is_due = False
-        self._spent_us = max(0, self._spent_us - TURN_US)
+        self._spent_us = max(0, self._spent_us - self._turn_us)
         line = self._line
         try:
             for _ in range(len(line)):
@@ -113,6 +136,8 @@ class Intake:
     def receive(self, data: bytes) -> None:
         """Hand on what was read, or as much as this turn has room for."""
         size = len(data)
+        if self._turns.last is not self:
+            self._turns.comes(self)
         if self._held:
             self._held = self._held[self._held_from :] + data
             self._held_from = 0
@@ -128,6 +153,8 @@ class Intake:
         data, self._held = self._held, b""
         if not data:
             return
+        if self._turns.last is not self:
+            self._turns.comes(self)
         try:
             self._hand_on_in_turn(data, self._held_from)
         except BaseException:
@@ -139,6 +166,8 @@ class Intake:
     def close(self) -> None:
         """Forget what waits: the connection is gone."""
         self._held = b""
+        if self._turns.last is self:
+            self._turns.last = None
 
     def _hand_on_in_turn(self, data: bytes, start: int) -> None:
         size = len(data)
@@ -150,7 +179,7 @@ class Intake:
                 self._held_from = start
                 self._turns.wait(self)
                 return
-            most = FIRST_BYTES + 3 * (start - first)
+            most = FIRST_BYTES + 3 * (start - first) if self._turns.is_shared else size
             end = start + max(SMALL_BYTES, min(most, int(left_us / self._us_per_byte)))
             self._hand_on(data[start:end])
             start = end

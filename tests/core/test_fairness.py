@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from curbstone.core import host as core_host
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.events import COPIES_AT_ONCE
 from curbstone.core.host import DONE_AT_ONCE, AsyncioHost
@@ -93,10 +94,15 @@ def test_a_queue_that_goes_meanwhile_is_left_out() -> None:
 
 
 class _Loop:
-    """A host's `call_soon`, turn by turn."""
+    """A host's `call_soon`, turn by turn, where each look at the clock is a second later."""
 
     def __init__(self) -> None:
         self.soon: list[Any] = []
+        self._now_us = 0
+
+    def now_us(self) -> int:
+        self._now_us += 1_000_000
+        return self._now_us
 
     def call_soon(self, fn: Any) -> None:
         self.soon.append(fn)
@@ -136,7 +142,9 @@ def test_turns_of_many_queues_are_spread_in_the_order_they_were_wanted(count: in
     assert rounds == -(-count // TURNS_AT_ONCE) + (count % TURNS_AT_ONCE == 0 or count < TURNS_AT_ONCE)
 
 
-def test_finished_jobs_are_told_a_few_at_a_time() -> None:
+def test_finished_jobs_are_told_a_few_at_a_time_when_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_host, "DONE_NS_MAX", 0)
+
     async def main() -> list[int]:
         loop = asyncio.get_running_loop()
         host = AsyncioHost(loop)

@@ -7,9 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
-from curbstone.net.turns import SMALL_BYTES, TURN_US, Intake, Turns
+from curbstone.net.turns import ALONE_US, SHARED_US, SMALL_BYTES, TURN_US, Intake, Turns
 
 BUG = b"what the server can not carry out"
+
+
+class Somebody:
+    """Whose bytes cost nothing."""
+
+    def take(self, data: bytes) -> None:
+        pass
+
+    def caught_up(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
 
 
 class World:
@@ -19,6 +32,8 @@ class World:
         self.us = 0
         self.turns = Turns(self)
         self._soon: list[Callable[[], object]] = []
+        self.somebody: Intake | None = Intake(self.turns, Somebody())
+        """Another connection that sends a byte now and then, so that turns are shared; None where there is none."""
 
     def now_us(self) -> int:
         return self.us
@@ -29,10 +44,15 @@ class World:
     def turn(self) -> int:
         """Make one turn; return how long it took."""
         started_us = self.us
+        self.share()
         soon, self._soon = self._soon, []
         for fn in soon:
             fn()
         return self.us - started_us
+
+    def share(self) -> None:
+        if self.somebody is not None:
+            self.somebody.receive(b".")
 
     @property
     def is_idle(self) -> bool:
@@ -52,6 +72,7 @@ class Client:
 
     def send(self, data: bytes) -> None:
         assert self.is_read
+        self._world.share()
         self.intake.receive(data)
         self.is_read = not self.intake.is_waiting
 
@@ -153,14 +174,14 @@ def test_who_costs_less_later_is_not_cut_for_ever_and_who_costs_more_is_at_once(
 def test_what_one_turn_took_too_much_the_next_ones_have_less() -> None:
     world = World()
     costly, other = Client(world, 30.0), Client(world, 1.0)
-    costly.send(b"x" * SMALL_BYTES)
+    costly.send(b"x" * (SMALL_BYTES + 1))
     other.send(b"y" * 3000)
     turns = 0
     while not other.pieces:
         assert not other.is_read
         world.turn()
         turns += 1
-    assert turns == 30 * SMALL_BYTES // TURN_US
+    assert turns == 30 * (SMALL_BYTES + 1) // TURN_US
 
 
 def test_a_stream_is_taken_whole_and_in_order() -> None:
@@ -210,3 +231,23 @@ def test_a_bug_ends_its_connection_alone() -> None:
         world.turn()
     assert not bad.is_open
     assert other.took == b"y" * 10_000
+
+
+def test_who_is_alone_has_long_turns_until_somebody_else_sends_something() -> None:
+    world = World()
+    other, world.somebody = world.somebody, None
+    assert other is not None
+    client = Client(world, 1.0)
+    client.send(b"x" * 4 * ALONE_US)
+    assert world.us == ALONE_US
+    assert world.turn() == ALONE_US
+    other.receive(b".")
+    assert world.turn() <= TURN_US
+    while not client.is_read:
+        assert world.turn() <= 2 * TURN_US
+        client.is_read = not client.intake.is_waiting
+        other.receive(b".")
+    client.send(b".")
+    world.us += SHARED_US
+    client.send(b"x" * 30_000)
+    assert len(client.pieces[-1]) == 30_000
