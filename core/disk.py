@@ -145,31 +145,37 @@ class LastingFile:
         self.users = 0
         self.is_unsynced = False
 
+    def __enter__(self) -> OsFile:
+        return self._disk.lend(self)
+
+    def __exit__(self, *_error: object) -> None:
+        self._disk.take_back(self)
+
     def read(self, offset: int, size: int) -> bytes:
         """See `File.read`."""
-        with self._disk.lent(self) as file:
+        with self as file:
             return file.read(offset, size)
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """See `File.write`."""
-        with self._disk.lent(self) as file:
+        with self as file:
             self.is_unsynced = True
             file.write(offset, buffers)
 
     def sync(self) -> None:
         """See `File.sync`."""
-        with self._disk.lent(self) as file:
+        with self as file:
             self.is_unsynced = False
             file.sync()
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
-        with self._disk.lent(self) as file:
+        with self as file:
             file.truncate(size)
 
     def size(self) -> int:
         """See `File.size`."""
-        with self._disk.lent(self) as file:
+        with self as file:
             return file.size()
 
     def close(self) -> None:
@@ -236,9 +242,8 @@ class OsDisk:
         self._keep_to_limit()
         return file
 
-    @contextmanager
-    def lent(self, file: LastingFile) -> Iterator[OsFile]:
-        """Have a file's descriptor, which nobody else is given meanwhile."""
+    def lend(self, file: LastingFile) -> OsFile:
+        """Return a file with its descriptor, which nobody else is given until it is taken back."""
         with self._lasting_lock:
             file.users += 1
             if file.fd >= 0:
@@ -249,10 +254,15 @@ class OsDisk:
                 with self._lasting_lock:
                     self._lasting[file] = None
                 self._keep_to_limit()
-            yield OsFile(file.fd)
-        finally:
-            with self._lasting_lock:
-                file.users -= 1
+            return OsFile(file.fd)
+        except BaseException:
+            self.take_back(file)
+            raise
+
+    def take_back(self, file: LastingFile) -> None:
+        """The file is not used any more for now."""
+        with self._lasting_lock:
+            file.users -= 1
 
     def give_up(self, file: LastingFile) -> None:
         """Close a file for good."""

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import Receive, Scope
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.problem import ClientGone
 
+if TYPE_CHECKING:
+    from curbstone.core.port import Waiter
+
 T = TypeVar("T")
 
 GONE = "is_gone"
 """Under this name the state of a request has what `is_gone` asks."""
-
-
-class Waiter(Protocol):
-    """A call to the engine that may take long and can be given up."""
-
-    def cancel(self) -> bool:
-        """Give it up; False where it is too late for that, and its callback is called all the same."""
 
 
 def is_gone(scope: Scope) -> bool:

@@ -24,7 +24,6 @@ from curbstone.core.message import Message
 
 HEADERS_BYTES_MAX = 32 * 1024
 NAME_BYTES_MAX = 200
-EXTRAS_BYTES_MAX = 64 * 1024
 DELAY_MS_MAX = 10 * 365 * 86_400_000
 _GOOD_BLOCKS_MAX = 1000
 _TEXT = rb"[^\\\n\r:\0]*(?:\\[nrc\\][^\\\n\r:\0]*)*"
