@@ -9,6 +9,8 @@ INPUTS := pyproject.toml constraints.txt
 INTEROP := $(VENV)/.installed-interop
 SPARK := $(VENV)/.installed-spark
 SDK_TOOLS := $(VENV)/sdk-tools
+OPS_TOOLS := $(VENV)/ops-tools
+NEWEST := $(VENV)/newest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set each start would compile anew.
 COMPILE := $(BIN)/python -m compileall -q curbstone curbstone/*/
@@ -25,7 +27,8 @@ TEST_WORKERS ?= 3
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: interop-deps spark-deps sdk sdk-tools help install dev run test lint format soak bench clean
+.PHONY: interop-deps spark-deps sdk sdk-tools ops-tools test-deps help install dev run test test-newest coverage audit \
+	lint format soak bench release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +40,29 @@ dev: $(DEV)  ## The same, with the tools for tests and checks
 run: $(RUNTIME)  ## Start the server with its defaults
 	@exec $(BIN)/curbstone serve
 
-test: $(DEV) sdk-tools interop-deps spark-deps  ## Run the tests (soak tests left out)
+test: test-deps  ## Run the tests (soak tests left out)
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
+
+# Each set waits most of its time for a network or another process, so they are installed side by side.
+test-deps: $(DEV)
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps ops-tools
+
+coverage: test-deps  ## The tests, and which branches of the code they took: htmlcov/index.html
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=
+	$(BIN)/python -m coverage html --quiet
+	$(BIN)/python -m coverage report --skip-covered --sort=cover
+
+# Without constraints.txt and without the upper bounds of what we use the inside of.
+test-newest: $(BIN)/python  ## The tests of gateway, net and stomp with the newest versions of all dependencies
+	$(BIN)/python -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --editable ".[dev]"
+	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --no-deps uvicorn websockets
+	$(NEWEST)/bin/python -m pip --disable-pip-version-check list
+	$(NEWEST)/bin/python -m pytest -q tests/gateway tests/net tests/stomp tests/test_serve.py
+
+audit: $(DEV) ops-tools  ## Look up known flaws of everything that is installed (asks the package index)
+	$(OPS_TOOLS)/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
 
 lint: $(DEV)  ## Ruff, formatting, types, and the import rule
 	$(BIN)/ruff check .
@@ -59,11 +83,17 @@ bench: $(DEV)  ## Measure; prints figures and never fails on them
 sdk: sdk-tools  ## Make the Python and TypeScript clients in build/sdk
 	$(SDK_TOOLS)/bin/python tools/sdk/generate.py build/sdk
 
+release: $(DEV) ops-tools  ## Make a release in dist/: make release VERSION=1.2.0 (commits and tags; uploads nothing)
+	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.0" >&2; exit 1; }
+	$(OPS_TOOLS)/bin/python tools/ops/release.py $(VERSION)
+
 interop-deps: $(INTEROP)  ## Install the clients that tests/interop talks to: npm packages, Chromium, nc
 
 spark-deps: $(SPARK)  ## Install what tests/spark needs: the extra `spark`, and Java
 
 sdk-tools: $(SDK_TOOLS)/.installed  ## Install the tools that make and check the SDKs
+
+ops-tools: $(OPS_TOOLS)/.installed  ## Install the tools for releases, documentation, and the checks of deploy/
 
 clean:  ## Remove .venv, caches and build output; never a data directory
 	rm -rf $(VENV) tests/interop/node_modules build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
@@ -79,6 +109,12 @@ $(SDK_TOOLS)/.installed: tools/sdk/requirements.txt tools/sdk/package-lock.json 
 	&& $(SDK_TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement tools/sdk/requirements.txt \
 	&& npm ci --prefix tools/sdk --no-audit --no-fund --ignore-scripts --loglevel=error \
 	&& touch $@; } || echo "sdk-tools: not installed; Node.js 18 with npm is needed" >&2
+
+# Likewise: without them those checks are left out, or fail where CURBSTONE_REQUIRE_OPS=1.
+$(OPS_TOOLS)/.installed: tools/ops/requirements.txt | $(BIN)/python
+	@{ $(BIN)/python -m venv $(OPS_TOOLS) \
+	&& $(OPS_TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement tools/ops/requirements.txt \
+	&& touch $@; } || echo "ops-tools: not installed" >&2
 
 $(RUNTIME): $(INPUTS) | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints.txt --editable .

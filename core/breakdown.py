@@ -74,7 +74,7 @@ def break_down(queue: Queue, error: Exception) -> None:
     if queue.broken:
         return
     what = f"broke down, and is not served until the next start: {type(error).__name__}: {error}"
-    logger.error("%s broke down", queue.label, exc_info=error)
+    logger.error("%s broke down", queue.label, exc_info=error, extra={"queue": queue.label})
     queue.broken = f"{queue.label} {what}"
     refusal = Unavailable(queue.broken)
     tell(queue, queue.writer.abandon, refusal)

@@ -462,7 +462,7 @@ class Queue:
 
     def report(self, text: str) -> None:
         """Log what went wrong."""
-        logger.error("queue %s: %s", self.name, text)
+        logger.error("queue %s: %s", self.name, text, extra={"queue": self.label})
 
     def fail_to_open(self, error: CurbstoneError) -> None:
         """The queue could not be created: refuse what waited for it."""

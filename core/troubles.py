@@ -41,14 +41,14 @@ class Troubles:
     def note(self, matter: str, text: str) -> None:
         """Something failed."""
         if matter not in self._texts:
-            logger.error("%s: %s", matter, text)
+            logger.error("%s: %s", matter, text, extra={"matter": matter})
         self._texts[matter] = text
 
     def over(self, matter: str) -> None:
         """It worked again, or nobody needs it any more."""
         self._probed.discard(matter)
         if self._texts.pop(matter, None) is not None:
-            logger.info("%s: all is well again", matter)
+            logger.info("%s: all is well again", matter, extra={"matter": matter})
 
     def ended(self, matter: str, error: BaseException | None) -> None:
         """A job ended, which may be a failure of the disk; that there is no such file, or already one, is none.

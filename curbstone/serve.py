@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from curbstone import __version__, collection, descriptors
+from curbstone import __version__, collection, descriptors, logs
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
@@ -80,11 +80,7 @@ class Listener:
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code; raise CurbstoneError if it can't start."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    logs.begin(settings.log_level, settings.log_format)
     for line in warnings():
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -249,7 +245,9 @@ def warn_of_strangers(host: Host, listeners: Sequence[Listener]) -> None:
     """Say now, and again each minute, which listeners anybody can reach; a warning that is said once scrolls away."""
     open_to_all = [listener for listener in listeners if not listener.address.is_loopback]
     for listener in open_to_all:
-        log.warning("%s: other machines can reach %s and nobody has to log in", listener.name, listener.address)
+        told = {"listener": listener.name, "address": str(listener.address)}
+        text = "%s: other machines can reach %s and nobody has to log in"
+        log.warning(text, listener.name, listener.address, extra=told)
     if open_to_all:
         host.call_later(WARN_EVERY_MS, lambda: warn_of_strangers(host, listeners))
 

@@ -119,6 +119,10 @@ Insecure = Annotated[
 LogLevel = Annotated[
     str | None, _option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default: info")
 ]
+LogFormat = Annotated[
+    str | None,
+    _option("--log-format", metavar="FORMAT", help="text, or json: an object a line on stderr. Default: text"),
+]
 Config = Annotated[
     str | None, _option("--config", metavar="FILE", help='TOML file with any of these, as in stomp-addr = ":61613"')
 ]
@@ -145,6 +149,7 @@ def serve(
     max_connections_per_address: MaxConnectionsPerAddress = None,
     insecure: Insecure = None,
     log_level: LogLevel = None,
+    log_format: LogFormat = None,
     config: Config = None,
 ) -> int:
     """Serve queues until SIGTERM or SIGINT.

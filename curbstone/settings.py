@@ -25,6 +25,7 @@ from pydantic_settings import (
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import queue_name
 from curbstone.core.options import CAP_BYTES_MAX, CAP_BYTES_MIN, SECONDS_MAX, SyncMode, parse_size
+from curbstone.logs import LogFormat
 
 ENVIRONMENT_PREFIX = "CURBSTONE_"
 LOOPBACK = "127.0.0.1"
@@ -135,6 +136,7 @@ class Settings(BaseSettings):
     max_connections_per_address: int = Field(default=256, ge=0, le=CONNECTIONS_MAX)
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "text"
 
     @field_validator("single_queue")
     @classmethod

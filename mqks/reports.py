@@ -55,7 +55,7 @@ class Reports:
             return entry.error_id.encode()
         line = text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")
         entry = _Entry(new_error_id(), line)
-        log.warning("error %s: %s: %s", entry.error_id, peer, line)
+        log.warning("error %s: %s: %s", entry.error_id, peer, line, extra={"peer": peer})
         if len(self._entries) < ENTRIES_MAX:
             self._entries[key] = entry
             entry.timer = self._call_later(INTERVAL_MS, partial(self._end, key))

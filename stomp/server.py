@@ -105,5 +105,5 @@ class _Client(Connection[Session]):
         """See `Connection.ended`."""
         self._pulse.stop()
         if not self._ended and self._parting and self._session.failure:
-            log.info("%s: %s", self._peer, one_line(self._session.failure))
+            log.info("%s: %s", self._peer, one_line(self._session.failure), extra={"peer": self._peer})
         self._ended = True

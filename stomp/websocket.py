@@ -244,7 +244,7 @@ class StompSocket:
         if not failure:
             code = NORMAL
         else:
-            log.info("websocket %s: %s", self._name, one_line(failure))
+            log.info("websocket %s: %s", self._name, one_line(failure), extra={"peer": self._name})
         self._wire.close(code, failure.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore"))
 
 

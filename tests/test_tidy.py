@@ -55,7 +55,7 @@ EXTRAS = {"spark": "spark"}
 # They turn a given time into a text and ask no clock.
 HARMLESS = {"time.gmtime", "time.strftime"}
 
-NOT_SHIPPED = {"bench", "build", "curbstone-data", "dist", "docs", "htmlcov", "tests", "tools"}
+NOT_SHIPPED = {"bench", "build", "curbstone-data", "deploy", "dist", "docs", "htmlcov", "site", "tests", "tools"}
 
 # Projects whose import has another name.
 IMPORTED_AS = {"pyyaml": "yaml"}

@@ -1,0 +1,98 @@
+"""The dashboard and the alert rules: every expression is PromQL, and every metric in it is one that a server has."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.ops_tools import BIN, ROOT, needs_ops_tools
+from tests.server import ServerProcess
+
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "curbstone.json").read_text(encoding="utf-8"))
+RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))
+
+PARSE = """
+import json, sys
+import promql_parser
+for text in json.load(sys.stdin):
+    try:
+        promql_parser.parse(text)
+    except Exception as error:
+        sys.exit(f"{text}: {error}")
+"""
+NAMES = re.compile(r"\b(?:curbstone|process)_\w+")
+OF_PROMETHEUS = {"up"}
+
+
+def expressions_of_panels() -> Iterator[str]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            text = target["expr"].replace("$__rate_interval", "5m")
+            yield re.sub(r"\$\w+", "x", text)
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names of all series of a server on which something has happened."""
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
+        url = f"{server.url}/v2/p/queues/q"
+        urllib.request.urlopen(urllib.request.Request(url, data=b'{"groups":["g"]}', method="PUT"))
+        urllib.request.urlopen(urllib.request.Request(f"{url}/messages", data=b"x"))
+        text = urllib.request.urlopen(f"{server.url}/metrics").read().decode()
+    return {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+
+
+@needs_ops_tools
+def test_every_expression_is_promql() -> None:
+    texts = [*expressions_of_panels(), *(rule["expr"] for rule in rules())]
+    assert len(texts) > 30
+    done = subprocess.run([BIN / "python", "-c", PARSE], input=json.dumps(texts), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_metric_in_them_is_one_that_a_server_has(metrics: set[str]) -> None:
+    for text in [*expressions_of_panels(), *(rule["expr"] for rule in rules())]:
+        assert set(NAMES.findall(text)) <= metrics, text
+
+
+def test_the_dashboard_is_one(metrics: set[str]) -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        assert panel["type"] == "row" or panel["fieldConfig"]["defaults"]["unit"]
+    known = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(DASHBOARD)))
+    assert used == known
+
+
+def test_every_alert_says_how_bad_it_is_and_what_it_is_about() -> None:
+    assert len({rule["alert"] for rule in rules()}) == len(rules())
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"]["summary"]
+        for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
+            assert label in {"instance", "project", "queue"}
+
+
+def test_grafana_is_given_the_folder_of_the_dashboard() -> None:
+    folder: Path = ROOT / "deploy" / "compose"
+    compose = yaml.safe_load((folder / "compose.yaml").read_text(encoding="utf-8"))
+    provider = yaml.safe_load((folder / "grafana" / "dashboards.yaml").read_text(encoding="utf-8"))["providers"][0]
+    mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in compose["services"]["grafana"]["volumes"]}
+    assert (folder / mounted[provider["options"]["path"]] / "curbstone.json").exists()
+    source = yaml.safe_load((folder / "grafana" / "datasources.yaml").read_text(encoding="utf-8"))["datasources"][0]
+    assert re.fullmatch(r"http://(\w+):9090", source["url"]).group(1) in compose["services"]  # type: ignore[union-attr]

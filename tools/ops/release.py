@@ -1,0 +1,150 @@
+"""Makes a release: `make release VERSION=1.2.0`. Nothing leaves this machine; the last lines say what would.
+
+In order: the checkout is clean and the version is new; the changelog's "Unreleased" gets the version and the date;
+version, changelog and tag are one commit; source distribution and wheel are built from that commit alone; the wheel
+is installed in a new environment and asked for its version; from that environment comes the SBOM (CycloneDX). Checksums
+of all are in `SHA256SUMS`. What fails before the commit leaves the checkout as it was; afterwards the text says how to
+undo it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DIST = ROOT / "dist"
+VERSION_FILE = "curbstone/__init__.py"
+CHANGELOG = "CHANGELOG.md"
+UNRELEASED = "## Unreleased"
+_VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
+_ASSIGNMENT = re.compile(r'^__version__ = "(.*)"$', re.M)
+
+
+class Refused(Exception):
+    """A release can't be made of this; the text says why."""
+
+
+def with_version(text: str, version: str) -> str:
+    """Return the text of a module with its `__version__` replaced."""
+    changed, count = _ASSIGNMENT.subn(f'__version__ = "{version}"', text)
+    if count != 1:
+        raise Refused(f"{VERSION_FILE} has {count} lines that set __version__")
+    return changed
+
+
+def closed(changelog: str, version: str, date: str) -> str:
+    """Return a changelog in which what was unreleased is `version`; what it says must not be nothing."""
+    if re.search(rf"^## {re.escape(version)}\b", changelog, re.M):
+        raise Refused(f"{CHANGELOG} has a section {version} already")
+    before, heading, after = changelog.partition(f"\n{UNRELEASED}\n")
+    if not heading:
+        raise Refused(f"{CHANGELOG} has no section {UNRELEASED!r}")
+    section = re.split(r"^## ", after, maxsplit=1, flags=re.M)[0]
+    if not section.strip():
+        raise Refused(f"{CHANGELOG} says nothing under {UNRELEASED!r}")
+    return f"{before}\n{UNRELEASED}\n\n## {version} ({date})\n{after}"
+
+
+def notes(changelog: str, version: str) -> str:
+    """Return what a changelog says of a version."""
+    _, _, after = changelog.partition(f"\n## {version} (")
+    return re.split(r"^## ", after.partition("\n")[2], maxsplit=1, flags=re.M)[0].strip()
+
+
+def main() -> int:
+    """Run it; 1 and a line on stderr where no release can be made."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("version", help="such as 1.2.0 or 1.2.0rc1")
+    version = parser.parse_args().version
+    try:
+        check(version)
+        commit(version)
+        files = build(version)
+    except Refused as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 1
+    print("made:", *(f"  {path.relative_to(ROOT)}" for path in files), sep="\n")
+    print(f"then: git push --follow-tags, and upload dist/curbstone-{version}* to the package index")
+    return 0
+
+
+def check(version: str) -> None:
+    """Raise Refused where the checkout or the version is not fit for a release."""
+    if not _VERSION.fullmatch(version):
+        raise Refused(f"{version!r} is no version: three numbers, and maybe a1, b1 or rc1")
+    if changed := git("status", "--porcelain"):
+        raise Refused(f"the checkout has changes that are not committed:\n{changed}")
+    if git("tag", "--list", f"v{version}"):
+        raise Refused(f"there is a tag v{version} already")
+
+
+def commit(version: str) -> None:
+    """Write version and changelog, commit and tag them."""
+    today = datetime.now(UTC).date().isoformat()
+    module, changelog = ROOT / VERSION_FILE, ROOT / CHANGELOG
+    new_module = with_version(module.read_text(encoding="utf-8"), version)
+    new_changelog = closed(changelog.read_text(encoding="utf-8"), version, today)
+    module.write_text(new_module, encoding="utf-8")
+    changelog.write_text(new_changelog, encoding="utf-8")
+    git("commit", "--quiet", "--message", f"Release {version}", "--", VERSION_FILE, CHANGELOG)
+    git("tag", "--annotate", f"v{version}", "--message", f"Curbstone {version}\n\n{notes(new_changelog, version)}")
+
+
+def build(version: str) -> list[Path]:
+    """Build everything from the tag, and nothing else of the checkout; return the files."""
+    DIST.mkdir(exist_ok=True)
+    # Two builds of one commit are the same bytes.
+    os.environ["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct", f"v{version}").strip()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        source, environment = work / "source", work / "environment"
+        git("worktree", "add", "--quiet", "--detach", source, f"v{version}")
+        try:
+            run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, source)
+        finally:
+            git("worktree", "remove", "--force", source)
+        wheel, sdist = DIST / f"curbstone-{version}-py3-none-any.whl", DIST / f"curbstone-{version}.tar.gz"
+        for path in (wheel, sdist):
+            if not path.exists():
+                raise Refused(f"the build did not make {path.name}; undo with: git tag -d v{version}; git reset HEAD~")
+        run(sys.executable, "-m", "venv", environment)
+        python = environment / "bin" / "python"
+        pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+        run(*pip, "--constraint", ROOT / "constraints.txt", wheel)
+        said = run(environment / "bin" / "curbstone", "--version").strip()
+        if said != f"curbstone {version}":
+            raise Refused(f"what is installed says {said!r}; undo with: git tag -d v{version}; git reset HEAD~")
+        bill = DIST / f"curbstone-{version}.cdx.json"
+        run("cyclonedx-py", "environment", "--output-reproducible", "--output-file", bill, python)
+    sums = DIST / "SHA256SUMS"
+    made = [sdist, wheel, bill]
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]
+    sums.write_text("".join(lines), encoding="utf-8")
+    return [*made, sums]
+
+
+def git(*words: object) -> str:
+    """Run git in the checkout."""
+    return run("git", *words)
+
+
+def run(*command: object) -> str:
+    """Run a command, of this environment first, and return its output; what it says on stderr is shown."""
+    here = Path(sys.executable).parent / str(command[0])
+    words = [str(here) if here.exists() else str(command[0]), *map(str, command[1:])]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Refused(f"{' '.join(words)} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
