@@ -123,7 +123,7 @@ class Broker:
             broker.staging.recover()
             for queue in broker.queues():
                 if queue.log.is_above_cap:
-                    queue.log.exceed(queue.writer.promised)
+                    queue.log.exceed()
                     queue.report(f"it {queue.log.fullness}; it takes no messages until enough are settled")
         except OSError as error:
             raise DataDirectoryError(f"the data directory can't be read: {error}") from error
@@ -221,7 +221,7 @@ class Broker:
             publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
             publish.released = [each for item in part.released for each in queue.pending.release_replayed(item)]
             publish.reserved = part.log_bytes
-            queue.writer.reserve_again(publish.reserved)
+            queue.log.room.grant_known(publish.reserved)
             queue.writer.publish(publish)
         highest = max((queue.log.tx for queue in self._queues.values()), default=0)
         self.journal.next_tx = max(self.journal.next_tx, highest + 1)

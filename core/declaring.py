@@ -22,7 +22,7 @@ def check_options(name: QueueName, options: QueueOptions, queue: Queue | None, m
         raise BadRequest(f"bad option cap: {options.cap} is more than the server's --max-cap of {max_cap}")
     if queue is None or not queue.opening.is_open or options.cap >= had:
         return
-    needed = queue.log.needed_under(options.cap, meta_reserve(options.cap), queue.writer.promised)
+    needed = queue.log.needed_under(options.cap, meta_reserve(options.cap))
     if options.cap < needed:
         held = f"the queue holds {queue.log.bytes} bytes and needs {needed}"
         raise Conflict(f"{held} to settle and clean them, more than a cap of {options.cap}")

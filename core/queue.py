@@ -24,12 +24,13 @@ from curbstone.core.log.log import Log
 from curbstone.core.log.meta import Meta
 from curbstone.core.log.opening import Opening
 from curbstone.core.log.publish import Publish
+from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.notes.keys import Keys
 from curbstone.core.notes.staged_marks import StagedMarks
 from curbstone.core.pending.group import Group
-from curbstone.core.pending.pending import RELEASE_BYTES, Pending
+from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run
 from curbstone.core.reading.browse import Peek, purge
 from curbstone.core.reading.groups import ReadingGroups
@@ -74,7 +75,7 @@ class Queue:
         """Why it is closed until the next start, see `core.breakdown`."""
         self.probe = False
         self.keys = Keys(self)
-        self.staged = StagedMarks()
+        self.staged = StagedMarks(log.room)
         self.pending = Pending(self)
         self.expiry = Expiry(self)
         self.deaths = Deaths(self)

@@ -13,9 +13,9 @@ from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, St
 from curbstone.core.events import copy_of, left_out
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import SETTLE_BYTES, Publish, Release, Settle
+from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import parse_queue_name
-from curbstone.core.pending.pending import RELEASE_BYTES
 from curbstone.core.queue import Queue
 from curbstone.core.values import Done
 from curbstone.core.writing.spread import Spread
@@ -189,7 +189,7 @@ class Transaction:
         if share.size > queue.options.cap // 2:
             cap = queue.options.cap
             return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")
-        if share.ends_bytes > queue.log.slack_bytes:
+        if share.ends_bytes > queue.log.room.slack_bytes:
             return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")
         return None
 

@@ -8,7 +8,7 @@ Segments form a chain: each names the one before it and where that one ends, so 
 a failed or undone operation is never part of the log. The oldest are dropped, never others, and only
 after a batch is on disk that says so (the floor).
 
-Sizes: `free_bytes` counts contents; what a file has been grown beyond its contents, the spare file
+Sizes: the ledger, `room`, counts contents; what a file has been grown beyond its contents, the spare file
 kept for recycling and the reserve can be had back at once. `bytes` is what the directory really holds.
 
 A full disk: publishes leave room there for the settles of what is pending, in the tail of the active
@@ -28,12 +28,10 @@ from collections.abc import Callable
 from curbstone.core.disk import Disk
 from curbstone.core.log.commit import Commit, Segment, Spare, reserve_path, segment_path
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
+from curbstone.core.log.room import Room
 
-SEGMENTS_PER_CAP = 16
-SEGMENT_BYTES_MIN = 4 * 1024
 GROWTH_BYTES_FIRST = 32 * 1024
 GROWTH_BYTES_MAX = 4 * 1024 * 1024
-HEADERS_BYTES = SEGMENTS_PER_CAP // 2 * (SEGMENT_BYTES + BATCH_BYTES)
 HEADROOM_BYTES = 4 * 1024
 LARGE_COMMIT_BYTES = 128 * 1024  # writing zeros for the next of its kind costs more than a sync that changes the size
 IDLE_BYTES_MAX = 48 * 1024  # with `meta` an idle, empty queue keeps at most 64 KiB
@@ -70,13 +68,9 @@ class Log:
         """A sync or write failed in the active segment: nothing more is written there."""
         self._salt = salt
         self._numbers = 0
-        self._cap = cap
-        self.excess = 0
-        """How far above the cap the log may go while it holds too much for it: for settling and cleaning alone."""
+        self.room = Room(cap, meta_bytes)
+        self._tail_bytes = min(TAIL_BYTES_MAX, self.room.segment_bytes)
         self._under_way: Commit | None = None
-        self.resize(cap, meta_bytes)
-        self.aside_bytes = 0
-        """Of damaged segments that are kept for repair."""
         self._spare: Spare | None = None
         self.reserve = 0
         """Bytes of the reserve."""
@@ -97,94 +91,39 @@ class Log:
         """Bytes of all segment files, the spare and what could not be removed included."""
         spare = self._spare.size if self._spare else 0
         leftover = sum(self._leftover.values())
-        return self._sealed_bytes + self.active.size + spare + self.reserve + leftover + self.aside_bytes
-
-    @property
-    def free_bytes(self) -> int:
-        """Bytes that contents may still grow by."""
-        taken = self._meta_bytes + self.aside_bytes + self._sealed_bytes + self.segments[-1].end
-        return self._cap + self.excess - taken
+        return self._sealed_bytes + self.active.size + spare + self.reserve + leftover + self.room.aside_bytes
 
     @property
     def is_above_cap(self) -> bool:
         """Whether the directory holds more than its cap."""
-        return self.bytes + self._meta_bytes > self._cap
+        return self.bytes + self.room.meta_bytes > self.room.cap
 
     @property
     def fullness(self) -> str:
         """What to say of a log that has no room for a publish."""
         held = f"holds {self.bytes} bytes, more than" if self.is_above_cap else "is at"
-        return f"{held} its cap of {self._cap} bytes"
-
-    def _reserve_bytes(self, largest: int) -> int:
-        """What a publish must leave free: room to copy any one segment forward, and to settle meanwhile.
-
-        A copy takes a little more than what is copied: it says of each message which groups have settled it.
-        """
-        copy = self.segment_bytes if self.segment_bytes > largest else largest
-        return copy + copy // 4 + self.slack_bytes + HEADERS_BYTES
-
-    @property
-    def room(self) -> int:
-        """Bytes that are free beside the reserve; may be negative."""
-        end = self.segments[-1].end
-        reserve = self._reserve_bytes(end if end > self._sealed_end_max else self._sealed_end_max)
-        taken = self._meta_bytes + self.aside_bytes + self._sealed_bytes + end
-        return self._cap + self.excess - taken - reserve
-
-    @property
-    def publish_room(self) -> int:
-        """Bytes that publishes may add now; may be negative."""
-        return self.room - self.excess
-
-    @property
-    def records_room(self) -> int:
-        """Bytes that settles and releases may add now: all but what copying any one segment forward takes."""
-        return self.room + self.slack_bytes - BATCH_BYTES
-
-    def fits(self, size: int) -> bool:
-        """Return whether a publish of `size` bytes, maybe larger than a segment, leaves the reserve free."""
-        if size <= self.segment_bytes:
-            return size <= self.publish_room
-        return self.fits_pieces(size, size)
-
-    def fits_pieces(self, size: int, largest: int) -> bool:
-        """Return whether batches of `size` bytes in all, none larger than a segment or `largest`, leave it free."""
-        free = self.free_bytes - self.excess - size
-        return size <= self.publish_room and free >= self._reserve_bytes(largest + SEGMENT_BYTES)
-
-    def fits_compacted(self, size: int, live_bytes: int, largest: int) -> bool:
-        """Return whether it would after everything but `live_bytes` of entries has been cleaned away.
-
-        `largest` is what of the `size` bytes has to go into one batch.
-        """
-        compacted = live_bytes + live_bytes // 64 + SEGMENTS_PER_CAP * SEGMENT_BYTES
-        room = self._cap - self._meta_bytes - self.aside_bytes - compacted
-        return room - size >= self._reserve_bytes(largest + SEGMENT_BYTES)
+        return f"{held} its cap of {self.room.cap} bytes"
 
     @property
     def room_in_active(self) -> int:
         """Bytes that still go into the active segment before the next one begins."""
-        return 0 if self.fenced else self.segment_bytes - self.active.end
+        return 0 if self.fenced else self.room.segment_bytes - self.active.end
 
     @property
     def records_span(self) -> int:
         """Bytes of releases that go well into one batch: what is left of a segment, or half a new one."""
         left = self.room_in_active - 4 * BATCH_BYTES
-        return left if left > self.segment_bytes // 8 else self.segment_bytes // 2
+        return left if left > self.room.segment_bytes // 8 else self.room.segment_bytes // 2
 
     def resize(self, cap: int, meta_bytes: int) -> None:
         """Change the cap, or what `meta` takes of it. What is allowed above it stays until `come_down`."""
-        self.excess = max(0, self._cap + self.excess - cap) if self.segments else 0
-        self._cap = cap
-        self._meta_bytes = meta_bytes
-        self.segment_bytes = max(SEGMENT_BYTES_MIN, (cap - meta_bytes) // SEGMENTS_PER_CAP)
-        """The size a segment is meant to have."""
-        self.slack_bytes = self.segment_bytes // 4
-        """Room kept for settling between two steps of the cleaner."""
-        self._tail_bytes = min(TAIL_BYTES_MAX, self.segment_bytes)
+        room = self.room
+        excess = max(0, room.cap + room.excess - cap) if self.segments else 0
+        room.resize(cap, meta_bytes)
+        room.exceed_by(excess)
+        self._tail_bytes = min(TAIL_BYTES_MAX, room.segment_bytes)
 
-    def needed(self, promised: int) -> int:
+    def needed(self) -> int:
         """Return the cap that the log as it is needs: for what it holds and has promised, to settle and to clean."""
         commit, active = self._under_way, self.active
         going = growing = 0
@@ -192,26 +131,26 @@ class Log:
             going = commit.end if commit.rolled else commit.end - active.end
             growing = commit.size if commit.rolled else commit.size - active.size
         largest = max(self._sealed_end_max, active.end, commit.end if commit is not None else 0)
-        contents = self.aside_bytes + self._sealed_bytes + active.end + going
-        wanted = contents + self._reserve_bytes(largest) + promised
-        return self._meta_bytes + max(wanted, self.bytes + growing)
+        room = self.room
+        wanted = room.held + going + room.to_clean(largest) + room.promised
+        return room.meta_bytes + max(wanted, self.bytes + growing)
 
-    def needed_under(self, cap: int, meta_bytes: int, promised: int) -> int:
+    def needed_under(self, cap: int, meta_bytes: int) -> int:
         """Return what `needed` would say with another cap."""
-        before = self._cap, self._meta_bytes, self.excess
+        before = self.room.cap, self.room.meta_bytes, self.room.excess
         self.resize(cap, meta_bytes)
-        needed = self.needed(promised)
+        needed = self.needed()
         self.resize(*before[:2])
-        self.excess = before[2]
+        self.room.exceed_by(before[2])
         return needed
 
-    def exceed(self, promised: int) -> None:
+    def exceed(self) -> None:
         """Go above the cap, as far as the log needs it."""
-        self.excess = max(self.excess, self.needed(promised) - self._cap)
+        self.room.exceed_by(max(self.room.excess, self.needed() - self.room.cap))
 
-    def come_down(self, promised: int) -> None:
+    def come_down(self) -> None:
         """Give back what is not needed above the cap."""
-        self.excess = max(0, min(self.excess, self.needed(promised) - self._cap))
+        self.room.exceed_by(max(0, min(self.room.excess, self.needed() - self.room.cap)))
 
     # --- commits
 
@@ -225,6 +164,7 @@ class Log:
         file.write(0, [encode_segment_header(header).ljust(GROWTH_BYTES_FIRST, b"\0")])
         file.sync()
         self.segments.append(Segment(number, path, header.salt, SEGMENT_BYTES, GROWTH_BYTES_FIRST, file))
+        self._count_sealed()
 
     def recovered(self, segments: list[Segment], newest_number: int) -> None:
         """Take over what recovery found; the last segment becomes the active one."""
@@ -237,6 +177,7 @@ class Log:
         sealed = self.segments[:-1]
         self._sealed_bytes = sum([segment.size for segment in sealed])
         self._sealed_end_max = max([segment.end for segment in sealed], default=0)
+        self.room.holds(self._sealed_bytes, self._sealed_end_max, self.active.end)
 
     def has_file_for(self, size: int) -> bool:
         """Return whether a new segment of `size` bytes takes no room on the disk, unlike in the active one."""
@@ -296,15 +237,15 @@ class Log:
             self._keep_reserve(commit, settles - tail)
         self._under_way = commit
 
-    def _room(self) -> int:
+    def _file_room(self) -> int:
         """Return how large the active segment's file may be at most, or that of a new one once this is cut."""
         others = self.bytes - self.active.size - sum(self._leftover.values())
-        return self._cap - self._meta_bytes - others
+        return self.room.cap - self.room.meta_bytes - others
 
     def _prepare(self, commit: Commit, tail: int | None) -> None:
         """Grow the commit's file past its end, as far as the cap allows: at best to leave a tail, for settles."""
-        room = self._room() - (self.active.end if commit.rolled else 0)
-        if (room < commit.end or self.excess) and self._spare:
+        room = self._file_room() - (self.active.end if commit.rolled else 0)
+        if (room < commit.end or self.room.excess) and self._spare:
             commit.remove_first(self._spare.path, self._spare.size)
             room += self._spare.size
             self._spare = None
@@ -316,7 +257,7 @@ class Log:
         if tail is not None and commit.size - least < HEADROOM_BYTES:
             is_large = commit.added >= LARGE_COMMIT_BYTES
             growth = 0 if is_large else min(max(GROWTH_BYTES_FIRST, commit.size), GROWTH_BYTES_MAX)
-            most = self.segment_bytes + (self._tail_bytes + HEADROOM_BYTES if tail else 0)
+            most = self.room.segment_bytes + (self._tail_bytes + HEADROOM_BYTES if tail else 0)
             wanted = max(min(commit.size + growth, most), least)
         size = max(commit.end, commit.size, min(wanted, room))
         prepared = self.active.size - self.active.end
@@ -326,24 +267,24 @@ class Log:
             else:
                 size = room - prepared
         commit.grow_to(size, min(least, size))
-        missing = commit.size - room - self.excess
+        missing = commit.size - room - self.room.excess
         if missing > 0:  # only where the cap was made smaller than what the log needs to go on: then that comes first
-            self.excess += missing
+            self.room.exceed_by(self.room.excess + missing)
 
     def _keep_reserve(self, commit: Commit, settles: int) -> None:
         """Have a reserve for so many bytes of settles, as far as the cap allows; it grows in large steps."""
         steps = max(1 << (settles - 1).bit_length(), GROWTH_BYTES_FIRST)
-        size = min(steps, self.segment_bytes, RESERVE_BYTES_MAX)
+        size = min(steps, self.room.segment_bytes, RESERVE_BYTES_MAX)
         if size > self.reserve:
             taken = commit.size + (self.active.size if commit.rolled else 0)
-            if self._room() + self.reserve - taken >= size:
+            if self._file_room() + self.reserve - taken >= size:
                 commit.grow_reserve(size)
 
     def _worth_keeping(self, dropped: list[Segment]) -> Segment | None:
         """Return a dropped segment whose file is worth keeping for the next roll."""
-        if self._spare is not None or self.excess:
+        if self._spare is not None or self.room.excess:
             return None
-        least = self.segment_bytes // 2
+        least = self.room.segment_bytes // 2
         return next((s for s in dropped if not s.damaged and least <= s.size <= RECYCLE_BYTES_MAX), None)
 
     def succeeded(self, commit: Commit) -> None:
@@ -361,7 +302,7 @@ class Log:
             assert self.segments[0] is segment and segment.runs == 0 and segment.states == 0
             del self.segments[0]
             if segment.damaged:
-                self.aside_bytes += segment.size
+                self.room.set_aside(segment.size)
             elif segment is commit.kept:
                 self._spare = Spare(segment.path, segment.size)
             elif segment.path in commit.unremoved:
@@ -370,6 +311,8 @@ class Log:
             self.floor = self.segments[0].number
         if commit.rolled or commit.dropped:
             self._count_sealed()
+        else:
+            self.room.ends(commit.end)
 
     def failed(self, commit: Commit) -> None:
         """Leave the log at its last good batch; the next commit begins a new segment unless this one was undone.

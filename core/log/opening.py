@@ -93,8 +93,8 @@ class Opening:
     def _fit_cap(self) -> None:
         log = self._queue.log
         log.resize(self.cap, meta_reserve(self.cap))
-        if log.excess and log.segments:
-            log.come_down(self._queue.writer.promised)
+        if log.room.excess and log.segments:
+            log.come_down()
 
     def settle_first(self) -> None:
         """The next `meta` counts on settles that were asked for now: it is stored when they are on disk."""

@@ -42,11 +42,9 @@ class Keys:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        self._room = queue.log.room
         self._known: dict[bytes, Known] = {}
         self._under_way: dict[bytes, tuple[bytes, list[Published]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def publish(self, publish: Publish, key: IdempotencyKey) -> None:
         """Publish, or answer as the first publish under the key was answered; KeyReused for other content."""
@@ -95,6 +93,7 @@ class Keys:
             if known.expires_ms > now_ms:
                 break
             del self._known[hashed]
+            self._room.notes(-KEY_NOTE_BYTES)
 
     def notes(self, publishes: Iterable[Publish], first_seq: int, below: int) -> bytes:
         """Return the notes of the keyed publishes in a batch, and of keys whose segment, under `below`, goes."""
@@ -112,6 +111,8 @@ class Keys:
     def recover(self, payload: bytes, segment: int) -> None:
         """Take a note in, from recovery or from a batch that is on disk now."""
         expires_ms, first_seq, count, hashed, digest = _KEY.unpack(payload)
+        if hashed not in self._known:
+            self._room.notes(KEY_NOTE_BYTES)
         self._known[hashed] = Known(expires_ms, first_seq, count, digest, segment)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from curbstone.core.log.format import Note, encode_note
 from curbstone.core.log.publish import Publish
+from curbstone.core.log.room import Room
 
 MARK_NOTE_BYTES = 32
 
@@ -27,11 +28,9 @@ class _Known(NamedTuple):
 class StagedMarks:
     """The marks of one queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self._known: dict[int, _Known] = {}
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def count(self, number: int) -> int:
         """Return how many messages of a transaction are in the log."""
@@ -49,12 +48,16 @@ class StagedMarks:
     def recover(self, payload: bytes, segment: int) -> None:
         """Take a note in, from recovery or from a batch that is on disk now."""
         number, count = _MARK.unpack(payload)
+        if number not in self._known:
+            self._room.notes(MARK_NOTE_BYTES)
         self._known[number] = _Known(max(count, self.count(number)), segment)
 
     def forget(self, number: int) -> None:
         """The transaction is finished, and that is on disk."""
-        self._known.pop(number, None)
+        if self._known.pop(number, None) is not None:
+            self._room.notes(-MARK_NOTE_BYTES)
 
     def keep_only(self, numbers: Set[int]) -> None:
         """Forget all but these: recovery finds the notes of finished ones, too."""
-        self._known = {number: known for number, known in self._known.items() if number in numbers}
+        for number in self._known.keys() - numbers:
+            self.forget(number)

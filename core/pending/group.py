@@ -48,9 +48,10 @@ class Group:
     def __init__(self, queue: Queue, name: str, first: int = 0) -> None:
         """Nothing below `first` is pending in it, nor will be."""
         self._queue = queue
+        self._room = queue.log.room
         self.name = name
         self.pending = 0
-        """Messages that are entitled and not settled."""
+        """Messages that are entitled and not settled; changed by `pends` alone."""
         self.wip: set[int] = set()
         """Seqs that are handed out."""
         self.delayed = 0
@@ -62,8 +63,6 @@ class Group:
         self.recovered = 0
         """Up to this seq a message may have been handed out before the restart."""
         self.retries: dict[int, Retry] = {}
-        self.records = 0
-        """Records in the log that say what is in `retries`; one may speak of many seqs."""
         self._cursor = first
         self._low = first
         """Nothing is pending below this seq."""
@@ -90,6 +89,11 @@ class Group:
         return self._due[0][0] if self._due else None
 
     # --- what changes
+
+    def pends(self, messages: int) -> None:
+        """So many more messages are pending, or, below 0, fewer: room is kept for their tries."""
+        self.pending += messages
+        self._room.pends(messages)
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         """Make a pending message that nobody holds wait until `due_ms`."""
@@ -137,8 +141,9 @@ class Group:
             segment.states += 1
             retry.segment = segment
             leads = seq == released.first
-            self.records += leads - retry.leads
-            retry.leads = leads
+            if leads != retry.leads:
+                self._room.recorded(1 if leads else -1)
+                retry.leads = leads
 
     def states_in(self, segment: Segment) -> list[Released]:
         """Return what the records of a segment that still count say, as it stands now."""
@@ -191,8 +196,9 @@ class Group:
         if retry.segment is not None:
             retry.segment.states -= 1
             retry.segment = None
-        self.records -= retry.leads
-        retry.leads = False
+        if retry.leads:
+            self._room.recorded(-1)
+            retry.leads = False
 
     def lose_records(self, segment: Segment) -> None:
         """The records in a segment are gone: what they said is known in memory only."""

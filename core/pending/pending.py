@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from curbstone.core.log.commit import Commit, Segment
 from curbstone.core.log.format import ENTRY_BYTES, Reason, Released, Settled
 from curbstone.core.message import Message
-from curbstone.core.notes.keys import KEY_NOTE_BYTES
-from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.reader import Reader
 from curbstone.core.pending.runs import Run, Runs, ranges_of
@@ -19,14 +17,6 @@ from curbstone.core.values import UNNAMED
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
     from curbstone.core.writing.batch import Batch
-
-RELEASE_BYTES = 24
-
-
-def release_bytes(records: int) -> int:
-    """Return what so many records of releases take, one by one."""
-    size = RELEASE_BYTES * records
-    return size + size // 12
 
 
 class Pending:
@@ -91,7 +81,7 @@ class Pending:
         """Forget the seqs of `mask`, of `size` bytes, in one run."""
         before = run.pending(group.name)
         cleared = (before & mask).bit_count()
-        group.pending -= cleared
+        group.pends(-cleared)
         run.set_pending(group.name, before & ~mask)
         if cleared and (group.name or run.named):  # what another group still waits for is as live as before
             size = size * (before & mask & ~run.live()).bit_count() // cleared
@@ -160,7 +150,7 @@ class Pending:
         for name in names:
             group = self.group(name, run.first)
             run.set_pending(name, run.pending(name) | bits)
-            group.pending += bits.bit_count()
+            group.pends(bits.bit_count())
 
     def settled_of(self, copies: list[Message]) -> dict[str, list[int]]:
         """Return, by group, which of some messages that are copied forward it has settled."""
@@ -181,21 +171,6 @@ class Pending:
             group = self.groups.get(item.group)
             if group is not None:  # else all of it is settled
                 group.stored(item, segment)
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes that the log needs, at most, to say of every pending message how often it was tried."""
-        return self._kept_for(sum([group.pending for group in self.groups.values()]))
-
-    @property
-    def settle_reserve(self) -> int:
-        """Bytes of those that are not in the log yet: they are kept free, so that a release always fits."""
-        return self._kept_for(sum([group.pending - group.records for group in self.groups.values()]))
-
-    def _kept_for(self, records: int) -> int:
-        """Return the bytes for so many records, and for what else is said once in a while."""
-        size = release_bytes(records)  # batches and segments have headers, too
-        return size + KEY_NOTE_BYTES * len(self._queue.keys) + MARK_NOTE_BYTES * len(self._queue.staged)
 
     def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
         """Settle in memory what the broker's journal says and the log does not; return what to write of it."""
@@ -238,7 +213,7 @@ class Pending:
         self._queue.damaged.append(text)
         self._queue.report(text)
         for group in self.groups.values():
-            group.pending = sum(other.pending(group.name).bit_count() for other in self.runs)
+            group.pends(sum(other.pending(group.name).bit_count() for other in self.runs) - group.pending)
 
     @property
     def has_unlogged_marks(self) -> bool:

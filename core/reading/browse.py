@@ -102,7 +102,7 @@ def purge(queue: Queue) -> int:
             if not bits:
                 continue
             run.set_pending(group.name, run.pending(group.name) & ~bits)
-            group.pending -= bits.bit_count()
+            group.pends(-bits.bit_count())
             lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
             queue.writer.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
             if group.retries:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
 from curbstone.core.log.format import Reason
+from curbstone.core.log.room import release_bytes
 from curbstone.core.notes.acks import Acks
 from curbstone.core.notes.losses import Loss, Losses
-from curbstone.core.pending.pending import release_bytes
 from curbstone.core.pending.runs import Run, ranges_of
 from curbstone.core.positions import (
     LATEST,
@@ -226,7 +226,7 @@ class ReadingGroups:
         group = queue.pending.groups.get(name)
         count = sum(_seen(run, first).bit_count() for run in queue.pending.runs) - (group.pending if group else 0)
         size = release_bytes(count)
-        if count <= 0 or queue.writer.has_room(size):
+        if count <= 0 or queue.log.room.can_keep(size):
             return True
         if queue.log.segments[0].number <= last_segment and queue.cleaner.can_make_room(size, 0):
             return False
@@ -240,7 +240,7 @@ class ReadingGroups:
             seen = _seen(run, first)
             pending = run.pending(group.name)
             run.set_pending(group.name, pending | seen)
-            group.pending += (seen & ~pending).bit_count()
+            group.pends((seen & ~pending).bit_count())
             for start, count in ranges_of(run.first, pending | seen):
                 if start > end:
                     absent.append((end, start - end))

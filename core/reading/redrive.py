@@ -13,9 +13,9 @@ from curbstone.core.delivery.waiters import Waiter
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import SETTLE_BYTES
+from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
-from curbstone.core.pending.pending import RELEASE_BYTES
 from curbstone.core.values import UNNAMED, Redriven
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Redrive:
         transaction = queue.broker.transaction()
         piece: list[Delivery] = []
         sizes: dict[Queue, int] = {}
-        most = max(min(self._most, queue.log.slack_bytes // SETTLE_BYTES), 1)
+        most = max(min(self._most, queue.log.room.slack_bytes // SETTLE_BYTES), 1)
         while self._taken and len(piece) < most:
             letter = self._taken[0].message
             target = self._target(letter)

@@ -33,11 +33,11 @@ class Skipping:
     def is_due(self, size: int, largest: int) -> bool:
         """Return whether cleaning would bring too little for a publish of `size` bytes, `largest` at most at once."""
         queue = self._queue
-        return not queue.log.fits_compacted(size, self._live + queue.options.cap // WORTH_CLEANING, largest)
+        return not queue.log.room.fits_compacted(size, self._live + queue.options.cap // WORTH_CLEANING, largest)
 
     @property
     def _live(self) -> int:
-        return self._queue.pending.runs.bytes_live + self._queue.pending.state_bytes
+        return self._queue.pending.runs.bytes_live + self._queue.log.room.tries_bytes
 
     def give_up(self, size: int, largest: int) -> bool:
         """Give up as much as such a publish needs; False, and nothing changes, where that is not enough."""
@@ -76,7 +76,7 @@ class Skipping:
         return last.last + 1 if last is not None and freed and self._fits(size, largest, live - freed) else 0
 
     def _fits(self, size: int, largest: int, live: int) -> bool:
-        return self._queue.log.fits_compacted(size, live, largest)
+        return self._queue.log.room.fits_compacted(size, live, largest)
 
 
 def _freed(run: Run, names: frozenset[str]) -> int:

@@ -121,7 +121,7 @@ class Replay:
             group.recovered = group.delivered = group.delivered_logged = delivered
         for group in queue.pending.groups.values():
             self._forget_settled(group.name)
-            group.pending = sum(run.pending(group.name).bit_count() for run in queue.pending.runs)
+            group.pends(sum(run.pending(group.name).bit_count() for run in queue.pending.runs) - group.pending)
         queue.pending.undeclared.sweep()
 
     def _set_aside(self, chain: Chain) -> None:
@@ -131,7 +131,7 @@ class Replay:
             disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
         if chain.aside:
             disk.sync_dir(directory)
-        self._queue.log.aside_bytes = aside_bytes(disk, directory)
+        self._queue.log.room.set_aside(aside_bytes(disk, directory) - self._queue.log.room.aside_bytes)
         self._queue.log.reserve = reserve_bytes(disk, directory)
 
     def _tell_of_asides(self, directory: str) -> None:

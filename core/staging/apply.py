@@ -19,9 +19,9 @@ from curbstone.core.disk import File
 from curbstone.core.errors import CurbstoneError, StagedDamaged
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
 from curbstone.core.log.publish import Publish, StagedMark
+from curbstone.core.log.room import release_bytes
 from curbstone.core.message import Message
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
-from curbstone.core.pending.pending import release_bytes
 from curbstone.core.staging.frames import FrameReader, Read, Share
 from curbstone.core.staging.marker import Marker, PartFile
 from curbstone.core.staging.parts import check_part
@@ -89,7 +89,7 @@ class Target:
 
 def chunk_bytes(queue: Queue) -> int:
     """Return how many bytes of entries go into one batch of a queue, unless one message has more."""
-    return min(WINDOW_BYTES, queue.log.segment_bytes // 2)
+    return min(WINDOW_BYTES, queue.log.room.segment_bytes // 2)
 
 
 def windows_of(files: list[PartFile]) -> int:

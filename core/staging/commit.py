@@ -110,7 +110,7 @@ class Commit:
                 queue.opening.when_open(self._reserve)
                 return
             wanted = target.wanted_bytes(windows)
-            if not queue.writer.reserve(wanted, target.share.largest):
+            if not queue.log.room.grant(wanted, target.share.largest):
                 self._give_back()
                 self._no_room(queue, wanted, target.share.largest)
                 return
@@ -125,7 +125,7 @@ class Commit:
         """Let the queue's cleaner work, for one turn over the log at most, then try again."""
         last = self._last_segments.setdefault(queue, queue.log.active.number)
         is_over = queue.log.segments[0].number > last or self._host.now_ms() > self._deadline_ms
-        if is_over or not queue.reading.can_make_room(wanted + queue.writer.reserved, largest):
+        if is_over or not queue.reading.can_make_room(wanted + queue.log.room.reserved, largest):
             cap = queue.options.cap
             self._fail(QueueFull(f"queue {queue.name} has no room for {wanted} bytes under its cap of {cap} bytes"))
             return
@@ -135,7 +135,7 @@ class Commit:
     def _give_back(self) -> None:
         for target in self._targets.values():
             if target.queue is not None:
-                target.queue.writer.unreserve(target.reserved)
+                target.queue.log.room.give_back(target.reserved)
             target.reserved = 0
 
     def _fail(self, error: CurbstoneError) -> None:
@@ -217,7 +217,7 @@ class Commit:
                 continue
             target.skip = queue.staged.count(self._number)
             target.reserved = target.wanted_bytes(windows)
-            queue.writer.reserve_again(target.reserved)
+            queue.log.room.grant_known(target.reserved)
         self._host.call_soon(partial(self._apply, marker, is_checked=False))
 
     # --- afterwards

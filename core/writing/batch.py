@@ -30,10 +30,10 @@ from curbstone.core.log.format import (
     settled_bytes,
 )
 from curbstone.core.log.publish import Publish
+from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
 from curbstone.core.notes.losses import Loss
 from curbstone.core.pending.group import Group
-from curbstone.core.pending.pending import RELEASE_BYTES
 from curbstone.core.values import Done
 
 if TYPE_CHECKING:
@@ -103,9 +103,10 @@ class Batch:
             self._queue.cleaner.recorded(False, False)
             return
         log = self._queue.log
-        limit = max(0, min(log.slack_bytes // 2, log.records_room - self._queue.pending.settle_reserve))
+        room = log.room
+        limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
         # Where only what is kept for releases is left settles may have it, for they make room; and first releases.
-        settles_limit = limit or max(0, min(log.slack_bytes // 2, log.records_room))
+        settles_limit = limit or max(0, min(room.slack_bytes // 2, room.records_left))
         waiting = writer._settled
         for key in list(waiting):
             group, reason = key
@@ -207,9 +208,9 @@ class Batch:
         overhead = BATCH_BYTES + self._records_bytes + 64
         room = log.room_in_active - overhead
         if inbox and room < self._first_bytes(inbox[0]):
-            room = log.segment_bytes - SEGMENT_BYTES - overhead
+            room = log.room.segment_bytes - SEGMENT_BYTES - overhead
         room = min(room, BATCH_BYTES_MAX)
-        budget = log.publish_room - overhead - writer._reserved - queue.pending.settle_reserve
+        budget = log.room.publish_left - overhead - log.room.promised
         while inbox:
             publish = inbox[0]
             if publish.refusal is not None:
@@ -244,7 +245,7 @@ class Batch:
             if not self._has_room(size, budget):
                 return self._blocked(publish, size)
             most = settled_bytes("x" * 64, 1) * sum(len(end.deliveries) for end in publish.ends)
-            if most > self._queue.log.slack_bytes:
+            if most > self._queue.log.room.slack_bytes:
                 return self._refused(
                     publish, QueueFull("the transaction settles more than the queue's cap has room to log")
                 )
@@ -274,7 +275,7 @@ class Batch:
             return self._blocked(publish, size)
         if publish.messages:
             publish.reserved = size
-            self._writer.reserve_again(size)
+            self._queue.log.room.grant_known(size)
         publish.has_room = True
         self._queue.cleaner.unblocked()
         self._queue.host.call_soon(partial(contained, self._queue, on_room))
@@ -308,25 +309,24 @@ class Batch:
 
         Their own copy forward included.
         """
-        log = self._queue.log
-        if size <= log.segment_bytes:
+        room = self._queue.log.room
+        if size <= room.segment_bytes:
             return size <= budget
-        overhead = BATCH_BYTES + SEGMENT_BYTES + self._records_bytes + self._writer._reserved
-        return log.fits(size + overhead + self._queue.pending.settle_reserve)
+        return room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records_bytes)
 
     def _has_room_at_last(self, size: int) -> bool:
         """Return whether there is room for what was promised: settles and releases may have used what was kept.
 
         Then it waits for the cleaner, to whom nothing but what is live counts, and that leaves the room.
         """
-        log = self._queue.log
-        if log.fits(size) or self._writer.disk_is_full:
+        room = self._queue.log.room
+        if room.fits(size) or self._writer.disk_is_full:
             return True
-        return not self._queue.cleaner.can_make_room(size) and log.free_bytes - size > log.segment_bytes
+        return not self._queue.cleaner.can_make_room(size) and room.free - size > room.segment_bytes
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Let the cleaner make room, or refuse; True where the publish is done with."""
-        if not self._writer.disk_is_full and self._queue.reading.can_make_room(size + self._writer._reserved):
+        if not self._writer.disk_is_full and self._queue.reading.can_make_room(size + self._queue.log.room.reserved):
             return False
         return self._refused(publish, QueueFull(f"queue {self._queue.name} {self._queue.log.fullness}"))
 
@@ -427,7 +427,7 @@ class Batch:
 
     def _marks_due(self) -> bool:
         """Whether to say, though nothing else is to be written, how far messages were handed out."""
-        can_mark = self._queue.log.records_room > 0 and not self._writer.disk_is_full
+        can_mark = self._queue.log.room.records_left > 0 and not self._writer.disk_is_full
         return can_mark and self._queue.pending.has_unlogged_marks
 
     def _add_delays(self) -> None:

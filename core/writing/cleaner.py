@@ -13,8 +13,8 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
 from curbstone.core.log.log import IDLE_BYTES_MAX
+from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
-from curbstone.core.pending.pending import RELEASE_BYTES
 from curbstone.core.pending.runs import Run, seqs_of
 from curbstone.core.values import Done
 
@@ -62,8 +62,9 @@ class Cleaner:
         It is one batch, or has pieces of up to `largest` bytes.
         """
         queue = self._queue
-        live = queue.pending.runs.bytes_live + queue.pending.state_bytes
-        if not queue.log.fits_compacted(size, live, size if largest is None else largest) or not self._worth_trying():
+        room = queue.log.room
+        live = queue.pending.runs.bytes_live + room.tries_bytes
+        if not room.fits_compacted(size, live, size if largest is None else largest) or not self._worth_trying():
             return False
         if not self._blocked:
             self._blocked = True
@@ -121,8 +122,8 @@ class Cleaner:
         when some wait for room, and the last turn let others through.
         """
         log = self._queue.log
-        room = log.room - self._queue.pending.settle_reserve
-        if room >= -(log.slack_bytes // 4):
+        room = log.room.left - log.room.kept
+        if room >= -(log.room.slack_bytes // 4):
             self._low_room = None
             self._low_through = 0
             return False
@@ -131,10 +132,10 @@ class Cleaner:
             self._low_room = room
             self._low_through = 0
             if self._short and not self._helped and self._queue.writer.owes_settles:
-                log.exceed(self._queue.writer.promised)  # only where the cap was made smaller than what settling takes
+                log.exceed()  # only where the cap was made smaller than what settling takes
                 return False
         if not self._low_through:
-            is_lower = self._low_room is None or room <= self._low_room - log.slack_bytes // 8
+            is_lower = self._low_room is None or room <= self._low_room - log.room.slack_bytes // 8
             if not is_lower and not (self._short and self._helped):
                 return False
             self._low_through = log.active.number
@@ -148,13 +149,13 @@ class Cleaner:
         The next turn begins when another segment's worth has been settled.
         """
         log = self._queue.log
-        if not log.excess:
+        if not log.room.excess:
             self._above_live = None
             return False
         if log.segments[0].number <= self._above_through:
             return True
-        live = self._queue.pending.runs.bytes_live + self._queue.pending.state_bytes
-        if self._above_live is not None and live > self._above_live - log.segment_bytes:
+        live = self._queue.pending.runs.bytes_live + log.room.tries_bytes
+        if self._above_live is not None and live > self._above_live - log.room.segment_bytes:
             return False
         self._above_live = live
         self._above_through = log.active.number
@@ -163,7 +164,7 @@ class Cleaner:
     @property
     def is_active(self) -> bool:
         """Whether segments have to go."""
-        return self._helps or self._erasing or (self._queue.log.excess and self._is_above()) or self._is_low()
+        return self._helps or self._erasing or (self._queue.log.room.excess and self._is_above()) or self._is_low()
 
     @property
     def _erasing(self) -> bool:
@@ -203,7 +204,7 @@ class Cleaner:
         """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
         queue = self._queue
         groups = queue.pending.groups.values()
-        free = queue.log.free_bytes - 4 * (SEGMENT_BYTES + BATCH_BYTES)
+        free = queue.log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES)
         most = min(COPY_BYTES_MAX, queue.log.records_span, free) // RELEASE_BYTES
         if most <= 0:  # only where the cap was made smaller: the messages stay, their tries go with the next crash
             for group in groups:
@@ -216,7 +217,7 @@ class Cleaner:
         copies: list[Message] = []
         self._copying = []
         total = 0
-        limit = min(COPY_BYTES_MAX, queue.log.segment_bytes)
+        limit = min(COPY_BYTES_MAX, queue.log.room.segment_bytes)
         while self._todo and total < limit:
             run = self._todo[-1]
             if run.segment is not oldest or not run.live():

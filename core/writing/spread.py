@@ -72,7 +72,7 @@ class Spread:
                 self._end(error)
                 return
             del self._places[queue], self._shares[queue]
-            queue.writer.unreserve(place.reserved)
+            queue.log.room.give_back(place.reserved)
             if not place.has_room:  # else it was counted, or will be
                 self._room()
 
@@ -80,7 +80,7 @@ class Spread:
         """Nothing of it happens."""
         self._has_ended = True
         for queue, place in self._places.items():
-            queue.writer.unreserve(place.reserved)
+            queue.log.room.give_back(place.reserved)
             place.reserved = 0
             place.is_sealed = False
             place.refusal = error

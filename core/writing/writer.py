@@ -45,7 +45,6 @@ class Writer:
         self._under_way: Batch | None = None
         """What the commit that is made, or under way, is of; as long as nobody was answered."""
         self._failed_text = ""
-        self._reserved = 0
         self.disk_is_full = False
         """Whether only settles are written, in the room that is kept for them."""
         self.missed = 0
@@ -141,40 +140,6 @@ class Writer:
         """Call back when all that was asked for so far in settles and releases is on disk."""
         self._callbacks.append(on_done)
         self._queue.dirty()
-
-    def reserve(self, size: int, largest: int | None = None) -> bool:
-        """Keep `size` bytes free for a promised publish, if they are there now.
-
-        They are for one batch, or for many in which no message takes more than `largest` bytes.
-        """
-        log = self._queue.log
-        wanted = size + self._reserved + self._queue.pending.settle_reserve
-        if size and not (log.fits(wanted) if largest is None else log.fits_pieces(wanted, largest)):
-            return False
-        self._reserved += size
-        return True
-
-    def reserve_again(self, size: int) -> None:
-        """Keep bytes free that are known to be there, or were kept before a restart."""
-        self._reserved += size
-
-    @property
-    def reserved(self) -> int:
-        """Bytes that are kept free for promised publishes."""
-        return self._reserved
-
-    @property
-    def promised(self) -> int:
-        """Bytes of the log that are kept free: for tries of pending messages, and for promised publishes."""
-        return self._queue.pending.settle_reserve + self._reserved
-
-    def has_room(self, size: int) -> bool:
-        """Return whether `size` bytes of what is kept free for records may be taken now."""
-        return size <= self._queue.log.room - self.promised
-
-    def unreserve(self, size: int) -> None:
-        """Give reserved bytes back."""
-        self._reserved -= size
 
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse what waits to be written, but for what was promised; in a queue that has ended that, too."""
@@ -281,8 +246,8 @@ class Writer:
             self.missed = 0
             queue.broker.troubles.over(queue.label)
         queue.committed(batch, commit)
-        if queue.log.excess:
-            queue.log.come_down(self.promised)
+        if queue.log.room.excess:
+            queue.log.come_down()
         self._under_way = None
         for callback in batch.callbacks:
             tell(queue, callback, None)
@@ -295,7 +260,8 @@ class Writer:
 
     def _answer(self, part: Taken) -> None:
         publish, first, count = part
-        self._reserved -= publish.reserved
+        if publish.reserved:
+            self._queue.log.room.give_back(publish.reserved)
         if publish.refusal is not None:
             tell(self._queue, publish.on_done, publish.refusal, 0, len(publish.messages))
         else:

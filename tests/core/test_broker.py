@@ -11,7 +11,7 @@ import pytest
 
 from curbstone.core.errors import BadRequest, Conflict, EventRefused, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.log.format import Released
-from curbstone.core.log.log import Log
+from curbstone.core.log.room import Room
 from curbstone.core.names import private_name, queue_name
 from curbstone.core.options import MIB
 from curbstone.core.port import Broker, Capability
@@ -405,7 +405,7 @@ def test_shutdown_does_not_wait_for_room_to_say_how_often_messages_were_tried(mo
     queue = lab.queue()
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
-    monkeypatch.setattr(Log, "records_room", property(lambda _log: 0))
+    monkeypatch.setattr(Room, "records_left", property(lambda _room: 0))
     queue.writer.handed(Released("", peer.seqs[0], 1, 1, 0))
     lab.settle()
     assert not queue.writer.is_idle  # else it has nothing left to say

@@ -368,7 +368,7 @@ def test_transactions_over_the_same_full_queues_are_all_answered() -> None:
     assert len(answers) == 60 and {type(answer) for answer in answers} == {type(None), QueueFull}
     taken = answers.count(None)
     assert [lab.bodies(queue).count(b"x" * 2000) for queue in (first, second)] == [taken, taken]
-    assert first.writer.reserved == second.writer.reserved == 0
+    assert first.log.room.reserved == second.log.room.reserved == 0
 
 
 def test_a_queue_deleted_while_a_transaction_waits_for_room_ends_it() -> None:
@@ -384,4 +384,4 @@ def test_a_queue_deleted_while_a_transaction_waits_for_room_ends_it() -> None:
     lab.pass_time(100)
     assert len(answers) == 1
     assert lab.bodies(first) == ([b"a"] if answers[0] is None else [])
-    assert first.writer.reserved == 0
+    assert first.log.room.reserved == 0

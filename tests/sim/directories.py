@@ -179,7 +179,7 @@ class Directories:
     def judge(self) -> None:
         """Everything was taken out: no directory is above its cap any more."""
         for queue in self._run.broker.queues():
-            if queue.log.is_above_cap or queue.log.excess:
+            if queue.log.is_above_cap or queue.log.room.excess:
                 raise Violation(f"{queue.name} is empty, and above its cap")
 
 

@@ -14,6 +14,7 @@ from curbstone.core.options import SyncMode
 from curbstone.core.queue import Queue
 from curbstone.core.transaction import Transaction
 from curbstone.core.values import Lease, Outcome, Peeked
+from tests.core.books import check_room
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
@@ -115,6 +116,8 @@ class Run:
             raise self.broker.troubles.faults[0]
         if self.disk.over_cap:
             raise Violation(self.disk.over_cap[0])
+        for queue in self.broker.queues():
+            check_room(queue)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:

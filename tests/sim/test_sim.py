@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from heapq import heappush
-from operator import attrgetter
 
 import pytest
 
@@ -21,6 +20,7 @@ from curbstone.core.host import Job
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.log import Log
 from curbstone.core.log.opening import Opening
+from curbstone.core.log.room import Room
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.notes.losses import Losses
@@ -112,7 +112,7 @@ def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.Mon
 
 
 def test_the_simulator_sees_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "publish_room", property(lambda self: 1 << 40))
+    monkeypatch.setattr(Room, "publish_left", property(lambda self: 1 << 40))
     assert finds_something(range(20))
 
 
@@ -166,12 +166,14 @@ def test_the_simulator_sees_a_raised_cap_that_counts_before_it_is_on_disk(monkey
 
 
 def test_the_simulator_sees_a_queue_that_does_not_come_down_to_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "come_down", lambda self, promised: None)
+    monkeypatch.setattr(Log, "come_down", lambda self: None)
     assert finds_something(range(60), focus="fill")
 
 
 def test_the_simulator_sees_a_queue_above_its_cap_that_has_no_room_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = attrgetter("room")
-    monkeypatch.setattr(Log, "needed", lambda self, promised: self._cap)
-    monkeypatch.setattr(Log, "records_room", property(lambda self: -1 if self.is_above_cap else room(self)))
+    def records_left(self: Room) -> int:
+        return -1 if self.held + self.meta_bytes > self.cap else self.left
+
+    monkeypatch.setattr(Log, "needed", lambda self: self.room.cap)
+    monkeypatch.setattr(Room, "records_left", property(records_left))
     assert finds_something(range(60), focus="fill")

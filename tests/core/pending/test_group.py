@@ -8,10 +8,12 @@ from random import Random
 import pytest
 
 from curbstone.core.log.format import Released
+from curbstone.core.log.room import RETRY_BYTES
 from curbstone.core.options import MIB
 from curbstone.core.pending.group import HELD_BYTES_MAX, HELD_MESSAGES_MAX, Group
 from curbstone.core.positions import EARLIEST
 from curbstone.core.queue import Queue
+from tests.core.books import check_room
 from tests.core.lab import Lab, Peer, message, numbered
 
 
@@ -26,9 +28,9 @@ def check_books(queue: Queue) -> None:
         retries = group.retries.values()
         assert group.pending == sum(run.pending(group.name).bit_count() for run in queue.pending.runs)
         assert group.delayed == sum(retry.due_ms > 0 for retry in retries)
-        assert group.records == sum(retry.leads for retry in retries)
         assert group._held == sum(retry.message is not None for retry in retries)
         assert group.rdy >= 0
+    check_room(queue)
     for segment in queue.log.segments:
         states = [retry for group in groups for retry in group.retries.values() if retry.segment is segment]
         assert segment.states == len(states)
@@ -128,9 +130,9 @@ def test_what_the_log_says_of_many_is_said_in_one_record_where_it_is_the_same() 
     peer.nack(5)
     group, segment = unnamed(queue), queue.log.active
     assert group.states_in(segment) == [Released("", 1, 3, 1, 0), Released("", 5, 1, 1, 0)]
-    assert (group.records, segment.states) == (2, 4)
+    assert (queue.log.room.kept, segment.states) == (4 * RETRY_BYTES, 4)  # of six, two records say of four
     group.lose_records(segment)
-    assert (group.records, segment.states, group.states_in(segment)) == (0, 0, [])
+    assert (queue.log.room.kept, segment.states, group.states_in(segment)) == (6 * RETRY_BYTES, 0, [])
 
 
 def test_the_first_pending_is_the_lowest_whoever_holds_it() -> None:

@@ -102,7 +102,7 @@ def test_a_redrive_that_finds_no_more_room_moves_what_fits_and_goes_on_later(siz
         lab.pop_all(queue)
         if moved == bodies:
             break
-    assert moved == bodies and queue.writer.reserved == dead.writer.reserved == 0
+    assert moved == bodies and queue.log.room.reserved == dead.log.room.reserved == 0
 
 
 def test_letters_for_a_full_queue_stay_and_the_others_go_home() -> None:

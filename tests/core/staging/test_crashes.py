@@ -88,7 +88,7 @@ def test_a_crash_at_any_call_of_the_disk_leaves_all_or_nothing_and_the_client_ge
         assert everything(lab) == WANTED, f"crash in {crash_in}"
         assert commit(lab, "t") == (None, True, 67)
         assert not staged_files(lab) and lab.broker.staging.bytes == 0
-        assert all(not len(queue.staged) and queue.writer.reserved == 0 for queue in lab.broker.queues())
+        assert all(not queue.log.room.notes_bytes and queue.log.room.reserved == 0 for queue in lab.broker.queues())
     assert set(seen) == {"", "staged", "committed"}, seen
 
 

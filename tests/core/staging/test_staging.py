@@ -205,7 +205,7 @@ def test_a_queue_without_room_refuses_the_commit_and_what_is_staged_stays() -> N
     error, _, _ = commit(lab, "t", passing_ms=20_000)
     assert isinstance(error, QueueFull) and "default/b" in str(error)
     assert state(lab, "t") == "staged" and bodies(lab, "a") == []
-    assert all(queue.writer.reserved == 0 for queue in lab.broker.queues())
+    assert all(queue.log.room.reserved == 0 for queue in lab.broker.queues())
     lab.pop_all(queue)
     assert commit(lab, "t", passing_ms=20_000) == (None, False, 140)
     assert bodies(lab, "a") == bodies(lab, "b") == big
@@ -372,9 +372,9 @@ def test_a_cap_can_not_be_lowered_below_what_a_commit_was_promised() -> None:
     lab = start(cap=4 * MIB)
     stage(lab, "t", "0", {"a": numbered(2000, 1000)})
     lab.broker.staging.commit("default", "t", None, lambda *_given: None)
-    assert lab.broker.get(queue_name("a")).writer.reserved > 2_000_000
+    assert lab.broker.get(queue_name("a")).log.room.reserved > 2_000_000
     with pytest.raises(Conflict):
         lab.broker.declare(queue_name("a"), {"cap": MIB}, lambda _error: None)
     lab.settle()
     assert bodies(lab, "a") == numbered(2000, 1000)
-    assert lab.broker.get(queue_name("a")).writer.reserved == 0
+    assert lab.broker.get(queue_name("a")).log.room.reserved == 0

@@ -1,0 +1,29 @@
+"""Counts again, from what there is, what a queue's ledger of room has kept up step by step."""
+
+from __future__ import annotations
+
+from curbstone.core.log.room import RETRY_BYTES
+from curbstone.core.notes.keys import KEY_NOTE_BYTES
+from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
+from curbstone.core.queue import Queue
+
+
+def check_room(queue: Queue) -> None:
+    """Raise AssertionError where the ledger is wrong."""
+    room, log = queue.log.room, queue.log
+    groups = queue.pending.groups.values()
+    unlogged = pending = 0
+    for group in groups:
+        pending += group.pending
+        unlogged += group.pending - sum(retry.leads for retry in group.retries.values())
+    notes = KEY_NOTE_BYTES * len(queue.keys._known) + MARK_NOTE_BYTES * len(queue.staged._known)
+    assert (room.pending, room.notes_bytes, room.kept) == (pending, notes, RETRY_BYTES * unlogged + notes)
+    if not log.segments:
+        return
+    sealed = log.segments[:-1]
+    held = room.aside_bytes + sum(segment.size for segment in sealed) + log.active.end
+    largest = max(segment.end for segment in log.segments)
+    assert room.held == held
+    assert room.free == room.cap + room.excess - room.meta_bytes - held
+    assert room.left == room.free - room.to_clean(largest)
+    assert room.reserved >= 0
