@@ -1,5 +1,5 @@
 """`python -m curbstone` is the same as the `curbstone` command."""
 
-from curbstone.cli import main
+from curbstone.cli.main import main
 
 main()

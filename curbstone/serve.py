@@ -28,10 +28,10 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.traffic import Traffic
 from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
-from curbstone.gateway.frames import binary_frame, text_frame
-from curbstone.gateway.mq import mq_routes
+from curbstone.gateway.resources.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
 from curbstone.net.admission import Admission

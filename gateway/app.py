@@ -12,31 +12,31 @@ from starlette.types import Receive, Scope, Send
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 from curbstone.core.traffic import Traffic
-from curbstone.gateway import console_files, documents
-from curbstone.gateway.batch import Batch
-from curbstone.gateway.browse import Browse
-from curbstone.gateway.event_stream import EventStreams
-from curbstone.gateway.front import front
-from curbstone.gateway.guard import Guard, answer_preflight, is_preflight
-from curbstone.gateway.health import Health
-from curbstone.gateway.journal import Journal
-from curbstone.gateway.leases import Leases
-from curbstone.gateway.messages import Messages
-from curbstone.gateway.metrics import Metrics
-from curbstone.gateway.offsets import Offsets
-from curbstone.gateway.problem import ClientGone, Problem
-from curbstone.gateway.queue_sockets import QueueSockets
-from curbstone.gateway.queues import Queues
-from curbstone.gateway.reading_groups import ReadingGroups
-from curbstone.gateway.reply import reply_problem
-from curbstone.gateway.resource import Resource
+from curbstone.gateway.http.long_poll import Polls
+from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
+from curbstone.gateway.http.problem import ClientGone, Problem
+from curbstone.gateway.http.reply import reply_problem
+from curbstone.gateway.http.resource import Resource
+from curbstone.gateway.http.routing import Routing
+from curbstone.gateway.resources import console, documents
+from curbstone.gateway.resources.admin import Admin
+from curbstone.gateway.resources.batch import Batch
+from curbstone.gateway.resources.browse import Browse
+from curbstone.gateway.resources.event_stream import EventStreams
+from curbstone.gateway.resources.front import front
+from curbstone.gateway.resources.health import Health
+from curbstone.gateway.resources.journal import Journal
+from curbstone.gateway.resources.leases import Leases
+from curbstone.gateway.resources.messages import Messages
+from curbstone.gateway.resources.metrics import Metrics
+from curbstone.gateway.resources.offsets import Offsets
+from curbstone.gateway.resources.queues import Queues
+from curbstone.gateway.resources.reading_groups import ReadingGroups
+from curbstone.gateway.resources.transactions import Transactions
 from curbstone.gateway.settings import UNFINISHED_BYTES_MAX, GatewaySettings
-from curbstone.gateway.sockets import Opener, Session, SocketRequest
 from curbstone.gateway.traffic import GatewayTraffic
-from curbstone.gateway.transactions import Transactions
-from curbstone.gateway.upkeep import Upkeep
-from curbstone.gateway.waiting import Polls
-from curbstone.gateway.ways import Ways
+from curbstone.gateway.websocket.routes import WebSocketRoutes
+from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.net.turns import Turns
 from curbstone.net.unfinished import Unfinished
 
@@ -53,7 +53,7 @@ logger = logging.getLogger("curbstone.gateway")
 def routes(
     broker: Broker,
     settings: GatewaySettings,
-    guard: Guard,
+    guard: OriginPolicy,
     polls: Polls,
     streams: EventStreams,
     traffic: GatewayTraffic,
@@ -66,7 +66,7 @@ def routes(
     messages = Messages(broker, settings, guard, polls, streams, traffic.http)
     batch = Batch(broker, settings, traffic.http)
     leases = Leases(broker, settings, polls, streams, traffic.http)
-    upkeep = Upkeep(broker, settings)
+    upkeep = Admin(broker, settings)
     groups = ReadingGroups(broker, settings)
     transactions = Transactions(broker, settings, traffic.http)
     return [
@@ -104,8 +104,8 @@ def server_routes(broker: Broker, protocols: Mapping[str, Traffic]) -> list[Rout
         Route("/openapi.json", Resource(GET=documents.openapi_json)),
         Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
         Route("/docs", Resource(GET=documents.docs)),
-        Route("/console", Resource(GET=console_files.page)),
-        Route("/console/{file}", Resource(GET=console_files.part)),
+        Route("/console", Resource(GET=console.page)),
+        Route("/console/{file}", Resource(GET=console.part)),
     ]
 
 
@@ -113,21 +113,21 @@ class Gateway:
     """The ASGI application for HTTP, and the opener of WebSockets.
 
     WebSockets do not go through ASGI: an await per message each way is most of what they cost. The server
-    asks `open_socket` for a session and drives that itself (see `socket_wire`).
+    asks `open_socket` for a session and drives that itself (see `websocket.protocol`).
     """
 
     def __init__(
         self,
         routes: Sequence[Route],
-        guard: Guard,
-        sockets: QueueSockets,
+        guard: OriginPolicy,
+        sockets: WebSocketRoutes,
         polls: Polls,
         streams: EventStreams,
         message_bytes_max: int,
         turns: Turns,
     ) -> None:
         self.routes = list(routes)
-        self._ways = Ways(self.routes)
+        self._ways = Routing(self.routes)
         self._guard = guard
         self._sockets = sockets
         self._polls = polls
@@ -175,7 +175,7 @@ def create_app(
     host: Host,
     settings: GatewaySettings,
     *,
-    more_routes: Callable[[Guard], Sequence[Route]] | None = None,
+    more_routes: Callable[[OriginPolicy], Sequence[Route]] | None = None,
     more_sockets: Mapping[str, Opener] | None = None,
     more_traffic: Mapping[str, Traffic] | None = None,
     turns: Turns | None = None,
@@ -189,9 +189,9 @@ def create_app(
     traffic = GatewayTraffic()
     protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
     streams = EventStreams(host, traffic.sse)
-    guard = Guard(settings)
+    guard = OriginPolicy(settings)
     polls = Polls()
-    sockets = QueueSockets(broker, settings, guard, traffic.websocket, more_sockets)
+    sockets = WebSocketRoutes(broker, settings, guard, traffic.websocket, more_sockets)
     own = [*routes(broker, settings, guard, polls, streams, traffic), *server_routes(broker, protocols)]
     more = more_routes(guard) if more_routes is not None else ()
     return Gateway([*own, *more], guard, sockets, polls, streams, settings.frame_bytes_max, turns or Turns(host))

@@ -11,8 +11,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from curbstone.gateway.app import Gateway
-from curbstone.gateway.http_wire import HttpWire
-from curbstone.gateway.problem import Problem, problem_body, problem_headers, title_of
+from curbstone.gateway.http.problem import Problem, problem_body, problem_headers, title_of
+from curbstone.gateway.http_protocol import HttpProtocol
 from curbstone.net.admission import Admission
 from curbstone.net.tcp import CROWDED, FULL, Entrance, Leave, SentAway
 
@@ -25,7 +25,7 @@ _TICK_S = 1.0
 
 
 class _Connections(set[Any]):
-    """The open connections: `HttpWire` and `SocketWire`."""
+    """The open connections: `HttpProtocol` and `WebSocketProtocol`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,13 +87,13 @@ class GatewayServer:
     def _protocol(self) -> asyncio.Protocol:
         admission = self._admission
         if admission is None:
-            return HttpWire(self._config, self._state, {}, self._loop)
+            return HttpProtocol(self._config, self._state, {}, self._loop)
         if not admission.admits(self._loop.call_soon):
             return SentAway(_answer(Problem(503, FULL)))
         return Entrance(admission, self._serve, _answer(Problem(503, CROWDED.format(admission.address_most))))
 
-    def _serve(self, leave: Leave) -> HttpWire:
-        wire = HttpWire(self._config, self._state, {}, self._loop)
+    def _serve(self, leave: Leave) -> HttpProtocol:
+        wire = HttpProtocol(self._config, self._state, {}, self._loop)
         wire.leave = leave
         return wire
 

@@ -16,8 +16,8 @@ from curbstone.core.errors import NoSuchQueue
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
 from curbstone.mqks import codec
+from curbstone.mqks.arguments import Unused
 from curbstone.mqks.consumer import QueueConsumer
-from curbstone.mqks.wishes import Unused
 
 if TYPE_CHECKING:
     from curbstone.core.port import Broker

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from curbstone.mqks.error_log import ErrorLog
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
-from curbstone.mqks.reports import Reports
 from curbstone.mqks.session import Session
 from curbstone.net.tcp import Connection, TcpServer
 from curbstone.net.turns import Turns
@@ -25,7 +25,7 @@ class MqksServer(TcpServer):
         self.host = host
         self.limits = limits or Limits()
         self.registry = Registry(broker, host.call_later)
-        self.reports = Reports(host.call_later)
+        self.reports = ErrorLog(host.call_later)
 
     async def start(self, address: tuple[str, int]) -> tuple[str, int]:
         """Listen and return the address bound. Queues that are to go when unused may go from here on."""

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
-from curbstone.mqks import codec, statistics, wishes
+from curbstone.mqks import arguments, codec, eval
+from curbstone.mqks.arguments import ALL, Consume
 from curbstone.mqks.codec import Line, LineReader, Request
 from curbstone.mqks.consumer import QueueConsumer
 from curbstone.mqks.errors import RequestError
 from curbstone.mqks.limits import REQUEST_BYTES_MAX, WORK_US_MAX, Limits
 from curbstone.mqks.registry import Registry
-from curbstone.mqks.wishes import ALL, Consume
-from curbstone.net.progress import Progress
+from curbstone.net.receive_deadline import ReceiveDeadline
 
 if TYPE_CHECKING:
     from curbstone.core.names import QueueName
@@ -62,7 +62,7 @@ class Session:
         self._later = later
         self._started_ms = now_ms
         self._reader = LineReader(limits.line_bytes_max)
-        self._line = Progress(limits.line_ms, limits.line_bytes_per_s)
+        self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
         self._consumers: dict[bytes, QueueConsumer] = {}
         self._held = False
@@ -268,8 +268,8 @@ class Session:
             raise RequestError("publish takes {event} {data}")
         if len(data) > self._limits.body_bytes_max:
             raise RequestError(f"the data is larger than {self._limits.body_bytes_max} bytes")
-        event = wishes.event_of(wishes.text_of(word))
-        message = Message(data, codec.block_of(wishes.text_of(request.request_id), event))
+        event = arguments.event_of(arguments.text_of(word))
+        message = Message(data, codec.block_of(arguments.text_of(request.request_id), event))
         self._traffic.published += 1
 
         def start(answered: Done) -> None:
@@ -285,12 +285,12 @@ class Session:
         self.write(codec.ok(request.request_id, request.rest))
 
     def _eval(self, request: Request) -> None:
-        text = statistics.answer(wishes.text_of(request.rest).strip(), self._registry)
+        text = eval.answer(arguments.text_of(request.rest).strip(), self._registry)
         self._work_us += 50 + 2 * len(self._broker.queues()) + self._broker.events_bound // 4
         self.write(codec.ok(request.request_id, text.encode()))
 
     def _consume(self, request: Request) -> None:
-        wish = wishes.parse_consume(request.rest, self._limits.window_max)
+        wish = arguments.parse_consume(request.rest, self._limits.window_max)
         earlier = self._consumers.get(request.request_id)
         if earlier is None and len(self._consumers) >= self._limits.consumers_max:
             raise RequestError(f"a connection has at most {self._limits.consumers_max} consumers")
@@ -345,14 +345,14 @@ class Session:
         """Count what a change of bindings costs: they are written whole, and told to all consumers."""
         self._work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
 
-    def _bindings(self, wish: Consume | wishes.Rebind) -> frozenset[str]:
+    def _bindings(self, wish: Consume | arguments.Rebind) -> frozenset[str]:
         try:
             return self._broker.bindings(wish.queue)
         except NoSuchQueue:
             return frozenset()
 
     def _rebind(self, request: Request) -> None:
-        wish = wishes.parse_rebind(request.rest)
+        wish = arguments.parse_rebind(request.rest)
         before = self._bindings(wish)
         if wish.binding.masks:
             self._work_us += WORK_US_MAX  # also if they are refused
@@ -380,7 +380,7 @@ class Session:
         self._settle(request, reject)
 
     def _settle(self, request: Request, settle: Callable[[Consumer, Sequence[int], Done], None]) -> None:
-        consumer_id, msg_id = wishes.parse_settle(request.rest)
+        consumer_id, msg_id = arguments.parse_settle(request.rest)
         consumer = self._consumer(consumer_id)
         seqs = consumer.take_all() if msg_id == ALL else consumer.take(msg_id)
         if not seqs:  # settled before, maybe by a request that was sent again after a reconnect
@@ -400,12 +400,12 @@ class Session:
         self._start(request, start)
 
     def _delete_consumer(self, request: Request) -> None:
-        consumer = self._consumer(wishes.only_word(request.rest, "consumer_id"))
+        consumer = self._consumer(arguments.only_word(request.rest, "consumer_id"))
         consumer.owner.end_consumer(consumer)
         self._confirm(request)
 
     def _delete_queue(self, request: Request) -> None:
-        name = wishes.queue_of(wishes.text_of(wishes.only_word(request.rest, "queue")))
+        name = arguments.queue_of(arguments.text_of(arguments.only_word(request.rest, "queue")))
         self._registry.forget(name)
 
         def start(done: Done) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from curbstone.stomp.connection import Connection
+from curbstone.stomp.session_state import SessionState
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
@@ -16,7 +16,7 @@ class CountSubscription:
     Nothing of it is stored or wants an ACK. While the socket is full nothing is sent; then only the latest.
     """
 
-    def __init__(self, connection: Connection, index: int, lines: str, queue: Queue) -> None:
+    def __init__(self, connection: SessionState, index: int, lines: str, queue: Queue) -> None:
         self._connection = connection
         self._start = f"MESSAGE\n{lines}message-id:count-{index}-"
         self._sent = 0

@@ -9,12 +9,12 @@ from curbstone.core import headers as blocks
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.stomp import fields, frames, private
+from curbstone.stomp import frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
-from curbstone.stomp.connection import Connection
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination, reply_destination
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_headers import HEADERS, check_headers
+from curbstone.stomp.session_state import SessionState
 
 SERVER_HEADERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length"]
@@ -30,7 +30,7 @@ NOT_STORED = (
 )
 """Headers of a SEND that do not travel with the message: the server's, orders to it, and the gateway's own mark."""
 
-_ORDERS = frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, *fields.TTL]) | HEADERS
+_ORDERS = frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, *header_values.TTL]) | HEADERS
 """Headers of a SEND that the engine acts on, and those that are refused."""
 
 _TIMES = ("x-next-t", "expires")
@@ -72,7 +72,7 @@ class SendPlan:
 class Publisher:
     """Publishes what a session sends. `flush` hands the engine what was collected, in order per queue."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SessionState) -> None:
         self._connection = connection
         # One target per queue, by whatever name it was sent to, or the order of its messages would be lost.
         # The plans keep the targets alive, and the parser keeps so many heads with plans.
@@ -84,7 +84,7 @@ class Publisher:
     def plan(self, head: Head) -> tuple[SendPlan, bool]:
         """Return what a head of a SEND means, and whether that holds for later frames too; raise ProtocolError."""
         headers = head.headers
-        destination = fields.required(head, "destination")
+        destination = header_values.required(head, "destination")
         target = self._destinations.get(destination)
         if target is None:
             target = self._target(destination)
@@ -92,14 +92,14 @@ class Publisher:
             return SendPlan(target, self._block(head), None, headers.get("transaction")), True
         check_headers(head, target.destination)
         options: dict[str, Any] = {}
-        delay = fields.delay_ms(head, self._connection.wall_ms)
+        delay = header_values.delay_ms(head, self._connection.wall_ms)
         if delay is None:
-            delay = fields.number(head, DELAY, 0, fields.DURATION_MS_MAX)
+            delay = header_values.number(head, DELAY, 0, header_values.DURATION_MS_MAX)
         if delay:
             options["delay_ms"] = delay
-        if ttl := fields.ttl_ms(head, self._connection.wall_ms):
+        if ttl := header_values.ttl_ms(head, self._connection.wall_ms):
             options["ttl_ms"] = ttl
-        if groups := fields.groups(head, "x-ks-groups"):
+        if groups := header_values.groups(head, "x-ks-groups"):
             options["groups"] = groups
         plan = SendPlan(target, self._block(head), options or None, headers.get("transaction"))
         return plan, headers.keys().isdisjoint(_TIMES)
@@ -172,7 +172,7 @@ class _Run:
     __slots__ = ("_bytes", "_connection", "_done", "_receipts")
 
     def __init__(
-        self, connection: Connection, target: Target, messages: list[Message], receipts: list[bytes | None]
+        self, connection: SessionState, target: Target, messages: list[Message], receipts: list[bytes | None]
     ) -> None:
         self._connection = connection
         self._receipts = receipts
@@ -195,7 +195,7 @@ class _Run:
         elif destination.kind is Kind.REPLY:
             return broker.reply(target.name, messages, self._published)
         elif destination.private:
-            private.make(self._connection, target.name).publish(messages, self._published)
+            temp_queues.make(self._connection, target.name).publish(messages, self._published)
         else:
             # Looked up anew each time: the queue may have been deleted meanwhile, and STOMP creates on use.
             broker.ensure(target.name).publish(messages, self._published)

@@ -12,8 +12,8 @@ from curbstone.net.tcp import Connection, TcpServer
 from curbstone.net.turns import Turns
 from curbstone.stomp.errors import one_line
 from curbstone.stomp.limits import Limits
-from curbstone.stomp.pulse import Pulse
 from curbstone.stomp.session import Session
+from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
     from curbstone.core.host import Host
@@ -64,7 +64,7 @@ class _Client(Connection[Session]):
         super().__init__(server, server.limits.output_bytes_max)
         self._server = server
         self._host = server.host
-        self._pulse: Pulse
+        self._pulse: TickTimer
         self._connected = False
         self._ended = False
 
@@ -81,7 +81,7 @@ class _Client(Connection[Session]):
             single_queue=server.single_queue,
             traffic=server.traffic,
         )
-        self._pulse = Pulse(self._host, self._session.tick)
+        self._pulse = TickTimer(self._host, self._session.tick)
         self._pulse.look()
         return self._session
 

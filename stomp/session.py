@@ -19,15 +19,15 @@ from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
 from curbstone.stomp import connect, frames
+from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import ACK_BY_ID, V10, Frame, FrameParser, Head
-from curbstone.stomp.connection import Connection
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
+from curbstone.stomp.liveness import Liveness
 from curbstone.stomp.send import Publisher
-from curbstone.stomp.settle import Settler
+from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscribe import Subscriptions
 from curbstone.stomp.transactions import Transactions
-from curbstone.stomp.vital import Vital
 
 if TYPE_CHECKING:
     from curbstone.core.port import Broker
@@ -55,7 +55,7 @@ class Session:
         traffic: Traffic | None = None,
     ) -> None:
         """`sniffs`: whether the first bytes may be those of HTTP or TLS on the wrong port, to be answered as such."""
-        connection = Connection(broker, limits, name, single_queue, changed, traffic or Traffic())
+        connection = SessionState(broker, limits, name, single_queue, changed, traffic or Traffic())
         self._connection = connection
         connection.on_ending = self._on_ending
         self._parser = FrameParser(limits)
@@ -65,7 +65,7 @@ class Session:
         connection.on_reply_wanted = self._subscriptions.wait_for_reply
         self._settler = Settler(connection, self._subscriptions, self._publisher)
         self._transactions = Transactions(connection, self._settler)
-        self._vital = Vital(limits, now_ms)
+        self._vital = Liveness(limits, now_ms)
         self._sync = sync
         self._sniffs = sniffs
         self._handlers: dict[str, _Handler] = {

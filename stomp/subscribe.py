@@ -7,13 +7,13 @@ from functools import partial
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName, private_name
-from curbstone.stomp import fields, frames, private
+from curbstone.stomp import frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
-from curbstone.stomp.connection import Connection
 from curbstone.stomp.counts import CountSubscription
 from curbstone.stomp.destinations import Destination, Kind, parse_destination
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_headers import HEADERS, check_headers
+from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import ACK_MODES, AUTO, Subscription
 
 
@@ -30,7 +30,7 @@ class _Wishes:
 class Subscriptions:
     """Makes, finds and ends the subscriptions of a connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SessionState) -> None:
         self._connection = connection
         self._named: dict[str, Subscription | CountSubscription] = {}
         self._waiting: dict[QueueName, Subscription] = {}
@@ -42,7 +42,7 @@ class Subscriptions:
     def subscribe(self, head: Head) -> None:
         """Carry out a SUBSCRIBE; raise ProtocolError or an error of the engine."""
         connection = self._connection
-        text = fields.required(head, "destination")
+        text = header_values.required(head, "destination")
         key, lines = self._identity(head, text)
         if key in self._named:
             raise ProtocolError(f"subscription [{key[:80]}] already exists", head.lines.get("id", ""))
@@ -61,7 +61,7 @@ class Subscriptions:
         index = self._index()
         if destination.kind is Kind.COUNT:
             name = destination.queue
-            queue = private.make(connection, name) if destination.private else connection.broker.ensure(name)
+            queue = temp_queues.make(connection, name) if destination.private else connection.broker.ensure(name)
             self._named[key] = CountSubscription(connection, index, lines, queue)
         else:
             self._named[key] = self._consume(
@@ -94,9 +94,9 @@ class Subscriptions:
         """Carry out an UNSUBSCRIBE. What is unsettled stays with the connection and can still be settled."""
         headers = head.headers
         if self._connection.version == V10 and "id" not in headers:
-            key = "destination " + fields.required(head, "destination")
+            key = "destination " + header_values.required(head, "destination")
         else:
-            key = fields.required(head, "id")
+            key = header_values.required(head, "id")
         subscription = self._named.pop(key, None)
         if subscription is None:
             raise ProtocolError(f"no subscription [{key[:80]}] found", head.lines.get("id", ""))
@@ -165,23 +165,23 @@ class Subscriptions:
 
     def _identity(self, head: Head, text: str) -> tuple[str, str]:
         """Return what the subscription is called, and its lines on each MESSAGE, written as the client wrote them."""
-        destination = f"destination:{fields.as_written(head, 'destination')}\n"
+        destination = f"destination:{header_values.as_written(head, 'destination')}\n"
         if self._connection.version == V10 and "id" not in head.headers:
             return "destination " + text, destination
-        key = fields.required(head, "id")
-        return key, f"subscription:{fields.as_written(head, 'id')}\n{destination}"
+        key = header_values.required(head, "id")
+        return key, f"subscription:{header_values.as_written(head, 'id')}\n{destination}"
 
     def _wishes(self, head: Head) -> _Wishes:
         limits = self._connection.limits
         mode = head.headers.get("ack", AUTO)
         if mode not in ACK_MODES:
             raise ProtocolError(f"ack must be one of {', '.join(ACK_MODES)}", head.lines["ack"])
-        window = fields.number(head, "x-wsize", 1, 10**15)
-        prefetch = fields.number(head, "prefetch-count", 1, 10**15)
-        activemq = fields.number(head, "activemq.prefetchSize", 1, 10**15)
+        window = header_values.number(head, "x-wsize", 1, 10**15)
+        prefetch = header_values.number(head, "prefetch-count", 1, 10**15)
+        activemq = header_values.number(head, "activemq.prefetchSize", 1, 10**15)
         window = window or prefetch or activemq or limits.window
-        weight = fields.number(head, "x-parallel", 1, limits.parallel_max) or 1
-        groups = fields.groups(head, "x-ks-group")
+        weight = header_values.number(head, "x-parallel", 1, limits.parallel_max) or 1
+        groups = header_values.groups(head, "x-ks-group")
         if len(groups) > 1:
             raise ProtocolError("x-ks-group names one group", head.lines["x-ks-group"])
         return _Wishes(mode, min(window, limits.window_max), weight, groups[0] if groups else "")
@@ -193,7 +193,7 @@ class Subscriptions:
         name = destination.queue
         if destination.kind is Kind.TOPIC:
             name = private_name(f"{name.queue}.{subscription.index}")
-        queue = private.make(connection, name) if destination.private else broker.ensure(name)
+        queue = temp_queues.make(connection, name) if destination.private else broker.ensure(name)
         if destination.kind is Kind.TOPIC:
             broker.bind(destination.event, name, on_done=self._bound)
         consumer = queue.subscribe(
@@ -218,7 +218,7 @@ class Subscriptions:
         """The queue of a subscription was deleted, or its engine stopped."""
         connection = self._connection
         if not connection.lost:
-            connection.fail(private.told(error, connection) if is_private else error)
+            connection.fail(temp_queues.told(error, connection) if is_private else error)
 
     def _delete_private(self, name: QueueName) -> None:
         self._connection.private.discard(name)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from curbstone.core.message import Delivery
 from curbstone.core.traffic import Handouts
 from curbstone.stomp.codec import V12
-from curbstone.stomp.connection import Connection
 from curbstone.stomp.destinations import Destination
 from curbstone.stomp.frames import CHARSET_MARK, encode_block
+from curbstone.stomp.session_state import SessionState
 
 if TYPE_CHECKING:
     from curbstone.core.port import Consumer, Queue
@@ -30,7 +30,7 @@ class Subscription:
     """
 
     def __init__(
-        self, connection: Connection, index: int, key: str, mode: str, destination: Destination, lines: str
+        self, connection: SessionState, index: int, key: str, mode: str, destination: Destination, lines: str
     ) -> None:
         self._connection = connection
         self.index = index

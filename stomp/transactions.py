@@ -12,13 +12,13 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.stomp import fields, private
+from curbstone.stomp import header_values, temp_queues
+from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import Head
-from curbstone.stomp.connection import Connection
 from curbstone.stomp.destinations import Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.send import SendPlan
-from curbstone.stomp.settle import Settler
+from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ class _Open:
 class Transactions:
     """The open transactions of one connection."""
 
-    def __init__(self, connection: Connection, settler: Settler) -> None:
+    def __init__(self, connection: SessionState, settler: Settler) -> None:
         self._connection = connection
         self._settler = settler
         self._open: dict[str, _Open] = {}
 
     def begin(self, head: Head) -> None:
         """Carry out a BEGIN."""
-        name = fields.required(head, "transaction")
+        name = header_values.required(head, "transaction")
         if name in self._open:
             raise ProtocolError("this transaction is already open", head.lines["transaction"])
         limit = self._connection.limits.transactions_max
@@ -84,7 +84,7 @@ class Transactions:
         else:
             connection = self._connection
             name = destination.queue
-            queue = private.make(connection, name) if destination.private else connection.broker.ensure(name)
+            queue = temp_queues.make(connection, name) if destination.private else connection.broker.ensure(name)
             transaction.builder.publish(queue, plan.message(body))
         transaction.published += 1
 
@@ -141,7 +141,7 @@ class Transactions:
         self._open.clear()
 
     def _get(self, head: Head) -> _Open:
-        transaction = self._open.get(fields.required(head, "transaction"))
+        transaction = self._open.get(header_values.required(head, "transaction"))
         if transaction is None:
             raise ProtocolError("no such transaction is open", head.lines["transaction"])
         return transaction

@@ -23,8 +23,8 @@ from curbstone.core.traffic import Traffic
 from curbstone.stomp import frames
 from curbstone.stomp.errors import ProtocolError, one_line
 from curbstone.stomp.limits import Limits
-from curbstone.stomp.pulse import Pulse
 from curbstone.stomp.session import Session
+from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
     from curbstone.core.host import Host
@@ -118,7 +118,7 @@ class StompSocket:
         self._flush_due = False
         self._close_code = 0
         self._closed = False
-        self._pulse: Pulse
+        self._pulse: TickTimer
 
     @property
     def subprotocol(self) -> str | None:
@@ -140,7 +140,7 @@ class StompSocket:
             sniffs=False,
             traffic=sockets.traffic,
         )
-        self._pulse = Pulse(self._host, self._session.tick)
+        self._pulse = TickTimer(self._host, self._session.tick)
         self._pulse.look()
 
     def receive(self, messages: Sequence[tuple[bool, bytes]]) -> None:

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from curbstone.drill_command import judge
-from curbstone.drill_disk import DiskCheck
-from curbstone.drill_load import CAP, Account, body_of
-from curbstone.drill_picture import draw
+from curbstone.cli.drill import judge
+from curbstone.drill.disk import DiskCheck
+from curbstone.drill.load import CAP, Account, body_of
+from curbstone.drill.picture import draw
 from curbstone.file_system import doubts, file_system_of
 from tests.commands import curbstone
 

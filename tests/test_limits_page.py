@@ -11,19 +11,11 @@ from curbstone.core.delivery import waiters
 from curbstone.core.notes import keys
 from curbstone.core.pending import undeclared
 from curbstone.core.staging import staging
-from curbstone.gateway import (
-    batch,
-    browse,
-    http_wire,
-    json_body,
-    messages,
-    metrics,
-    parameters,
-    publish_session,
-    server,
-    settings,
-    socket_wire,
-)
+from curbstone.gateway import http_protocol, server, settings
+from curbstone.gateway.formats import parameters
+from curbstone.gateway.http import json_body
+from curbstone.gateway.resources import batch, browse, messages, metrics
+from curbstone.gateway.websocket import protocol, publish_session
 from curbstone.mqks import limits as mqks
 from curbstone.settings import MESSAGE_BYTES_MAX, Settings
 from curbstone.stomp import limits as stomp
@@ -53,11 +45,11 @@ def size(count: int) -> str:
         f"pending, or somebody who waits | {undeclared.UNDECLARED_MAX} |",
         f"`--max-ttl`, {DEFAULTS.max_ttl / 3600:g} h",
         f"lease | {parameters.LEASE_S_MAX // 86400} days",
-        f"{size(settings.HEAD_BYTES_MAX)}, {settings.HEAD_FIELDS_MAX} fields, {http_wire.HEAD_S_MAX} s",
-        f"body under way | {http_wire.BODY_S_MAX} s",
+        f"{size(settings.HEAD_BYTES_MAX)}, {settings.HEAD_FIELDS_MAX} fields, {http_protocol.HEAD_S_MAX} s",
+        f"body under way | {http_protocol.BODY_S_MAX} s",
         f"parameters of a query | {parameters.PARAMETERS_MAX} |",
-        f"{size(http_wire.SKIP_BYTES_MAX)} are skipped; of a larger one {size(http_wire.LINGER_BYTES_MAX)} in "
-        f"{http_wire.LINGER_S_MAX} s",
+        f"{size(http_protocol.SKIP_BYTES_MAX)} are skipped; of a larger one {size(http_protocol.LINGER_BYTES_MAX)} in "
+        f"{http_protocol.LINGER_S_MAX} s",
         f"idle connection | {server.KEEP_ALIVE_S} s",
         f"{size(settings.GatewaySettings().json_bytes_max)}, or {settings.JSON_GROWTH_MAX} times",
         f"{json_body.VALUES_MAX:,} values, nested {json_body.DEPTH_MAX} deep",
@@ -69,10 +61,10 @@ def size(count: int) -> str:
         f"{metrics.QUEUES_MAX:,} by name",
         f"{size(values.PART_BYTES_MAX)}, {staging.PARTS_MAX:,} parts; `--max-staged`, {size(DEFAULTS.max_staged)}",
         f"all sockets together | {size(settings.UNFINISHED_BYTES_MAX)}",
-        f"a message under way | {socket_wire.MESSAGE_S_MAX} s, or {size(socket_wire.MESSAGE_BYTES_PER_S)}/s",
+        f"a message under way | {protocol.MESSAGE_S_MAX} s, or {size(protocol.MESSAGE_BYTES_PER_S)}/s",
         f"window of a consumer (`limit`) | {parameters.LIMIT_MAX:,}",
         f"{publish_session.UNCONFIRMED_MAX:,} or {size(publish_session.UNCONFIRMED_BYTES_MAX)}",
-        f"pinged after {socket_wire.PING_AFTER_S} s, given up after {socket_wire.DEAD_AFTER_S} s",
+        f"pinged after {protocol.PING_AFTER_S} s, given up after {protocol.DEAD_AFTER_S} s",
         f"{size(stomp.Limits().header_bytes_max)}, {stomp.Limits().headers_max} of them",
         f"{stomp.Limits().connect_ms // 1000} s; {stomp.Limits().frame_ms // 1000} s, or "
         f"{size(stomp.Limits().frame_bytes_per_s)}/s",

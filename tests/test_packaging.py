@@ -47,7 +47,9 @@ def names_in(wheel: Path, folder: str) -> set[str]:
 
 
 def sources(folders: Sequence[str]) -> set[str]:
-    found = {f"curbstone/{path.name}" for path in (ROOT / "curbstone").glob("*.py")}
+    own = ROOT / "curbstone"
+    rooms = [own, *(path for path in own.iterdir() if path.is_dir() and not path.is_symlink())]
+    found = {path.relative_to(ROOT).as_posix() for room in rooms for path in room.glob("*.py")}
     inside = (path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return found | {f"curbstone/{path.as_posix()}" for path in inside}
 

@@ -11,11 +11,11 @@ from random import Random
 import httpx
 import pytest
 
-from curbstone import repair
-from curbstone.check_command import ReadOnlyDisk, check_queue
+from curbstone.cli.check import ReadOnlyDisk, check_queue
 from curbstone.core.log.format import SEGMENT_BYTES, decode_batch_header
 from curbstone.core.queue import Queue
-from curbstone.revival import Revival
+from curbstone.repair import repair
+from curbstone.repair.dry_recovery import DryRecovery
 from tests.commands import curbstone
 from tests.core.lab import Lab, message
 from tests.core.recovery.test_damage import with_a_damaged_first_commit
@@ -47,7 +47,7 @@ def load(root: Path) -> dict[str, bytes]:
 
 def damage_in(root: Path, directory: str) -> list[str]:
     disk = ReadOnlyDisk(root)
-    return check_queue(disk, directory, Revival(disk)).damage
+    return check_queue(disk, directory, DryRecovery(disk)).damage
 
 
 def mended(files: dict[str, bytes], root: Path) -> dict[str, bytes]:

@@ -3,7 +3,7 @@
 import * as api from './api.js'
 import { ask, bytes, h, notice, number } from './dom.js'
 import { KEPT } from './figures.js'
-import { spark } from './spark.js'
+import { sparkline } from './sparkline.js'
 
 const COLUMNS = [
   ['Queue', course => `${course.figures.project}/${course.figures.queue}`],
@@ -86,5 +86,5 @@ function row(course) {
     count(figures.messages_ready), count(figures.messages_unacked), count(figures.messages_delayed), count(figures.consumers),
     count(rates.in), count(rates.out), count(rates.ack),
     h('td', {}, bytes(figures.disk_bytes), capBar(figures.cap_used_ratio)),
-    h('td', { class: 'depth' }, spark(depth, 'Depth', KEPT)))
+    h('td', { class: 'depth' }, sparkline(depth, 'Depth', KEPT)))
 }

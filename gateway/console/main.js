@@ -5,7 +5,7 @@ import { h, milliseconds, notice, number } from './dom.js'
 import { History, KEPT, parse } from './figures.js'
 import { QueueList } from './list.js'
 import { QueuePage } from './queue.js'
-import { spark } from './spark.js'
+import { sparkline } from './sparkline.js'
 
 const EVERY_MS = 2000
 
@@ -23,7 +23,7 @@ function route() {
 function figure(title, value, small, course, className) {
   return h('div', { class: 'figure' }, h('h2', {}, title),
     h('div', { class: className }, h('strong', {}, value), small && h('small', {}, small),
-      course ? spark(course, title, KEPT) : null))
+      course ? sparkline(course, title, KEPT) : null))
 }
 
 function drawTotals() {

@@ -5,7 +5,7 @@ import { ask, bytes, h, notice, number } from './dom.js'
 import { KEPT } from './figures.js'
 import { capBar } from './list.js'
 import { MessageList } from './messages.js'
-import { spark } from './spark.js'
+import { sparkline } from './sparkline.js'
 
 const SECONDS = new Set(['ttl', 'nack_delay', 'lease'])
 const SIZES = new Set(['cap', 'max_message_size'])
@@ -34,7 +34,7 @@ export class QueuePage {
     const { figures, rates, depth } = course
     const card = (title, value, ...more) => h('div', { class: 'figure' }, h('h2', {}, title), h('strong', {}, value), more)
     this.cards.replaceChildren(
-      card('Ready', number(figures.messages_ready), h('div', { class: 'depth' }, spark(depth, 'Depth', KEPT))),
+      card('Ready', number(figures.messages_ready), h('div', { class: 'depth' }, sparkline(depth, 'Depth', KEPT))),
       card('Unacked', number(figures.messages_unacked)), card('Delayed', number(figures.messages_delayed)),
       card('Consumers', number(figures.consumers)),
       card('In', number(rates.in), h('small', {}, '/s')), card('Out', number(rates.out), h('small', {}, '/s')),

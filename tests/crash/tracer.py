@@ -28,7 +28,7 @@ CALLS = {
 
 # strace counts the calls of each thread apart. With one thread for the disk, the Nth call is the same in each run.
 _ONE_DISK_THREAD = """
-from curbstone.cli import main
+from curbstone.cli.main import main
 from curbstone.core.host import AsyncioHost
 AsyncioHost.__init__.__defaults__ = (1,)
 main()

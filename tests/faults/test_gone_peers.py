@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from curbstone.core.options import QueueOptions
-from curbstone.gateway import socket_wire
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket import protocol
 from tests.faults.witness import call, until
 from tests.gateway.running import QUEUE, Running, running
 from tests.server import ServerProcess
@@ -82,12 +82,12 @@ async def consuming(gateway: Running) -> AsyncIterator[asyncio.subprocess.Proces
 async def test_a_websocket_consumer_that_is_stopped_is_freed_by_pings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_wire, "PING_AFTER_S", 1)
-    monkeypatch.setattr(socket_wire, "DEAD_AFTER_S", 4)
+    monkeypatch.setattr(protocol, "PING_AFTER_S", 1)
+    monkeypatch.setattr(protocol, "DEAD_AFTER_S", 4)
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         await gateway.publish(b"the body")
         async with consuming(gateway) as peer:
-            [wire] = [each for each in gateway.server._connections if isinstance(each, socket_wire.SocketWire)]
+            [wire] = [each for each in gateway.server._connections if isinstance(each, protocol.WebSocketProtocol)]
             async with asyncio.timeout(FREED_S_MAX):
                 while not wire._pinged:  # it is alive, and silent
                     await asyncio.sleep(0.01)

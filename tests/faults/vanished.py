@@ -17,10 +17,10 @@ from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions, SyncMode
-from curbstone.gateway import socket_wire
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket import protocol
 from curbstone.mqks.server import MqksServer
 from curbstone.net import tcp
 from curbstone.stomp.server import StompServer
@@ -90,5 +90,5 @@ async def main(data: Path) -> None:
 if __name__ == "__main__":
     link("up")
     tcp.KEEPALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
-    socket_wire.PING_AFTER_S, socket_wire.DEAD_AFTER_S = 1, 3
+    protocol.PING_AFTER_S, protocol.DEAD_AFTER_S = 1, 3
     asyncio.run(main(Path(sys.argv[1])))

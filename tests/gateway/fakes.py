@@ -15,8 +15,8 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.queue import Queue
 from curbstone.core.stats import Stats
-from curbstone.gateway.frames import Inbound
-from curbstone.gateway.sockets import Session
+from curbstone.gateway.websocket.codec import Inbound
+from curbstone.gateway.websocket.session import Session
 
 Sent = str | bytes
 

@@ -8,10 +8,10 @@ import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curbstone.gateway.consume_session import ConsumeSession
-from curbstone.gateway.frames import Frames, Inbound
-from curbstone.gateway.publish_session import PublishSession
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket.codec import Frames, Inbound
+from curbstone.gateway.websocket.consume_session import ConsumeSession
+from curbstone.gateway.websocket.publish_session import PublishSession
 from tests.gateway.fakes import FakeQueue, FakeWire, delivery
 
 SETTINGS = GatewaySettings(max_message_size=200)

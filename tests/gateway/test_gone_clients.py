@@ -15,9 +15,9 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Lease
-from curbstone.gateway.problem import ClientGone
+from curbstone.gateway.http.long_poll import Polls
+from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.waiting import Polls
 from tests.gateway.running import MESSAGES, Running, running
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from curbstone.gateway import http_wire
+from curbstone.gateway import http_protocol
 from tests.gateway.running import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,9 @@ def post(body: bytes, *, chunked: bool = False) -> bytes:
     return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
 
 
-async def connection_of(gateway: Running) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, http_wire.HttpWire]:
+async def connection_of(
+    gateway: Running,
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, http_protocol.HttpProtocol]:
     """Return a new connection, with little room for what is not read, and the server's end of it."""
     before = set(gateway.server._connections)
     narrow = socket.socket()

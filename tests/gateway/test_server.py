@@ -9,8 +9,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from curbstone.core.options import QueueOptions
-from curbstone.gateway.guard import Guard
-from curbstone.gateway.problem import Problem
+from curbstone.gateway.http.origin_policy import OriginPolicy
+from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.settings import GatewaySettings
 from tests.gateway.conftest import LIMITED
 from tests.gateway.running import MESSAGES, QUEUE, Running, json_from, running
@@ -163,7 +163,7 @@ def test_the_check_of_names_does_not_ask_where_it_listens(server: str, hosts: tu
     async def send(_message: object) -> None:
         pass
 
-    guard = Guard(GatewaySettings(hosts=hosts))
+    guard = OriginPolicy(GatewaySettings(hosts=hosts))
     if is_ours:
         guard.admit(scope, send)
     else:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curbstone.core.errors import BadRequest
-from curbstone.mqks import codec, wishes
+from curbstone.mqks import arguments, codec
 from curbstone.mqks.codec import LineReader
 from curbstone.mqks.errors import RequestError
-from curbstone.mqks.masks import TRIES_MAX, Masks
+from curbstone.mqks.event_patterns import TRIES_MAX, EventPatterns
 
 
 @given(st.lists(st.binary(max_size=30).filter(lambda line: b"\n" not in line), max_size=8), st.data())
@@ -108,43 +108,43 @@ def test_names_from_another_protocol_can_not_break_the_line(value: str) -> None:
     ],
 )
 def test_masks(mask: str, event: str, taken: bool) -> None:
-    assert Masks([mask]).take(event) is taken
-    assert Masks(["x.y", "*.*.*.*.*.*", mask, "*x*.*y"]).take(event) is taken
+    assert EventPatterns([mask]).take(event) is taken
+    assert EventPatterns(["x.y", "*.*.*.*.*.*", mask, "*x*.*y"]).take(event) is taken
 
 
 def test_a_mask_of_many_stars_is_no_burden() -> None:
     """As a regular expression this takes longer than the universe has."""
-    assert not Masks(["a." + "a*" * 50 + "b"]).take("a." + "a" * 10_000)
+    assert not EventPatterns(["a." + "a*" * 50 + "b"]).take("a." + "a" * 10_000)
 
 
 def test_many_masks_are_looked_up_together() -> None:
-    masks = Masks([f"*.e{n}.{tail}" for n in range(1000) for tail in ("*", "x", "x*")])
+    masks = EventPatterns([f"*.e{n}.{tail}" for n in range(1000) for tail in ("*", "x", "x*")])
     assert [masks.take(f"a.e{n}.x") for n in (0, 999, 1000)] == [True, True, False]
     assert masks.tries < 20
 
 
 def test_what_would_take_too_long_is_refused() -> None:
-    masks = Masks([f"a{n}*.b" for n in range(1000)])
+    masks = EventPatterns([f"a{n}*.b" for n in range(1000)])
     with pytest.raises(RequestError, match="too many masks"):
         for n in range(TRIES_MAX // 1000 + 2):
             masks.take(f"e{n}.b")
 
 
 def test_the_parts_of_a_rebind_have_an_order_of_their_own() -> None:
-    wish = wishes.parse_rebind(b"q e3 --add e4 --remove e3")
+    wish = arguments.parse_rebind(b"q e3 --add e4 --remove e3")
     assert wish.binding.apply(frozenset(["old"])) == {"e4"}
-    assert wishes.parse_rebind(b"q --add a --remove a").binding.apply(frozenset()) == {"a"}
-    assert wishes.parse_rebind(b"q x --remove x").binding.apply(frozenset(["y"])) == frozenset()
+    assert arguments.parse_rebind(b"q --add a --remove a").binding.apply(frozenset()) == {"a"}
+    assert arguments.parse_rebind(b"q x --remove x").binding.apply(frozenset(["y"])) == frozenset()
 
 
 def test_options_of_consume_stand_anywhere_behind_the_queue() -> None:
-    wish = wishes.parse_consume(b"q e1 --manual-ack e2 --delete-queue-when-unused=5 --add e3 --window=7", 1000)
+    wish = arguments.parse_consume(b"q e1 --manual-ack e2 --delete-queue-when-unused=5 --add e3 --window=7", 1000)
     assert wish.binding.apply(frozenset(["gone"])) == {"e1", "e2", "e3"}
     assert wish.binding.add == {"e3"}
     assert wish.manual_ack
     assert wish.window == 7
     assert wish.unused == (5.0, " --delete-queue-when-unused=5.0")
-    bare = wishes.parse_consume(b"q --delete-queue-when-unused", 1000)
+    bare = arguments.parse_consume(b"q --delete-queue-when-unused", 1000)
     assert bare.unused == (0, " --delete-queue-when-unused")
     assert bare.binding.apply(frozenset(["kept"])) == {"kept"}
 
@@ -159,10 +159,10 @@ def test_options_of_consume_stand_anywhere_behind_the_queue() -> None:
 )
 def test_what_consume_refuses(rest: bytes) -> None:
     with pytest.raises((RequestError, BadRequest)):
-        wishes.parse_consume(rest, 1000)
+        arguments.parse_consume(rest, 1000)
 
 
 @pytest.mark.parametrize("rest", [b"q", b"q --add", b"q --manual-ack e", b"q --remove-masks e", b"--add e"])
 def test_what_rebind_refuses(rest: bytes) -> None:
     with pytest.raises((RequestError, BadRequest)):
-        wishes.parse_rebind(rest)
+        arguments.parse_rebind(rest)

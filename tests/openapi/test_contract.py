@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
-from curbstone.gateway.resource import Resource
+from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.openapi.contract import ASYNCAPI, OPENAPI, parsed, text_of

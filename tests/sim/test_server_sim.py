@@ -17,7 +17,7 @@ from curbstone.core.delivery.popping import Pop, Popping
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason
 from curbstone.core.writing.writer import Writer
-from curbstone.gateway.waiting import Polls
+from curbstone.gateway.http.long_poll import Polls
 from curbstone.mqks.session import Session as MqksSession
 from curbstone.stomp.codec import Head
 from curbstone.stomp.transactions import Transactions

@@ -193,7 +193,7 @@ def test_what_can_not_work_is_told_before_java_starts(
 
 WITHOUT_JAVA = """
 import sys
-from curbstone.cli import main
+from curbstone.cli.main import main
 from curbstone.spark import session
 session.find_java = None
 sys.exit(main())
@@ -202,7 +202,7 @@ sys.exit(main())
 WITHOUT = """
 import sys
 sys.modules["pyspark"] = None
-from curbstone.cli import main
+from curbstone.cli.main import main
 sys.exit(main())
 """
 

@@ -21,9 +21,9 @@ from curbstone.core.host import AsyncioHost
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.gateway.app import create_app
-from curbstone.gateway.frames import binary_frame, text_frame
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.websocket import StompSockets
 from tests.stomp.client import WAIT_S, until

@@ -1,0 +1,342 @@
+"""`curbstone check`: verify a data directory while no server runs on it. It never writes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from curbstone.cli.options import Json
+from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
+from curbstone.core.disk import OsFile
+from curbstone.core.errors import DataDirectoryError
+from curbstone.core.log.commit import ASIDE_SUFFIX
+from curbstone.core.log.format import Flag, Note, decode_entries, decode_floor, decode_notes
+from curbstone.core.log.meta import Meta, load_meta
+from curbstone.core.options import QueueOptions
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain, holds_something
+from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
+from curbstone.repair.dry_recovery import DryRecovery
+from curbstone.repair.staging_check import check_staging
+
+_ENTRY = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
+# What the defaults are does not matter here: only what is wrong in the file does.
+_DEFAULTS = QueueOptions()
+
+
+class ReadOnlyFile(OsFile):
+    """A file that can't be changed: it is open for reading only."""
+
+    def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Never."""
+        _never()
+
+    def truncate(self, size: int) -> None:
+        """Never."""
+        _never()
+
+    def sync(self) -> None:
+        """Never."""
+        _never()
+
+
+class ReadOnlyDisk:
+    """A data directory to look at. Implements `core.disk.Disk`; whatever would change something is a bug."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self, path: str, *, create: bool = False) -> ReadOnlyFile:
+        """See `Disk.open`."""
+        if create:
+            _never()
+        return ReadOnlyFile(os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+    def open_lasting(self, path: str, *, create: bool = False) -> ReadOnlyFile:
+        """See `Disk.open_lasting`."""
+        return self.open(path, create=create)
+
+    def list_dir(self, path: str) -> list[str]:
+        """See `Disk.list_dir`."""
+        fd = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
+
+    def make_dir(self, path: str) -> None:
+        """Never."""
+        _never()
+
+    def rename(self, old: str, new: str) -> None:
+        """Never."""
+        _never()
+
+    def remove(self, path: str) -> None:
+        """Never."""
+        _never()
+
+    def remove_tree(self, path: str) -> None:
+        """Never."""
+        _never()
+
+    def sync_dir(self, path: str) -> None:
+        """Never."""
+        _never()
+
+    def sync_all(self, path: str) -> bool:
+        """Never."""
+        _never()
+
+    def close(self) -> None:
+        """Nothing was taken."""
+
+
+@dataclass
+class Checked:
+    """What was found in one queue's directory."""
+
+    directory: str
+    queue: str = ""
+    segments: int = 0
+    batches: int = 0
+    messages: int = 0
+    """Message records in the log, settled ones too."""
+    live: int | None = None
+    """Messages that are not settled in every group; None where damage leaves no answer."""
+    pending: dict[str, int] = field(default_factory=dict)
+    """How many of them each group has to settle; "" is the unnamed one."""
+    bytes: int = 0
+    bindings: list[str] = field(default_factory=list)
+    """The events that are stored in it, too."""
+    damage: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Odd, and no damage: what a crash leaves and the next start clears away."""
+
+
+def check(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory")],
+    as_json: Json = False,
+) -> int:
+    """Verify every byte of a data directory; nothing is changed. Exit code 6 where there is damage.
+
+    No server may be running on it: for that, check a copy or a snapshot.
+    """
+    from curbstone.cli.output import console, print_json, progress, size, table
+
+    if not directory.is_dir():
+        raise CommandFailed(f"no such directory: {directory}", WRONG)
+    if not (directory / QUEUES).is_dir():
+        raise CommandFailed(f"{directory} is not a data directory: there is no {QUEUES} in it", WRONG)
+    try:
+        with nobody_else(directory):
+            disk = ReadOnlyDisk(directory)
+            entries = sorted(disk.list_dir(QUEUES))
+            found = []
+            revival = DryRecovery(disk)
+            transactions, journal_damage = _check_journal(revival)
+            with progress("Checking", len(entries)) as done:
+                for entry in entries:
+                    found.append(check_queue(disk, f"{QUEUES}/{entry}", revival))
+                    done(1)
+            check_names(found)
+            staging = check_staging(disk)
+    except OSError as error:
+        raise CommandFailed(f"can't read {error.filename or directory}: {error.strerror}", FAILED) from None
+    is_damaged = bool(journal_damage or staging.damage) or any(checked.damage for checked in found)
+    if as_json:
+        journal = {"transactions": transactions, "damage": journal_damage}
+        queues = [asdict(checked) for checked in found]
+        print_json({"ok": not is_damaged, "journal": journal, "staging": asdict(staging), "queues": queues})
+        return DAMAGED if is_damaged else 0
+    rows = [
+        [c.queue or "?", c.directory, c.segments, c.batches, c.messages, "?" if c.live is None else c.live]
+        + [size(c.bytes), "DAMAGED" if c.damage else "ok"]
+        for c in found
+    ]
+    console().print(table(("QUEUE", "DIRECTORY", "SEGMENTS", "COMMITS", "RECORDS", "LIVE", "SIZE", ""), rows))
+    for text in journal_damage:
+        console().print(f"DAMAGE {text}")
+    for damage, notes in [(staging.damage, staging.notes), *((checked.damage, checked.notes) for checked in found)]:
+        for text in (*[f"DAMAGE {text}" for text in damage], *[f"note   {text}" for text in notes]):
+            console().print(text)
+    return DAMAGED if is_damaged else 0
+
+
+@contextmanager
+def nobody_else(directory: Path) -> Iterator[None]:
+    """Refuse where a server runs on the directory, and keep one from starting meanwhile. Writes nothing."""
+    try:
+        lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:  # a copy without it
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            raise CommandFailed(
+                f"the data directory {directory} is in use by process {owner or '?'}; stop it, or check a copy", FAILED
+            ) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def _check_journal(revival: DryRecovery) -> tuple[int, list[str]]:
+    """Read the journal of transactions over several queues; return how many it holds, and what is wrong.
+
+    Bytes that do not check are no damage there: the file ends with what was never synced, or an earlier round.
+    """
+    try:
+        return revival.read_journal(), []
+    except OSError:
+        raise
+    except Exception as error:  # its checksum is right, and it is not what was written
+        return 0, [f"journal: it can't be decoded: {error}"]
+
+
+def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Checked:
+    """Return what is found in the directory of one queue."""
+    checked = Checked(directory)
+    entry = directory.rpartition("/")[2]
+    uid = entry[:12]
+    if not _ENTRY.fullmatch(entry):
+        checked.notes.append(f"{directory} is not the directory of a queue, and is left alone")
+        return checked
+    if directory.endswith(GONE_SUFFIX):
+        checked.notes.append(f"{directory}: its deletion was not finished")
+        return checked
+    try:
+        names = disk.list_dir(directory)
+        meta = load_meta(disk, directory, _DEFAULTS)
+        if meta is None and holds_something(disk, directory, int(uid, 16)):
+            checked.damage.append(f"{directory}/meta is missing, and there are commits in the log beside it")
+            return checked
+        if meta is None:
+            checked.notes.append(f"{directory}: its creation was not finished")
+            return checked
+        if meta.uid != uid:
+            checked.damage.append(f"{directory}/meta is that of another directory, {meta.uid}")
+            return checked
+        checked.queue = str(meta.name)
+        chain = find_chain(disk, directory, int(uid, 16))
+    except NotADirectoryError:
+        checked.damage.append(f"{directory} is no directory (a link is not followed); it is not served")
+        return checked
+    except DataDirectoryError as error:
+        checked.damage.append(str(error))
+        return checked
+    except (ValueError, TypeError) as error:
+        checked.damage.append(f"{directory}/meta is not understood: {error}")
+        return checked
+    _check_meta(disk, meta, names, checked)
+    _check_chain(disk, chain, checked)
+    _count_live(revival, meta, checked)
+    cap = meta.options.cap
+    if "cap" in meta.changes and checked.bytes > cap:
+        checked.notes.append(
+            f"{directory} holds {checked.bytes} bytes, more than its cap of {cap}: it is to be cleaned"
+        )
+    return checked
+
+
+def _check_meta(disk: ReadOnlyDisk, meta: Meta, names: list[str], checked: Checked) -> None:
+    """Look at what a queue is, and what lies beside its log."""
+    checked.bindings = sorted(meta.bindings)
+    if meta.doubt:
+        checked.notes.append(f"{checked.directory}: {meta.doubt}")
+    if checked.directory.endswith(TWIN_SUFFIX):
+        checked.damage.append(f"{checked.directory} was set aside, as another directory held queue {meta.name}")
+    asides = sorted(name for name in names if name.endswith(ASIDE_SUFFIX))
+    checked.damage += [f"{checked.directory}/{name}: a damaged segment, kept for repair" for name in asides]
+    checked.bytes += aside_bytes(disk, checked.directory)
+
+
+def check_names(found: list[Checked]) -> None:
+    """Tell which directories hold a queue of the same name."""
+    served = [c for c in found if c.queue and not c.directory.endswith(TWIN_SUFFIX)]
+    for checked in served:
+        others = [other.directory for other in served if other.queue == checked.queue and other is not checked]
+        if others:
+            checked.damage.append(f"{checked.directory} and {others[0]} both hold queue {checked.queue}")
+
+
+def _count_live(revival: DryRecovery, meta: Meta, checked: Checked) -> None:
+    """Replay the log as a start would, for what is still to be delivered."""
+    try:
+        revived = revival.queue(meta, checked.directory)
+    except OSError:
+        raise
+    except Exception as error:  # a fault in what checks, or in recovery: either way it would not start
+        checked.damage.append(f"{checked.directory}: the log can't be replayed: {type(error).__name__}: {error}")
+        return
+    checked.live = revived.live
+    checked.pending = revived.pending
+    checked.notes += [f"{checked.directory}: {text}" for text in revived.transactions]
+
+
+def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
+    """Scan the segments. What lies below the floor was dropped, and is no damage whatever it looks like."""
+    floor = 1
+    last_batch = 0
+    damage = [(number, f"{checked.directory}: {_gap(number, chain)}") for number in chain.missing]
+    damage += chain.damage
+    for place, (segment, header) in enumerate(chain.segments):
+        checked.segments += 1
+        checked.bytes += segment.size
+        if header is None:
+            before = chain.segments[place - 1][0].number if place else 0
+            lost = f", and which segments lay between it and segment {before} is not known" if place else ""
+            lost = lost if before < segment.number - 1 else ""
+            damage.append((segment.number, f"{segment.path}: its header does not check{lost}"))
+            continue
+        floor = max(floor, header.floor)
+        is_active = place == len(chain.segments) - 1
+        scan = Scan(disk, segment, max(last_batch, header.next_batch - 1), is_active=is_active)
+        for batch in scan.batches():
+            checked.batches += 1
+            floor = max(floor, _check_batch(batch, checked, damage, segment.number))
+        last_batch = scan.last_batch
+        damage += [(segment.number, text) for text in scan.damage]
+        if is_active and scan.torn_bytes:
+            checked.notes.append(
+                f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check:"
+                " torn by a crash before it was confirmed, or damaged"
+            )
+    checked.damage += [text for number, text in damage if number >= floor]
+    checked.notes += [f"{path}: left over, no part of the log" for path in chain.trash]
+
+
+def _gap(number: int, chain: Chain) -> str:
+    """Say what is missing where there is no segment `number`: the one before it is known from itself alone."""
+    before = max((segment.number for segment, _ in chain.segments if segment.number < number), default=0)
+    if before == number - 1:
+        return f"segment {number} is missing"
+    return f"segment {number} is missing, with all between it and " + (f"segment {before}" if before else "the oldest")
+
+
+def _check_batch(batch: Batch, checked: Checked, damage: list[tuple[int, str]], number: int) -> int:
+    """Read what a batch holds, whose checksum is right; return the floor it sets, or 0."""
+    header = batch.header
+    try:
+        messages = decode_entries(batch.data, batch.messages_at, header.messages, header.first_seq)
+        notes = list(decode_notes(batch.data, batch.notes_at, batch.end_at))
+    except Exception as error:  # whatever it is, the bytes are not what was written
+        damage.append((number, f"{checked.directory}: batch {header.number} can't be decoded: {error}"))
+        return 0
+    if not header.flags & Flag.COPY:
+        checked.messages += len(messages)
+    return max([decode_floor(payload) for kind, payload in notes if kind == Note.FLOOR], default=0)
+
+
+def _never() -> NoReturn:
+    raise AssertionError("check writes nothing")

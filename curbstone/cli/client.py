@@ -1,0 +1,102 @@
+"""A running server as the commands see it: its HTTP interface. Every failure is a `CommandFailed`.
+
+httpx is imported where it is used: it takes longer than all the rest, and the server starts without it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.exit_codes import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed
+
+if TYPE_CHECKING:
+    import httpx
+
+TIMEOUT_S = 60
+
+_PLAIN_ERRORS = "{} answered {}: {}"
+
+
+class Client:
+    """Calls to one server."""
+
+    def __init__(self, url: str) -> None:
+        import httpx
+
+        self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
+        if "@" in re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0]:
+            # Not shown: it would be in terminals and logs from then on.
+            raise CommandFailed("bad server address: no user or password in it; there are no logins yet", WRONG)
+        try:
+            # Not through a proxy: the server is most often on this machine.
+            self._http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S, trust_env=False)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise CommandFailed(f"bad server address {url!r}: {error}", WRONG) from None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Return the reply; raise CommandFailed for one that is an error."""
+        import httpx
+
+        try:
+            reply = self._http.request(method, path, **options)
+        except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise CommandFailed(f"can't reach {self.url}: {error or type(error).__name__}", UNREACHABLE) from None
+        if reply.status_code < 400:
+            return reply
+        raise Refused(reply.status_code, reason_in(reply))
+
+    def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> httpx.Response:
+        """Call something of a queue."""
+        return self.call(method, path_of(queue) + path, **options)
+
+    def json(self, method: str, queue: QueueName, path: str = "", **options: Any) -> Any:
+        """Call something of a queue that answers with JSON."""
+        return self.queue(method, queue, path, **options).json()
+
+
+class Refused(CommandFailed):
+    """The server answered with an error."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason, NO_QUEUE if status == 404 else FAILED)
+        self.status = status
+
+
+def queue_of(text: str) -> QueueName:
+    """Return the queue named `queue` or `project/queue`; raise CommandFailed."""
+    try:
+        return parse_queue_name(text)
+    except BadRequest as error:
+        raise CommandFailed(str(error), WRONG) from None
+
+
+def path_of(queue: QueueName) -> str:
+    """Return the path of a queue."""
+    return f"/v2/{queue.project}/queues/{quote(queue.queue, safe='')}"
+
+
+def socket_url(url: str, queue: QueueName, query: str) -> str:
+    """Return the address of a queue's WebSocket."""
+    return f"{url.replace('http', 'ws', 1)}{path_of(queue)}/messages?{query}"
+
+
+def reason_in(reply: httpx.Response) -> str:
+    """Return what a reply says went wrong."""
+    try:
+        return str(json.loads(reply.content)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return _PLAIN_ERRORS.format(reply.url, reply.status_code, reply.reason_phrase)

@@ -1,0 +1,169 @@
+"""`curbstone drill`: is the promise kept on this disk? A server is killed again and again under load, and what was
+confirmed is looked for; the disk's syncs are timed. Everything happens in a fresh directory in the one given.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from curbstone.cli.options import Json
+from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
+
+if TYPE_CHECKING:
+    from curbstone.drill.disk import DiskCheck
+    from curbstone.drill.load import Account
+
+SYNC_PART = 0.1
+"""How much of the time goes into timing syncs."""
+SYNC_S_MAX = 10
+KILL_S = (0.3, 3.0)
+SHOWN_MAX = 10
+
+
+def drill(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory on the disk to be tried")],
+    seconds: Annotated[int, typer.Option("--seconds", min=3, max=86_400, help="How long")] = 60,
+    as_json: Json = False,
+) -> int:
+    """Kill a server again and again under load on your own disk, and see whether anything confirmed was lost.
+
+    Works in a fresh subdirectory of DIR and leaves a picture there. Exit code 6 where something was lost, or where the
+    disk can't be believed. A power cut is not part of it: only pulling the plug shows what a disk really keeps.
+    """
+    from curbstone.cli.output import console, print_json
+
+    if not directory.is_dir():
+        raise CommandFailed(f"no such directory: {directory}", WRONG)
+    try:
+        place = Path(tempfile.mkdtemp(prefix="curbstone-drill-", dir=directory))
+        disk, account = _run(place, seconds, show=not as_json)
+        verdict, is_good = judge(disk, account)
+        picture = place / "drill.svg"
+        facts = _facts(disk, account)
+        picture.write_text(_picture(disk, account, verdict), encoding="utf-8")
+        if not account.wrong:
+            shutil.rmtree(place / "data")
+    except OSError as error:
+        raise CommandFailed(f"can't use {error.filename or directory}: {error.strerror}", FAILED) from None
+    if as_json:
+        print_json({"ok": is_good, "verdict": verdict, **facts, "picture": str(picture)})
+        return 0 if is_good else DAMAGED
+    out = console()
+    out.print(verdict)
+    for line in _lines(disk, account):
+        out.print(f"  {line}")
+    for text in account.wrong[:SHOWN_MAX]:
+        out.print(f"  {text}")
+    if account.wrong:
+        out.print(f"  the data and the log of the server are kept in {place}")
+    out.print(f"picture: {picture}")
+    return 0 if is_good else DAMAGED
+
+
+def _run(place: Path, seconds: int, *, show: bool) -> tuple[DiskCheck, Account]:
+    from curbstone.cli.output import progress
+    from curbstone.drill.disk import check_disk
+    from curbstone.drill.load import CAP_TEXT, PATH, Account, Clients, Server
+
+    sync_s = min(seconds * SYNC_PART, SYNC_S_MAX)
+    with progress("Syncs, then kills", seconds if show else None) as done:
+        disk = check_disk(place, sync_s)
+        done(round(sync_s))
+        account = Account()
+        server = Server(place, account)
+        server.start()
+        _put(server.url, PATH, CAP_TEXT)
+        clients = Clients(server, account)
+        clients.start()
+        dice = Random()
+        end = time.perf_counter() + seconds - sync_s
+        try:
+            while (now := time.perf_counter()) < end:
+                until = min(now + dice.uniform(*KILL_S), end)
+                while time.perf_counter() < until:
+                    server.look()
+                    time.sleep(0.01)
+                server.kill()
+                server.look()
+                server.start()
+                done(round(time.perf_counter() - now))
+            if not clients.finish():
+                account.wrong.append("the queue could not be drained")
+        finally:
+            server.end()
+            server.kill()
+            account.kills.pop()
+    account.close()
+    return disk, account
+
+
+def _put(url: str, path: str, cap: str) -> None:
+    import httpx
+
+    httpx.put(f"http://{url}{path}", json={"cap": cap}, trust_env=False).raise_for_status()
+
+
+def judge(disk: DiskCheck, account: Account) -> tuple[str, bool]:
+    """Return the verdict, and whether it is good."""
+    from curbstone.drill.load import CAP
+
+    if account.bytes_most > CAP:
+        account.wrong.append(f"the directory held {account.bytes_most} bytes, the cap is {CAP}")
+    if account.wrong:
+        return f"FAILED: {len(account.wrong)} things went wrong in {len(account.kills)} kills", False
+    kept = f"{len(account.confirmed):,} confirmed messages, {len(account.kills)} kills, nothing lost"
+    if disk.doubts:
+        return f"NOT TO BE BELIEVED: {kept}; but {disk.doubts[0]}", False
+    return f"PASSED: {kept}", True
+
+
+def _facts(disk: DiskCheck, account: Account) -> dict[str, Any]:
+    from curbstone.cli.bench import quantiles_ms
+    from curbstone.drill.load import CAP
+
+    return {
+        "file_system": disk.file_system,
+        "doubts": disk.doubts,
+        "remarks": disk.remarks,
+        "sync_ms": quantiles_ms(disk.syncs_s),
+        "confirm_ms": quantiles_ms([took for _, took in account.confirms]),
+        "restart_ms": quantiles_ms([took for _, took in account.starts]),
+        "sent": len(account.sent),
+        "confirmed": len(account.confirmed),
+        "refused": account.refused,
+        "delivered": len(account.delivered),
+        "kills": len(account.kills),
+        "bytes_most": account.bytes_most,
+        "cap": CAP,
+        "wrong": account.wrong,
+    }
+
+
+def _lines(disk: DiskCheck, account: Account) -> list[str]:
+    facts = _facts(disk, account)
+
+    def times(name: str) -> str:
+        return ", ".join(f"{quantile} {value:g} ms" for quantile, value in facts[name].items() if quantile != "p99.9")
+
+    return [
+        f"{facts['sent']:,} sent, {facts['confirmed']:,} confirmed, {facts['refused']:,} refused at the cap;"
+        f" at most {facts['bytes_most']:,} of {facts['cap']:,} bytes on disk",
+        f"confirm: {times('confirm_ms')}",
+        f"bare sync on {facts['file_system']}: {times('sync_ms')}",
+        f"restart: {times('restart_ms')}",
+        *disk.remarks,
+        "no program can see what a power cut takes: for that, pull the plug",
+    ]
+
+
+def _picture(disk: DiskCheck, account: Account, verdict: str) -> str:
+    from curbstone.drill.picture import draw
+
+    return draw(account, disk.syncs_s, verdict, _lines(disk, account))

@@ -1,0 +1,98 @@
+"""The `curbstone` command. Each sub-command is a function in a file of its own, registered here.
+
+A command returns its exit code, or None for 0. What goes wrong is told in one line on stderr; the exit codes
+are in `exit_codes`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from curbstone import __version__
+from curbstone.cli.bench import bench
+from curbstone.cli.check import check
+from curbstone.cli.drill import drill
+from curbstone.cli.dump import dump
+from curbstone.cli.move import move
+from curbstone.cli.peek import peek
+from curbstone.cli.pipeline import pipeline
+from curbstone.cli.purge import purge
+from curbstone.cli.queues import queues
+from curbstone.cli.recv import recv
+from curbstone.cli.redrive import redrive
+from curbstone.cli.repair import repair
+from curbstone.cli.send import send
+from curbstone.cli.serve import serve
+from curbstone.cli.top import top
+from curbstone.core.errors import CurbstoneError
+from curbstone.exit_codes import FAILED, INTERRUPTED, WRONG, CommandFailed
+from curbstone.settings import SettingsError
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 the server refused or can't; 2 wrong command line or setting; 3 the server can't be reached;"
+    " 4 no such queue; 5 there was nothing; 6 damage found; 130 interrupted."
+)
+
+app = typer.Typer(
+    name="curbstone",
+    rich_markup_mode=None,  # plain text wraps anywhere and reads well in a pipe
+    context_settings={"help_option_names": ["-h", "--help"]},
+    # A traceback with the values of local variables could show messages and secrets.
+    pretty_exceptions_enable=False,
+)
+for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check, repair, drill):
+    app.command(epilog=None if command is serve else EXIT_CODES)(command)
+app.add_typer(pipeline)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"curbstone {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def curbstone(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """A small durable message queue: confirmed means on disk, and no file exceeds its cap."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        # Not standalone, so that errors come here instead of being drawn in a box.
+        code = app(arguments, prog_name="curbstone", standalone_mode=False)
+    except TyperException as error:
+        return _fail(f"{error.format_message()} (see curbstone --help)", WRONG)
+    except SettingsError as error:
+        return _fail(str(error), WRONG)
+    except CommandFailed as error:
+        return _fail(str(error), error.code)
+    except CurbstoneError as error:
+        return _fail(str(error), FAILED)
+    except BrokenPipeError:  # who reads our output had enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Abort:
+        return _fail("aborted", INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(reason: str, code: int) -> int:
+    print(f"curbstone: {' '.join(reason.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,101 @@
+"""`curbstone move`: a durable shovel from one queue to another, on one server or between two.
+
+Each few messages are leased, published, and only then settled: a crash at any point loses nothing, and
+brings at most those few twice. Their bodies and metadata stay, their ids do not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl, complete_queue
+from curbstone.core.names import QueueName
+from curbstone.exit_codes import WRONG, CommandFailed
+
+if TYPE_CHECKING:
+    from curbstone.cli.client import Client
+
+LEASE_S = 60
+WAIT_S = 20
+AT_ONCE = 100
+
+
+def move(
+    source: Annotated[str, typer.Option("--from", metavar="QUEUE", autocompletion=complete_queue)],
+    target: Annotated[str, typer.Option("--to", metavar="QUEUE", autocompletion=complete_queue)],
+    delay: Annotated[
+        float, typer.Option("--delay", metavar="SECONDS", min=0, help="Let each message rest so long in --to")
+    ] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="How many at most; 0 for all")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as messages come, until interrupted")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Make the queue --to if there is none")] = False,
+    server: ServerUrl = DEFAULT_SERVER,
+    to_server: Annotated[str, typer.Option("--to-server", metavar="URL", help="Where --to is, if elsewhere")] = "",
+    as_json: Json = False,
+) -> None:
+    """Move messages from one queue to another, in order. Nothing is lost by a crash; the last few may come twice."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import print_json, progress
+
+    taken, given = queue_of(source), queue_of(target)
+    with Client(server) as near, Client(to_server or server) as far:
+        if taken == given and near.url == far.url:
+            raise CommandFailed("--from and --to are the same queue", WRONG)
+        if create:
+            far.queue("PUT", given)
+        far.queue("GET", given)  # before anything is taken
+        info = near.json("GET", taken)
+        total = None if follow else min(info["rdy"], limit or info["rdy"])
+        moved = twice = 0
+        with progress(f"{taken} to {given}", total) as done:
+            while not limit or moved < limit:
+                count = min(AT_ONCE, limit - moved) if limit else AT_ONCE
+                messages = _lease(near, taken, count, WAIT_S if follow else 0)
+                if not messages and not follow:
+                    break
+                twice += _hand_over(near, taken, far, given, messages, delay)
+                moved += len(messages)
+                done(len(messages))
+    if as_json:
+        print_json({"moved": moved, "maybe_twice": twice})
+    else:
+        print(f"{moved} messages moved" + (f", {twice} of them maybe twice" if twice else ""))
+
+
+def _lease(client: Client, queue: QueueName, count: int, wait: float) -> list[dict[str, Any]]:
+    wishes = {"count": count, "seconds": LEASE_S, "wait": wait}
+    messages: list[dict[str, Any]] = client.json("POST", queue, "/messages/lease", json=wishes)["messages"]
+    return messages
+
+
+def _hand_over(
+    near: Client, taken: QueueName, far: Client, given: QueueName, messages: list[dict[str, Any]], delay: float
+) -> int:
+    """Publish leased messages, then settle them. Return how many returned to their queue before they were settled.
+
+    What could not be published goes back at once, so that nobody has to wait for the leases to end.
+    """
+    from curbstone.cli.send import publish, publishable
+
+    asked = {"delay": delay} if delay else {}
+    stale = 0
+    left = list(messages)
+    try:
+        while left:
+            # Few at a time where they are large: a batch is one commit.
+            size = count = 0
+            while count < len(left) and (not count or size + len(left[count]["message"]) <= 256 * 1024):
+                size += len(left[count]["message"])
+                count += 1
+            batch = [{**publishable(message), **asked} for message in left[:count]]
+            for ids in publish(far, given, batch):
+                settled, left = left[: len(ids)], left[len(ids) :]
+                tokens = [message["ackId"] for message in settled]
+                stale += len(near.json("POST", taken, "/messages/ack", json={"ackIds": tokens})["stale"])
+    finally:
+        if left:
+            tokens = [message["ackId"] for message in left]
+            near.queue("POST", taken, "/messages/nack", json={"ackIds": tokens, "delay": 0})
+    return stale

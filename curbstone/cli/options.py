@@ -1,0 +1,33 @@
+"""What several commands take: the server, a queue, JSON; and the completion of queue names."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+DEFAULT_SERVER = "http://127.0.0.1:8080"
+SERVER_VARIABLE = "CURBSTONE_SERVER"
+
+
+def complete_queue(incomplete: str) -> list[str]:
+    """Return the queues of the server whose names begin so; [] where it can't be asked."""
+    from curbstone.cli.client import Client
+    from curbstone.exit_codes import CommandFailed
+
+    project, slash, _ = incomplete.partition("/")
+    project, prefix = (project, f"{project}/") if slash else ("default", "")
+    try:
+        with Client(os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER) as client:
+            found = client.call("GET", f"/v2/{project}/queues", timeout=1).json()["queues"]
+    except CommandFailed:
+        return []
+    return [name for queue in found if (name := prefix + str(queue["name"])).startswith(incomplete)]
+
+
+ServerUrl = Annotated[
+    str, typer.Option("--server", envvar=SERVER_VARIABLE, metavar="URL", help="HTTP address of the server")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="queue, or project/queue", autocompletion=complete_queue)]

@@ -1,0 +1,47 @@
+"""`curbstone peek`: look at messages without taking them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.exit_codes import NOTHING
+
+SHOWN_CHARACTERS = 60
+
+
+def peek(
+    queue: Queue,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many at most")] = 10,
+    after: Annotated[str, typer.Option("--after", metavar="ID", help="Only what comes behind this message")] = "",
+    state: Annotated[str, typer.Option("--state", help="Only rdy, wip or delayed")] = "",
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> int:
+    """Show the first messages of a queue; nothing changes. Exit code 5 where there are none."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import console, print_json, table
+
+    parameters = {"limit": str(count), "after": after, "state": state}
+    with Client(server) as client:
+        found: list[dict[str, Any]] = client.json("GET", queue_of(queue), "/messages", params=parameters)["messages"]
+    if as_json:
+        for message in found:
+            print_json(message)
+    elif found:
+        rows = [[m["id"], m["state"], m["tries"], _time(m["timestamp"]), _text(m)] for m in found]
+        console().print(table(("ID", "STATE", "TRIES", "PUBLISHED", "BODY"), rows))
+    return 0 if found else NOTHING
+
+
+def _time(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _text(message: dict[str, Any]) -> str:
+    text = str(message["message"])
+    prefix = f"[{message['encoding']}] " if "encoding" in message else ""
+    return prefix + (text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")

@@ -1,0 +1,32 @@
+"""`curbstone purge`: empty a queue."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+
+
+def purge(
+    queue: Queue,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """Remove all messages that are ready or delayed. What consumers hold stays. Asks first, on a terminal."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import print_json
+
+    name = queue_of(queue)
+    with Client(server) as client:
+        if not yes and sys.stdin.isatty():
+            info = client.json("GET", name)
+            typer.confirm(f"Remove {info['rdy'] + info['delayed']:,} messages of {name} for good?", abort=True)
+        answer = client.json("POST", name, "/purge", timeout=None)
+    if as_json:
+        print_json(answer)
+    else:
+        print(f"{answer['purged']} messages removed")

@@ -1,0 +1,35 @@
+"""`curbstone queues`: what there is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+
+
+def queues(
+    project: Annotated[str, typer.Argument(metavar="[PROJECT]", help="The project", show_default=True)] = "default",
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """List the queues of a project."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import console, print_json, size, table
+
+    path = f"/v2/{queue_of(f'{project}/any').project}/queues"
+    with Client(server) as client:
+        found: list[dict[str, Any]] = client.call("GET", path).json()["queues"]
+    if as_json:
+        print_json(found)
+        return
+    rows = []
+    for queue in found:
+        counts = (queue["rdy"], queue["wip"], queue["delayed"], queue["consumers"])
+        disk = (size(queue["bytes"]), f"{100 * queue['bytes'] / queue['cap']:.0f} %")
+        rows.append([queue["name"], *counts, *disk, "damaged" if queue.get("damaged") else ""])
+        for name, group in queue["groups"].items():
+            note = "" if group["declared"] else "group not declared"
+            rows.append([f"  {name}", group["rdy"], group["wip"], group["delayed"], "", "", "", note])
+    console().print(table(("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "ON DISK", "OF CAP", ""), rows))

@@ -1,0 +1,151 @@
+"""`curbstone recv`: receive messages, print them, and settle them if asked to."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.core.names import QueueName
+from curbstone.exit_codes import NO_QUEUE, NOTHING, UNREACHABLE, CommandFailed
+
+if TYPE_CHECKING:
+    from curbstone.cli.client import Client
+
+LEASE_S = 60
+AT_ONCE = 100
+WINDOW = 100
+WINDOW_UNSETTLED = 100_000
+"""Without --ack nothing is settled, so the window has to hold all that is shown."""
+
+Shown = dict[str, Any]
+
+
+def recv(
+    queue: Queue,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=0, help="At most so many; 0 for all. Default: 1")
+    ] = None,
+    ack: Annotated[bool, typer.Option("--ack", help="Settle each message once it is printed")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as messages come, until interrupted")] = False,
+    wait: Annotated[float, typer.Option("--wait", min=0, max=30, help="Seconds to wait for the first one")] = 0,
+    group: Annotated[str, typer.Option("--group", help="Receive as this group")] = "",
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> int:
+    """Receive messages and print their bodies, or with --json all of each as one line of JSON.
+
+    Without --ack they go back to the queue when the command ends. A message is settled only after it was printed,
+    so what goes into a pipe is not lost. Exit code 5 where there was nothing.
+    """
+    from curbstone.cli.client import Client, queue_of
+
+    name = queue_of(queue)
+    show = _show_json if as_json else _show_body
+    with Client(server) as client:
+        if follow:
+            received = _follow(client, name, count or 0, ack, group, show)
+        else:
+            received = _take(client, name, 1 if count is None else count, ack, group, wait, show)
+    return 0 if received else NOTHING
+
+
+def _take(
+    client: Client, queue: QueueName, count: int, ack: bool, group: str, wait: float, show: Callable[[Shown], None]
+) -> int:
+    """Lease until there is no more or `count` is reached. What is not settled is given back at the end."""
+    held: list[str] = []
+    received = 0
+    try:
+        while not count or received < count:
+            wishes = {
+                "count": min(AT_ONCE, count - received) if count else AT_ONCE,
+                "seconds": LEASE_S,
+                "wait": 0 if received else wait,
+                "group": group,
+            }
+            messages = client.json("POST", queue, "/messages/lease", json=wishes)["messages"]
+            if not messages:
+                break
+            held += [message["ackId"] for message in messages]
+            for message in messages:
+                show(message)
+                received += 1
+            if ack:
+                client.queue("POST", queue, "/messages/ack", json={"ackIds": held})
+                held = []
+    finally:
+        for first in range(0, len(held), AT_ONCE):
+            tokens = {"ackIds": held[first : first + AT_ONCE], "delay": 0}
+            client.queue("POST", queue, "/messages/nack", json=tokens)
+    return received
+
+
+def _follow(client: Client, queue: QueueName, count: int, ack: bool, group: str, show: Callable[[Shown], None]) -> int:
+    received = 0
+    for message, settle in _deliveries(client.url, queue, WINDOW if ack else WINDOW_UNSETTLED, group):
+        show(message)
+        if ack:
+            settle()
+        received += 1
+        if received == count:
+            break
+    return received
+
+
+def _deliveries(url: str, queue: QueueName, window: int, group: str) -> Iterator[tuple[Shown, Callable[[], None]]]:
+    """Yield messages as they come over a WebSocket, each with what settles it."""
+    from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+    from websockets.sync.client import connect
+    from websockets.typing import Subprotocol
+
+    from curbstone.cli.client import socket_url
+
+    address = socket_url(url, queue, f"ack&limit={window}&encoding=base64" + (f"&group={group}" if group else ""))
+    try:
+        with connect(
+            address, subprotocols=[Subprotocol("consume")], compression=None, max_size=None, proxy=None
+        ) as socket:
+            for frame in socket:
+                message = json.loads(frame)
+                if "code" in message:
+                    code = NO_QUEUE if message["code"] == 404 else 1
+                    raise CommandFailed(str(message.get("error", message["code"])), code)
+
+                def settle(ack_id: str = message["ackId"]) -> None:
+                    socket.send(json.dumps({"ackId": ack_id}))
+
+                yield _as_text(message), settle
+            raise CommandFailed("the server closed the connection", UNREACHABLE)
+    except InvalidStatus as error:
+        missing = error.response.status_code == 404
+        reason = f"no such queue: {queue}" if missing else f"the server answered {error.response.status_code}"
+        raise CommandFailed(reason, NO_QUEUE if missing else 1) from None
+    except (OSError, ConnectionClosed, InvalidHandshake) as error:
+        raise CommandFailed(f"can't reach {url}: {error}", UNREACHABLE) from None
+
+
+def _as_text(message: Shown) -> Shown:
+    """Return a message that came as base64 with its body as text where it is text."""
+    try:
+        text = base64.b64decode(message["message"]).decode()
+    except UnicodeDecodeError:
+        return message
+    return {**{name: value for name, value in message.items() if name != "encoding"}, "message": text}
+
+
+def _show_json(message: Shown) -> None:
+    from curbstone.cli.output import print_json
+
+    print_json({name: value for name, value in message.items() if name not in ("ackId", "expires")})
+
+
+def _show_body(message: Shown) -> None:
+    from curbstone.cli.output import print_body
+
+    text = message["message"]
+    print_body(base64.b64decode(text) if message.get("encoding") == "base64" else text.encode())

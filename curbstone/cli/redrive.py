@@ -1,0 +1,35 @@
+"""`curbstone redrive`: dead letters go home."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+
+
+def redrive(
+    queue: Queue,
+    to: Annotated[str, typer.Option("--to", metavar="QUEUE", help="Where to; else where each came from")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=0, help="How many at most; 0 for all")] = 0,
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """Move dead letters back to the queues they came from. The server does it, a few at a time, each few at once."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import print_json, progress
+
+    wishes: dict[str, Any] = {}
+    if to:
+        wishes["to"] = str(queue_of(to)) if "/" in to else queue_of(to).queue
+    if limit:
+        wishes["limit"] = limit
+    with Client(server) as client, progress("Moving dead letters"):
+        answer = client.json("POST", queue_of(queue), "/redrive", json=wishes, timeout=None)
+    if as_json:
+        print_json(answer)
+    else:
+        print(f"{answer['moved']} messages moved")
+        for why, count in answer["stayed"].items():
+            print(f"{count} stay: {why}")

@@ -1,0 +1,172 @@
+"""`curbstone send`: publish from arguments, from the lines of stdin, or from JSONL."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.core.names import QueueName
+from curbstone.exit_codes import FAILED, WRONG, CommandFailed
+
+if TYPE_CHECKING:
+    from curbstone.cli.client import Client
+
+BATCH_MESSAGES = 500
+BATCH_BYTES = 256 * 1024
+
+# They split, and the halves may fit.
+TOO_MUCH_AT_ONCE = (413, 507)
+
+Fields = dict[str, Any]
+
+
+def send(
+    queue: Queue,
+    bodies: Annotated[
+        list[str] | None, typer.Argument(metavar="[BODY]...", help="Messages; without any, each line of stdin is one")
+    ] = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help='Lines of stdin are objects {"message":…}, as `recv --json` prints them')
+    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one message, byte for byte")] = False,
+    content_type: Annotated[str, typer.Option("--content-type", metavar="TYPE")] = "",
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Metadata x-msg-x-NAME; repeatable")
+    ] = None,
+    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS")] = None,
+    delay: Annotated[float | None, typer.Option("--delay", metavar="SECONDS")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the queue if there is none")] = False,
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """Publish messages, in order. Each is on disk when its id is printed (--json) or counted."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import print_json, progress
+
+    name = queue_of(queue)
+    common = _common(content_type, header or [], ttl, delay)
+    if bodies:
+        groups: Iterable[Iterable[Fields]] = [[{"message": body} for body in bodies]]
+    elif whole:
+        groups = [[_of_bytes(sys.stdin.buffer.read())]]
+    else:
+        groups = _of_jsonl(_lines(sys.stdin.buffer)) if jsonl else _of_lines(_lines(sys.stdin.buffer))
+    sent = 0
+    with Client(server) as client, progress("Sending", len(bodies) if bodies else None) as done:
+        if create:
+            client.queue("PUT", name)
+        try:
+            for batch in _batches(groups):
+                for ids in publish(client, name, [{**common, **item} for item in batch]):
+                    sent += len(ids)
+                    done(len(ids))
+                    if as_json:
+                        for message_id in ids:
+                            print_json({"id": message_id})
+        except CommandFailed as error:
+            raise CommandFailed(f"{error} ({sent} messages were sent before)", error.code) from None
+    if not as_json:
+        print(f"{sent} messages sent")
+
+
+def publish(client: Client, queue: QueueName, batch: list[Fields]) -> Iterator[list[str]]:
+    """Publish a batch, all or nothing; where it is too much at once, halves of it. Yield the ids."""
+    from curbstone.cli.client import Refused
+
+    try:
+        yield client.json("POST", queue, "/messages/batch", json=batch)["ids"]
+    except Refused as error:
+        if error.status not in TOO_MUCH_AT_ONCE or len(batch) == 1:
+            raise
+        middle = len(batch) // 2
+        yield from publish(client, queue, batch[:middle])
+        yield from publish(client, queue, batch[middle:])
+
+
+def _common(content_type: str, headers: list[str], ttl: float | None, delay: float | None) -> Fields:
+    fields: Fields = {}
+    if content_type:
+        fields["Content-Type"] = content_type
+    for header in headers:
+        name, equals, value = header.partition("=")
+        if not equals or not name:
+            raise CommandFailed(f"bad --header {header!r}: NAME=VALUE", WRONG)
+        fields["x-msg-x-" + name.lower().removeprefix("x-msg-x-")] = value
+    if ttl is not None:
+        fields["ttl"] = ttl
+    if delay is not None:
+        fields["delay"] = delay
+    return fields
+
+
+def _of_bytes(body: bytes) -> Fields:
+    try:
+        return {"message": body.decode()}
+    except UnicodeDecodeError:
+        return {"message": base64.b64encode(body).decode(), "encoding": "base64"}
+
+
+def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield the lines as they come: what is there now goes off before more is waited for."""
+    begun = b""
+    while chunk := cast(BufferedReader, stream).read1(BATCH_BYTES):
+        *lines, begun = (begun + chunk).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if begun:
+        yield [begun]
+
+
+def _of_lines(groups: Iterable[list[bytes]]) -> Iterator[list[Fields]]:
+    for lines in groups:
+        yield [_of_bytes(line) for line in lines]
+
+
+def _of_jsonl(groups: Iterable[list[bytes]]) -> Iterator[list[Fields]]:
+    number = 0
+    for lines in groups:
+        items = []
+        for line in lines:
+            number += 1
+            if line.strip():
+                items.append(_of_json(line, number))
+        yield items
+
+
+def _of_json(line: bytes, number: int) -> Fields:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise CommandFailed(f"line {number} is not JSON: {error}", FAILED) from None
+    if not isinstance(item, dict):
+        raise CommandFailed(f"line {number} is not a JSON object", FAILED)
+    return publishable(item)
+
+
+def publishable(message: Fields) -> Fields:
+    """Return what of a received message is published again: its body, its metadata, what it asks for."""
+    kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups")
+    return {name: value for name, value in message.items() if name in kept or name.startswith(("x-", "ce-"))}
+
+
+def _batches(groups: Iterable[Iterable[Fields]]) -> Iterator[list[Fields]]:
+    """Yield the messages in batches that one request takes."""
+    for group in groups:
+        batch: list[Fields] = []
+        size = 0
+        for item in group:
+            item_bytes = len(str(item.get("message", "")))
+            if batch and (len(batch) >= BATCH_MESSAGES or size + item_bytes > BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(item)
+            size += item_bytes
+        if batch:
+            yield batch

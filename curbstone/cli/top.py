@@ -1,0 +1,130 @@
+"""`curbstone top`: a live table of depths and rates, of the busiest queues first."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+from curbstone.exit_codes import CommandFailed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SAMPLE = re.compile(r'curbstone_queue_(\w+)\{project="([\w-]+)",queue="([\w.:-]+)"\} (\S+)')
+
+_GAUGES = ("messages_ready", "messages_unacked", "messages_delayed", "consumers", "disk_bytes", "cap_used_ratio")
+_COUNTERS = {
+    "published": "messages_published_total",
+    "delivered": "messages_delivered_total",
+    "acked": "messages_acknowledged_total",
+}
+
+Figures = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The figures of every queue at one moment."""
+
+    at_s: float
+    queues: Figures
+
+    def rates(self, earlier: Look | None) -> dict[str, dict[str, float]]:
+        """Return per second what the counters rose since; nothing without an earlier look."""
+        if earlier is None or self.at_s <= earlier.at_s:
+            return {}
+        found: dict[str, dict[str, float]] = {}
+        for name, figures in self.queues.items():
+            before = earlier.queues.get(name, {})
+            risen = {key: figures.get(counter, 0) - before.get(counter, 0) for key, counter in _COUNTERS.items()}
+            found[name] = {key: max(value, 0) / (self.at_s - earlier.at_s) for key, value in risen.items()}
+        return found
+
+
+def top(
+    interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between two looks")] = 1,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="End after so many looks; 0 goes on")] = 0,
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """Show depths and rates of all queues, live. In a pipe, or with --json, one look after the other."""
+    from curbstone.cli.client import Client
+    from curbstone.cli.output import console, print_json
+
+    live = sys.stdout.isatty() and not as_json
+    looks = 0
+    earlier: Look | None = None
+    with Client(server) as client:
+
+        def look() -> Look:
+            text = client.call("GET", "/metrics", headers={"accept": "text/plain"}).text
+            return Look(time.monotonic(), figures_in(text))
+
+        def next_look() -> tuple[Look, Mapping[str, dict[str, float]]]:
+            nonlocal earlier, looks
+            now = look()
+            rates = now.rates(earlier)
+            earlier = now
+            looks += 1
+            return now, rates
+
+        if live:
+            from rich.live import Live
+
+            with Live(console=console(), screen=count == 0, auto_refresh=False) as screen:
+                while True:
+                    screen.update(_table(*next_look(), server), refresh=True)
+                    if looks == count:
+                        return
+                    time.sleep(interval)
+        while True:
+            now, rates = next_look()
+            if as_json:
+                print_json({"queues": [{"queue": n, **f, "rates": rates.get(n, {})} for n, f in now.queues.items()]})
+            else:
+                console().print(_table(now, rates, server))
+            if looks == (count or 1):
+                return
+            time.sleep(interval)
+
+
+def figures_in(metrics: str) -> Figures:
+    """Return the figures of each queue in a text for Prometheus."""
+    found: Figures = {}
+    for line in metrics.splitlines():
+        match = _SAMPLE.fullmatch(line)
+        if match is not None and (match[1] in _GAUGES or match[1] in _COUNTERS.values()):
+            found.setdefault(f"{match[2]}/{match[3]}", {})[match[1]] = float(match[4])
+    if not found and "curbstone_queues " not in metrics:
+        raise CommandFailed("the server has no /metrics that top understands")
+    return found
+
+
+def _table(now: Look, rates: Mapping[str, dict[str, float]], server: str) -> Table:
+    from curbstone.cli.output import size, table
+
+    def activity(name: str) -> tuple[float, float, str]:
+        return -sum(rates.get(name, {}).values()), -now.queues[name].get("messages_ready", 0), name
+
+    rows = []
+    for name in sorted(now.queues, key=activity):
+        figures = now.queues[name]
+        rate = rates.get(name)
+        rows.append(
+            [
+                name,
+                *[int(figures.get(gauge, 0)) for gauge in _GAUGES[:4]],
+                *[f"{rate[key]:,.0f}" if rate else "-" for key in _COUNTERS],
+                size(figures.get("disk_bytes", 0)),
+                f"{100 * figures.get('cap_used_ratio', 0):.0f} %",
+            ]
+        )
+    heads = ("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "IN/s", "OUT/s", "ACK/s", "ON DISK", "OF CAP")
+    return table(heads, rows, f"{server}   {len(rows)} queues")

@@ -1,0 +1,244 @@
+"""The load of `curbstone drill`: a server that is killed again and again, clients that keep account, and the account.
+
+Every message has a value of its own, from which its body follows; one that got no answer is sent again under a new
+value. So after everything was drained the account says what was lost, came back, was changed or was never sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import IO
+from zlib import crc32
+
+import httpx
+
+from curbstone.exit_codes import FAILED, CommandFailed
+
+CAP = 1024 * 1024
+CAP_TEXT = "1MiB"
+PATH = "/v2/default/queues/drill"
+PRODUCERS = 2
+LEASES = 100
+LEASE_S = 600
+BODY_BYTES_MAX = 2000
+START_S_MAX = 60
+TIMEOUT_S = 30
+PAUSE_S = 0.02
+
+
+def body_of(value: str) -> bytes:
+    """Return the body of the message of that name."""
+    dice = Random(crc32(value.encode()))
+    return value.encode() + b" " + dice.randbytes(dice.randrange(BODY_BYTES_MAX))
+
+
+@dataclass
+class Account:
+    """What clients did and saw. Times are seconds since the beginning; any thread may add."""
+
+    started: float = field(default_factory=time.perf_counter)
+    sent: set[str] = field(default_factory=set)
+    confirmed: set[str] = field(default_factory=set)
+    delivered: set[str] = field(default_factory=set)
+    settled: dict[str, int] = field(default_factory=dict)
+    """Value to the life of the server in which its ack was confirmed."""
+    refused: int = 0
+    confirms: list[tuple[float, float]] = field(default_factory=list)
+    """When, and after how long."""
+    kills: list[float] = field(default_factory=list)
+    starts: list[tuple[float, float]] = field(default_factory=list)
+    """When the server was started, and after how long it was ready."""
+    wrong: list[str] = field(default_factory=list)
+    bytes_most: int = 0
+
+    def now(self) -> float:
+        """Return the time since the beginning."""
+        return time.perf_counter() - self.started
+
+    def deliver(self, body: bytes, life: int) -> str:
+        """Take a delivery, and return its value."""
+        value = body.partition(b" ")[0].decode("latin-1")
+        if value not in self.sent:
+            self.wrong.append(f"never sent: {body[:40]!r}")
+        elif body != body_of(value):
+            self.wrong.append(f"changed: message {value}")
+        elif self.settled.get(value, life) < life:
+            self.wrong.append(f"came back after its ack was confirmed: message {value}")
+        self.delivered.add(value)
+        return value
+
+    def close(self) -> None:
+        """Everything was drained: what was confirmed and not seen is lost."""
+        self.wrong += [f"lost: message {value}" for value in sorted(self.confirmed - self.delivered)]
+
+
+class Server:
+    """The server under drill."""
+
+    def __init__(self, directory: Path, account: Account) -> None:
+        self.data = directory / "data"
+        self._log = directory / "server.log"
+        self._account = account
+        self._changed = threading.Condition()
+        self._process: subprocess.Popen[str] | None = None
+        self.life = 0
+        self.url = ""
+        self.is_over = False
+
+    def start(self) -> None:
+        """Begin the next life."""
+        began = self._account.now()
+        addresses = ["--http-addr=127.0.0.1:0", "--stomp-addr=", "--mqks-addr="]
+        command = [sys.executable, "-m", "curbstone", "serve", "--data", str(self.data), "--cap", CAP_TEXT, *addresses]
+        mine = {name: value for name, value in os.environ.items() if not name.startswith(("CURBSTONE_", "NARCONI_"))}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=mine)
+        assert self._process.stdout is not None
+        line = _first_line(self._process, self._process.stdout)
+        if not line.startswith("curbstone ready"):
+            raise CommandFailed(f"the server did not start; see {self._log}", FAILED)
+        with self._changed:
+            self.url = line.split("http=")[1].split()[0]
+            self.life += 1
+            self._changed.notify_all()
+        self._account.starts.append((began, self._account.now() - began))
+
+    def kill(self) -> None:
+        """Kill it, which must have lived until now."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            self._account.wrong.append(f"the server ended by itself, with code {self._process.returncode}")
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._account.kills.append(self._account.now())
+
+    def wait_for_life_after(self, life: int) -> None:
+        """Wait until the server was started again, or all is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.life > life or self.is_over, TIMEOUT_S)
+
+    def end(self) -> None:
+        """No further life comes."""
+        with self._changed:
+            self.is_over = True
+            self._changed.notify_all()
+
+    def look(self) -> None:
+        """Take the size of the queue's directory, to compare it with the cap. Files that go meanwhile don't count."""
+        for directory in (self.data / "queues").glob("*"):
+            before = _sizes(directory)
+            after = _sizes(directory)
+            size = sum(min(size, after[name]) for name, size in before.items() if name in after)
+            self._account.bytes_most = max(self._account.bytes_most, size)
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    found = {}
+    for path in directory.glob("*"):
+        try:
+            found[f"{path.name} {path.stat().st_ino}"] = path.stat().st_size
+        except OSError:
+            continue
+    return found
+
+
+def _first_line(process: subprocess.Popen[str], stdout: IO[str]) -> str:
+    deadline = threading.Timer(START_S_MAX, process.kill)
+    deadline.start()
+    try:
+        return stdout.readline()
+    finally:
+        deadline.cancel()
+
+
+class Clients:
+    """Producers and a consumer, each on a thread, through all lives of a server."""
+
+    def __init__(self, server: Server, account: Account) -> None:
+        self._server = server
+        self._account = account
+        self._done_sending = threading.Event()
+        self.is_drained = threading.Event()
+        works = [lambda name=f"p{number}": self._produce(name) for number in range(PRODUCERS)]
+        self._threads = [threading.Thread(target=work, daemon=True) for work in [*works, self._consume]]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> bool:
+        """Send no more, drain everything; return whether that came to an end."""
+        self._done_sending.set()
+        is_drained = self.is_drained.wait(2 * START_S_MAX)
+        self._server.end()
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
+        return is_drained
+
+    def _through_all_lives(self, work: Callable[[httpx.Client, int], bool]) -> None:
+        """Do `work` until it returns false; after a lost connection go on with the next life."""
+        while not self._server.is_over:
+            life = self._server.life
+            try:
+                with httpx.Client(base_url=f"http://{self._server.url}", timeout=TIMEOUT_S, trust_env=False) as client:
+                    while work(client, life):
+                        pass
+                return
+            except httpx.TransportError:
+                self._server.wait_for_life_after(life)
+
+    def _produce(self, name: str) -> None:
+        number = 0
+        account = self._account
+
+        def send_one(client: httpx.Client, _life: int) -> bool:
+            nonlocal number
+            number += 1
+            value = f"{name}.{number}"
+            account.sent.add(value)
+            start = account.now()
+            reply = client.post(f"{PATH}/messages", content=body_of(value))
+            if reply.status_code == 201:
+                account.confirmed.add(value)
+                account.confirms.append((account.now(), account.now() - start))
+            elif reply.status_code == 507:
+                account.refused += 1
+                self._done_sending.wait(PAUSE_S)
+            else:
+                account.wrong.append(f"answered {reply.status_code}: {reply.text[:100]}")
+                self._done_sending.wait(PAUSE_S)
+            return not self._done_sending.is_set()
+
+        self._through_all_lives(send_one)
+
+    def _consume(self) -> None:
+        account = self._account
+
+        def take_some(client: httpx.Client, life: int) -> bool:
+            is_last = self._done_sending.is_set()
+            wanted = {"count": LEASES, "seconds": LEASE_S, "encoding": "base64"}
+            leases = client.post(f"{PATH}/messages/lease", json=wanted).json()["messages"]
+            values = [account.deliver(base64.b64decode(lease["message"]), life) for lease in leases]
+            if leases:
+                client.post(f"{PATH}/messages/ack", json={"ackIds": [lease["ackId"] for lease in leases]})
+                account.settled |= dict.fromkeys(values, life)
+                return True
+            if is_last and not any(thread.is_alive() for thread in self._threads[:PRODUCERS]):
+                self.is_drained.set()
+                return False
+            self.is_drained.wait(PAUSE_S)
+            return True
+
+        self._through_all_lives(take_some)

@@ -1,0 +1,177 @@
+"""What the next start of the server would find in a data directory: each queue replayed, and nothing written.
+
+It is the engine's own recovery on a disk that is only read: where that would cut a file or remove one, nothing
+happens. What the broker's journal still has to bring into the logs counts as if it were there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from curbstone.core.broker import Broker
+from curbstone.core.disk import Disk, File
+from curbstone.core.host import Job, JobDone, Timer
+from curbstone.core.log.log import Log, random_salt
+from curbstone.core.log.meta import Meta
+from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.queue import Queue
+from curbstone.core.recovery.replay import Replay
+from curbstone.core.writing.journal import Journal, Recorded
+
+
+@dataclass
+class Revived:
+    """What would be pending in one queue; `transactions` are those that the journal has and the log has not."""
+
+    live: int = 0
+    """Messages that some group has not settled. What is past its time to live counts until it is removed."""
+    pending: dict[str, int] = field(default_factory=dict)
+    """Unsettled messages of each group; "" is the unnamed one."""
+    transactions: list[str] = field(default_factory=list)
+
+
+class DryRecovery:
+    """Brings queues back to life in memory."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = _Untouched(disk)
+        sync = SyncMode.parse("never")
+        self._broker = Broker(_Still(), self._disk, QueueOptions(), sync, max_ttl_ms=0, salt=random_salt)
+        self._recorded: dict[int, list[Recorded]] = {}
+
+    def read_journal(self) -> int:
+        """Read the journal, before the queues; return how many transactions it holds."""
+        recorded = Journal(self._broker.host, self._disk).recover()
+        for part in recorded:
+            self._recorded.setdefault(part.uid, []).append(part)
+        return len({part.tx for part in recorded})
+
+    def queue(self, meta: Meta, directory: str) -> Revived:
+        """Replay a queue."""
+        uid = int(meta.uid, 16)
+        log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
+        queue = Queue(self._broker, meta, log)
+        found = Revived()
+        with _quiet():
+            if Replay(queue).run():
+                log.close()
+        for part in self._recorded.get(uid, ()):
+            if part.tx > log.tx:
+                found.transactions.append(_take_part(queue, part, found))
+        found.live += sum(run.live().bit_count() for run in queue.pending.runs)
+        for name, group in queue.pending.groups.items():
+            found.pending[name] = found.pending.get(name, 0) + group.pending
+        return found
+
+
+def _take_part(queue: Queue, part: Recorded, found: Revived) -> str:
+    """Let a transaction's part come true in memory; return what it does."""
+    settled = sum(len(queue.pending.settle_replayed(each)[2]) for each in part.settled)
+    for message in part.messages:
+        message.seq = queue.next_seq
+        queue.next_seq += 1
+        for name in queue.pending.entitled(message):
+            found.pending[name] = found.pending.get(name, 0) + 1
+    found.live += len(part.messages)
+    return (
+        f"transaction {part.tx} of the journal is not in the log yet: "
+        f"the next start adds {len(part.messages)} messages and settles {settled}"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let recovery keep to itself what it has to tell of damage: whoever checks finds it, too."""
+    logger = logging.getLogger("curbstone.core")
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = False
+
+
+class _UntouchedFile:
+    """A file that stays as it is. Implements `core.disk.File`."""
+
+    def __init__(self, file: File) -> None:
+        self.read = file.read
+        self.size = file.size
+        self.close = file.close
+
+    def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Recovery writes nothing."""
+        raise AssertionError("recovery writes nothing")
+
+    def sync(self) -> None:
+        """There is nothing to sync."""
+
+    def truncate(self, size: int) -> None:
+        """A start would cut the file; here it stays as it is."""
+
+
+class _Untouched:
+    """A data directory that stays as it is. Implements `core.disk.Disk`, as far as recovery goes."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.list_dir = disk.list_dir
+        self.make_dir = disk.make_dir
+        self.remove_tree = disk.remove_tree
+        self.close = disk.close
+
+    def open(self, path: str, *, create: bool = False) -> _UntouchedFile:
+        """See `Disk.open`."""
+        return _UntouchedFile(self._disk.open(path, create=create))
+
+    def open_lasting(self, path: str, *, create: bool = False) -> _UntouchedFile:
+        """See `Disk.open_lasting`."""
+        return self.open(path, create=create)
+
+    def remove(self, path: str) -> None:
+        """A start would remove it; here it stays."""
+
+    def rename(self, old: str, new: str) -> None:
+        """A start would set it aside; here it stays."""
+
+    def sync_dir(self, path: str) -> None:
+        """Nothing was changed."""
+
+    def sync_all(self, path: str) -> bool:
+        """Nothing was changed."""
+        return True
+
+
+class _Still:
+    """A host on which nothing happens. Implements `core.host.Host`."""
+
+    def now_ms(self) -> int:
+        """See `Host.now_ms`."""
+        return self.wall_ms()
+
+    def now_us(self) -> int:
+        """See `Host.now_us`."""
+        return time.monotonic_ns() // 1000
+
+    def wall_ms(self) -> int:
+        """See `Host.wall_ms`."""
+        return time.time_ns() // 1_000_000
+
+    def call_soon(self, fn: Callable[[], object]) -> object:
+        """Never."""
+        return None
+
+    def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
+        """Never."""
+        return _Never()
+
+    def submit(self, job: Job, done: JobDone) -> None:
+        """Never."""
+
+
+class _Never:
+    def cancel(self) -> None:
+        """It does not happen anyway."""

@@ -1,0 +1,343 @@
+"""What can be saved of a damaged data directory: a plan, and its execution. No server may run on it.
+
+A damaged segment is written anew: its good commits stay where they are, one in which a single bit is wrong is put
+right, the place of what is lost is filled with an empty commit. The old file goes to `damaged/` in the data directory,
+and so do the files that the server set aside; nothing is deleted. Messages found in those are not put back, as they may
+have been settled since: they are written to a file of JSON lines that `curbstone send --jsonl` takes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from curbstone.core.directories import QUEUES, TWIN_SUFFIX
+from curbstone.core.disk import Disk
+from curbstone.core.errors import MetaDamaged
+from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, segment_path
+from curbstone.core.log.format import (
+    BATCH_BYTES,
+    SEGMENT_BYTES,
+    Note,
+    SegmentHeader,
+    batch_is_whole,
+    decode_batch_header,
+    decode_entries,
+    decode_floor,
+    decode_notes,
+    decode_segment_header,
+    encode_filler,
+    encode_segment_header,
+)
+from curbstone.core.log.log import random_salt
+from curbstone.core.log.meta import Meta, load_meta
+from curbstone.core.log.window import read_around
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, find_chain, holds_something, last_commit_ms
+from curbstone.core.recovery.salvage import flipped_bit
+from curbstone.gateway.formats.message_json import body_json, metadata_json
+from curbstone.repair.meta import meta_again, renamed
+
+DAMAGED_DIR = "damaged"
+_ENTRY = re.compile(r"[0-9a-f]{12}(\.twin)?")
+_DEFAULTS = QueueOptions()
+
+
+@dataclass
+class NewFile:
+    """A file to be written in the place of a damaged or missing one."""
+
+    path: str
+    data: bytes
+    told: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Aside:
+    """A file that the server set aside, and the messages that are in it and were not readable then."""
+
+    path: str
+    messages: list[Message]
+
+
+@dataclass
+class Plan:
+    """What is to be done in one queue's directory."""
+
+    directory: str
+    name: QueueName
+    files: list[NewFile] = field(default_factory=list)
+    asides: list[Aside] = field(default_factory=list)
+    hopeless: list[str] = field(default_factory=list)
+    """Damage that stays."""
+    directory_after: str = ""
+    """Its new name, for one that had been set aside."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.files or self.asides or self.hopeless)
+
+
+def plan(disk: Disk) -> Iterator[Plan]:
+    """Yield a plan for each queue; raise DataDirectoryError for what a newer version wrote."""
+    whole: dict[QueueName, list[Meta]] = {}
+    later: list[tuple[str, Meta | None, str]] = []
+    for entry in sorted(disk.list_dir(QUEUES)):
+        directory, uid = f"{QUEUES}/{entry}", entry[:12]
+        if not _ENTRY.fullmatch(entry):
+            continue
+        try:
+            disk.list_dir(directory)
+            meta = load_meta(disk, directory, _DEFAULTS)
+        except NotADirectoryError:
+            yield Plan(directory, QueueName("default", f"unknown-{uid}"), hopeless=[f"{directory} is no directory"])
+            continue
+        except MetaDamaged as error:
+            later.append((entry, None, str(error)))
+            continue
+        if meta is None or meta.uid != uid:
+            if holds_something(disk, directory, int(uid, 16)):
+                wrong = "is missing" if meta is None else f"is that of another directory, {meta.uid}"
+                later.append((entry, None, f"{directory}/meta {wrong}"))
+        elif entry.endswith(TWIN_SUFFIX):
+            later.append((entry, meta, f"{directory} was set aside"))
+        else:
+            whole.setdefault(meta.name, []).append(meta)
+    taken: dict[QueueName, Meta] = {}
+    for metas in whole.values():
+        if len(metas) > 1:  # the next start serves the one written to last
+            metas.sort(key=lambda meta: last_commit_ms(disk, f"{QUEUES}/{meta.uid}", int(meta.uid, 16)))
+            later += [(meta.uid, meta, f"{QUEUES}/{meta.uid} is the older of two") for meta in metas[:-1]]
+        taken[metas[-1].name] = metas[-1]
+    for meta in taken.values():
+        yield _plan_log(disk, Plan(f"{QUEUES}/{meta.uid}", meta.name), int(meta.uid, 16))
+    for entry, known, why in later:  # when all names that are taken are known
+        yield _plan_meta(disk, entry, known, why, taken)
+
+
+def _plan_meta(disk: Disk, entry: str, known: Meta | None, why: str, taken: dict[QueueName, Meta]) -> Plan:
+    """Plan for a queue whose `meta` is damaged, or whose name another directory has."""
+    directory, uid = f"{QUEUES}/{entry}", entry[:12]
+    meta, told = (known, []) if known is not None else meta_again(disk, directory, uid)
+    other = taken.get(meta.name)
+    if other is not None:
+        meta, more = renamed(meta, uid, other)
+        told = told + more
+    taken[meta.name] = meta
+    made = Plan(directory, meta.name)
+    made.files.append(NewFile(f"{directory}/meta", meta.encode(), [f"{why}; {text}" for text in told] or [why]))
+    if entry != uid:
+        made.directory_after = f"{QUEUES}/{uid}"
+    return _plan_log(disk, made, int(uid, 16))
+
+
+# --- the log
+
+
+def _plan_log(disk: Disk, made: Plan, uid: int) -> Plan:
+    chain = find_chain(disk, made.directory, uid)
+    made.hopeless += [text for number, text in chain.damage if segment_path(made.directory, number) in chain.aside]
+    floor = 1
+    last_batch = 0
+    wanted: list[tuple[int, NewFile]] = []
+    hopeless = [(number, f"{made.directory}: segment {number} is missing") for number in chain.missing]
+    for place, (segment, header) in enumerate(chain.segments):
+        following = chain.segments[place + 1][1] if place + 1 < len(chain.segments) else None
+        end = following.previous_end if following and following.previous == segment.number else segment.end
+        mended = _Mended(disk, segment, header, uid, chain, last_batch, end, is_active=following is None)
+        floor, last_batch = max(floor, mended.floor), mended.last_batch
+        if mended.told:
+            wanted.append((segment.number, NewFile(segment.path, mended.data, mended.told)))
+        hopeless += [(segment.number, text) for text in mended.hopeless]
+    made.files += [file for number, file in wanted if number >= floor]
+    made.hopeless += [text for number, text in hopeless if number >= floor]
+    for name in sorted(disk.list_dir(made.directory)):
+        if name.endswith(ASIDE_SUFFIX):
+            made.asides.append(_aside(disk, f"{made.directory}/{name}"))
+    return made
+
+
+class _Mended:
+    """One segment as it will be: see the module's docstring."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        segment: Segment,
+        header: SegmentHeader | None,
+        uid: int,
+        chain: Chain,
+        last_batch: int,
+        end: int,
+        *,
+        is_active: bool,
+    ) -> None:
+        self.told = [text for number, text in chain.damage if number == segment.number]
+        self.hopeless: list[str] = []
+        self._numbers: dict[int, int] = {}
+        """Where each commit begins, and its number."""
+        self.floor = header.floor if header else 1
+        data = bytearray(_read(disk, segment.path)[:end].ljust(end, b"\0"))
+        if header is None:
+            self.told.append(f"{segment.path}: nothing of it can be read")
+            before = max((other.number for other, _ in chain.segments if other.number < segment.number), default=0)
+            header = SegmentHeader(random_salt(), uid, segment.number, before, 0, 1, 1, last_batch + 1, 0)
+            segment.salt = header.salt
+            holes, self.last_batch, torn = [(SEGMENT_BYTES, end)], last_batch, 0
+        else:
+            scan = Scan(disk, segment, max(last_batch, header.next_batch - 1), is_active=is_active)
+            for batch in scan.batches():
+                self.floor = max(self.floor, _floor_in(batch))
+                self._numbers[batch.offset] = batch.header.number
+            holes, self.last_batch, torn = scan.holes, scan.last_batch, scan.torn_bytes
+        data[:SEGMENT_BYTES] = encode_segment_header(header)
+        for start, stop in _joined([*holes, *([(segment.end, end)] if segment.end < end else [])]):
+            self._fill(data, start, stop, segment, header.next_batch)
+        if is_active:
+            self._last_commit(data, segment, torn, scan.end if torn else end)
+        self.data = bytes(data)
+
+    def _fill(self, data: bytearray, start: int, stop: int, segment: Segment, next_batch: int) -> None:
+        """Put right or fill what lies from `start` to `stop`."""
+        if _put_right(data, start, stop, segment.salt):
+            mended = decode_batch_header(bytes(data[start : start + BATCH_BYTES]), 0)
+            assert mended is not None
+            self._numbers[start] = mended.number
+            self.told.append(f"{segment.path}: bytes {start} to {stop}: one bit was wrong and is put right")
+            return
+        number = max([number for place, number in self._numbers.items() if place < start], default=next_batch - 1) + 1
+        following = decode_batch_header(bytes(data[stop : stop + BATCH_BYTES]), 0)
+        is_free = following is None or following.number > number
+        filler = encode_filler(segment.salt, number, stop - start) if is_free else None
+        text = f"{segment.path}: bytes {start} to {stop} are lost"
+        if filler is None:
+            self.hopeless.append(f"{text}, and their place can't be filled")
+            return
+        data[start:stop] = filler
+        self.told.append(text)
+
+    def _last_commit(self, data: bytearray, segment: Segment, torn_bytes: int, start: int) -> None:
+        """A crash tears a commit in many bits: where only one is wrong, it was whole and is damaged."""
+        if torn_bytes and _put_right(data, start, start + torn_bytes, segment.salt):
+            self.told.append(f"{segment.path}: the last commit: one bit was wrong and is put right")
+
+
+def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the stretches, in order, those that touch or overlap as one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(holes):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def _put_right(data: bytearray, start: int, stop: int, salt: int) -> bool:
+    """Flip the one bit that makes a batch of this stretch, if there is one; return whether there was."""
+    piece = bytes(data[start:stop])
+    place = flipped_bit(piece, salt)
+    if place is None:
+        return False
+    mended = bytearray(piece)
+    mended[place // 8] ^= 1 << place % 8
+    header = decode_batch_header(bytes(mended), 0)
+    if header is None or header.length != len(mended) or not batch_is_whole(bytes(mended), 0, len(mended), salt):
+        return False
+    data[start:stop] = mended
+    return True
+
+
+def _floor_in(batch: Batch) -> int:
+    notes = decode_notes(batch.data, batch.notes_at, batch.end_at)
+    return max([decode_floor(payload) for kind, payload in notes if kind == Note.FLOOR], default=0)
+
+
+def _aside(disk: Disk, path: str) -> Aside:
+    """Return a file set aside, with the messages of the commits that only a repair can read."""
+    data = _read(disk, path)
+    header = decode_segment_header(data)
+    messages: list[Message] = []
+    if header is None:
+        return Aside(path, messages)
+    scan = Scan(disk, Segment(0, path, header.salt, len(data), len(data)), header.next_batch - 1, is_active=False)
+    for _ in scan.batches():  # these were read when the file was part of the log
+        pass
+    for start, stop in scan.holes:
+        piece = bytearray(data[start:stop])
+        if _put_right(piece, 0, len(piece), header.salt) and (batch := decode_batch_header(bytes(piece), 0)):
+            messages += decode_entries(bytes(piece), BATCH_BYTES, batch.messages, batch.first_seq)
+    return Aside(path, messages)
+
+
+def _read(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return read_around(file, 0, file.size())[0]
+    finally:
+        file.close()
+
+
+# --- doing it
+
+
+def apply(root: Path, made: Plan) -> None:
+    """Carry out a plan: whatever happens on the way, each file is there as it was or as it will be. Raise OSError."""
+    kept = root / DAMAGED_DIR / Path(made.directory).name
+    if made.files or made.asides:
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for file in made.files:
+        path = root / file.path
+        if path.exists():
+            copy = _free(kept / path.name)
+            shutil.copy2(path, copy)
+            _sync(copy)
+        fresh = path.with_name(path.name + ".repaired")
+        fresh.write_bytes(file.data)
+        fresh.chmod(0o600)
+        _sync(fresh)
+        fresh.replace(path)
+        _sync(path.parent)
+    for aside in made.asides:
+        path = root / aside.path
+        if aside.messages:
+            lines = b"".join([line_of(aside, message) for message in aside.messages])
+            saved = _free(kept / f"{path.stem}.jsonl")
+            saved.write_bytes(lines)
+            _sync(saved)
+        path.rename(_free(kept / path.name))
+        _sync(kept)
+        _sync(path.parent)
+    if made.directory_after:
+        (root / made.directory).rename(root / made.directory_after)
+        _sync(root / QUEUES)
+
+
+def line_of(aside: Aside, message: Message) -> bytes:
+    """Return a message as `curbstone send --jsonl` takes it."""
+    message_id = f"{Path(aside.path).parent.name}-{message.seq}"
+    return b"{%b,%b}\n" % (metadata_json(message, message_id, 0), body_json(message.body, None))
+
+
+def _free(path: Path) -> Path:
+    """Return the path, or one like it that is not taken."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return candidate
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,83 @@
+"""A message as a producer writes it in JSON: in a batch, and on a WebSocket."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from curbstone.core.errors import BadRequest, MessageTooLarge
+from curbstone.core.message import Message
+from curbstone.gateway.formats import cloud_events
+from curbstone.gateway.formats.message_json import body_of_json
+from curbstone.gateway.formats.metadata import block_of_json
+from curbstone.gateway.formats.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
+
+MEMBERS = ("message", "encoding", "Content-Type", "ttl", "delay", "groups")
+"""What a message in JSON may have, beside its metadata, whose names begin with x- or ce-."""
+
+_METADATA = ("x-", "ce-")
+_A_MESSAGE = 'a message is {"message": …}, or a metadata frame and a payload frame'
+_OF_DELIVERIES = ("id", "timestamp", "redelivered", "tries", "ackId", "expires", "state", "due", "dead", "seq")
+_KNOWN = frozenset((*MEMBERS, *_OF_DELIVERIES))
+
+
+def check_message(fields: Mapping[str, Any], more: Collection[str] = ()) -> None:
+    """Raise BadRequest for a member that means nothing in a message; `more` are those of the call.
+
+    What deliveries have beside is known, so that a message can be sent on as it was received.
+    """
+    if (name := _unknown(fields, more)) is not None:
+        known = ", ".join((*more, *MEMBERS))
+        raise BadRequest(f"unknown member {name[:80]!r}; a message may have {known}, and names with x- or ce-")
+
+
+def check_frame(fields: Mapping[str, Any]) -> None:
+    """Raise BadRequest for JSON in a WebSocket's text frame that was not meant as a message, or as metadata of one.
+
+    Any other JSON object would pass for metadata, and what comes next for its payload: both would be lost.
+    """
+    if (name := _unknown(fields)) is not None:
+        raise BadRequest(f"unknown member {name[:80]!r}; {_A_MESSAGE}")
+    if fields and "message" not in fields and not any(map(_says_something, fields)):
+        raise BadRequest(f"member {next(iter(fields))!r} says nothing about a message; {_A_MESSAGE}")
+
+
+def _unknown(fields: Mapping[str, Any], more: Collection[str] = ()) -> str | None:
+    if _KNOWN.issuperset(fields):
+        return None
+    return next((n for n in fields if n not in _KNOWN and not n.startswith(_METADATA) and n not in more), None)
+
+
+def _says_something(name: str) -> bool:
+    return name in MEMBERS or name.startswith(_METADATA)
+
+
+def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, ...] = ()) -> Message:
+    """Return the message these metadata ask for, its body still empty; raise BadRequest."""
+    message = Message(b"", block_of_json(fields), groups=groups)
+    if "ttl" in fields:
+        message.ttl_ms = ttl_ms(fields["ttl"], max_ttl_s)
+    if "delay" in fields:
+        message.delay_ms = seconds_ms("delay", fields["delay"])
+    if "groups" in fields:
+        message.groups = groups_of(fields["groups"])
+    return message
+
+
+def put_body(message: Message, fields: Mapping[str, Any], bytes_max: int) -> None:
+    """Fill in the body from the member `message`; raise BadRequest or MessageTooLarge."""
+    message.body = body_of_json(fields.get("message"), encoding_named(fields.get("encoding", "utf8")))
+    check_size(message.body, bytes_max)
+
+
+def event_message(event: Any, bytes_max: int) -> Message:
+    """Return the message a CloudEvent in structured mode stands for; raise BadRequest or MessageTooLarge."""
+    fields, body = cloud_events.message_fields(event)
+    check_size(body, bytes_max)
+    return Message(body, block_of_json(fields))
+
+
+def check_size(body: bytes, bytes_max: int) -> None:
+    """Raise MessageTooLarge for a body above the limit."""
+    if len(body) > bytes_max:
+        raise MessageTooLarge(f"the message is larger than {bytes_max} bytes")

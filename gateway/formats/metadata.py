@@ -1,0 +1,208 @@
+"""A message's content type and application headers: in HTTP headers, in JSON, and as the engine keeps them.
+
+The engine keeps a header block (see `core.headers`). Its lines, and what they are outside::
+
+    content-type:v      HTTP Content-Type: v            JSON "Content-Type": "v"
+    x-msg-x-foo:v       HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
+    x-foo:v             HTTP x-msg-x-x-foo: v           JSON "x-foo": "v"
+    foo:v (STOMP's)     HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
+    ce-id:v             HTTP ce-id: v                   JSON "ce-id": "v" (see `cloud_events`)
+    x-dead-queue:v      HTTP x-msg-dead-queue: v        JSON "dead": {"queue": "v"}
+
+What HTTP can't carry as it is (control characters, non-ASCII, outer spaces) goes out as percent-encoded
+UTF-8, names that are no HTTP token not at all. What came in as an HTTP header goes out verbatim: where
+that takes more than printable ASCII, the line `x-http-charset` records how its bytes were read. Attributes of
+CloudEvents are kept decoded and go out encoded as that specification says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import orjson
+
+from curbstone.core import headers
+from curbstone.core.errors import BadRequest
+from curbstone.gateway.formats import cloud_events
+from curbstone.gateway.settings import METADATA_BYTES_MAX
+
+PREFIX = "x-msg-x-"
+HTTP_PREFIX = b"x-msg-x-"
+DEAD = "x-dead-"
+CHARSET = "x-http-charset"
+OCTET_STREAM = "application/octet-stream"
+
+_CACHED_BYTES_MAX = 512
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_BREAKS_LINES = re.compile(r"[\r\n\0]")
+_PRINTABLE = re.compile(r"[\x20-\x7e]*")
+_VERBATIM = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+# Every printable ASCII character but the percent sign, which starts an escape in a value that has any.
+_SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+_DEAD_NUMBERS = frozenset(("time", "tries"))
+
+HttpHeaders = tuple[tuple[bytes, bytes], ...]
+T = TypeVar("T")
+
+
+def _cached(fn: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    """Remember the results for small blocks: a producer's messages mostly have the same one."""
+    remembered = lru_cache(maxsize=1024)(fn)
+
+    def look(block: bytes) -> T:
+        return remembered(block) if len(block) <= _CACHED_BYTES_MAX else fn(block)
+
+    return look
+
+
+# ---------------------------------------------------------------- in
+
+
+def is_kept(name: bytes) -> bool:
+    """Tell whether a request header of this (lower-case) name is stored with the message."""
+    return name == b"content-type" or name.startswith((HTTP_PREFIX, cloud_events.HTTP_PREFIX))
+
+
+@lru_cache(maxsize=128)
+def block_of_http(fields: HttpHeaders) -> bytes:
+    """Return the block for the kept headers of a request, names in lower case; repeated ones are joined."""
+    merged: dict[bytes, bytes] = {}
+    for name, value in fields:
+        merged[name] = merged[name] + b", " + value if name in merged else value
+    charset = _charset(b"".join([value for name, value in merged.items() if not _is_attribute(name)]))
+    if not merged.get(b"content-type"):
+        merged.pop(b"content-type", None)  # an empty one says nothing; other metadata may well be empty
+    pairs = [(name.decode("latin-1"), _line_value(name, value, charset)) for name, value in merged.items()]
+    if charset:
+        pairs.append((CHARSET, charset))
+    return _limited(headers.encode(pairs))
+
+
+def _is_attribute(name: bytes) -> bool:
+    return name.startswith(cloud_events.HTTP_PREFIX)
+
+
+def _line_value(name: bytes, value: bytes, charset: str) -> str:
+    return cloud_events.value_of_header(value) if _is_attribute(name) else value.decode(charset or "ascii")
+
+
+def _charset(values: bytes) -> str:
+    """Return how to read these header values, "" for printable ASCII."""
+    if values.isascii():
+        return "utf-8" if b"\t" in values else ""
+    try:
+        values.decode()
+    except UnicodeDecodeError:
+        return "iso-8859-1"
+    return "utf-8"
+
+
+def block_of_json(fields: Mapping[str, Any]) -> bytes:
+    """Return the block for the metadata in a JSON object: its Content-Type and all keys that start with x- or ce-.
+
+    Raise BadRequest for a value that is no string, and for names and values with CR, LF or NUL.
+    """
+    pairs = []
+    for name, value in fields.items():
+        if name.startswith("x-"):
+            if name.startswith(DEAD) or name == CHARSET:
+                continue
+        elif name == "Content-Type":
+            name = headers.CONTENT_TYPE
+            if value == "":
+                continue
+        elif not name.startswith(cloud_events.PREFIX):
+            continue
+        if not isinstance(value, str):
+            raise BadRequest(f"bad metadata {name[:80]!r}: the value must be a string")
+        if _BREAKS_LINES.search(value) or _BREAKS_LINES.search(name):
+            raise BadRequest(f"bad metadata {name[:80]!r}: CR, LF and NUL are not allowed")
+        pairs.append((name, value))
+    return _limited(headers.encode(pairs)) if pairs else b""
+
+
+def _limited(block: bytes) -> bytes:
+    if len(block) > METADATA_BYTES_MAX:
+        raise BadRequest(f"the metadata is larger than {METADATA_BYTES_MAX} bytes")
+    return block
+
+
+# ---------------------------------------------------------------- out to HTTP
+
+
+@_cached
+def http_headers(block: bytes) -> HttpHeaders:
+    """Return a message's headers for an HTTP reply, Content-Type among them."""
+    lines = headers.decode(block)
+    charset = next((value for name, value in lines if name == CHARSET), "")
+    found = {b"content-type": OCTET_STREAM.encode()}
+    own = set()
+    for name, value in lines:
+        header = _http_name(name)
+        if header and header not in own:
+            own.add(header)
+            is_attribute = _is_attribute(header)
+            found[header] = cloud_events.header_of_value(value) if is_attribute else _http_value(value, charset)
+    return tuple(found.items())
+
+
+def _http_name(name: str) -> bytes:
+    """Return the reply header for a line of that name, b"" for none."""
+    if name == headers.CONTENT_TYPE:
+        return b"content-type"
+    if name == CHARSET or not _TOKEN.fullmatch(name):
+        return b""
+    name = name.lower()
+    if name.startswith((PREFIX, cloud_events.PREFIX)):
+        return name.encode()
+    if name.startswith(DEAD):
+        return b"x-msg-" + name[2:].encode()
+    return HTTP_PREFIX + name.encode()
+
+
+def _http_value(value: str, charset: str) -> bytes:
+    if _PRINTABLE.fullmatch(value) and value == value.strip():
+        return value.encode()
+    if charset in ("utf-8", "iso-8859-1"):
+        raw = value.encode(charset, "replace")
+        if _VERBATIM.fullmatch(raw) and raw == raw.strip():
+            return raw
+    inner = value.strip(" ")
+    before, _, after = value.partition(inner) if inner else (value, "", "")
+    return ("%20" * len(before) + quote(inner, safe=_SAFE) + "%20" * len(after)).encode()
+
+
+# ---------------------------------------------------------------- out to JSON
+
+
+@_cached
+def json_parts(block: bytes) -> tuple[bytes, bytes]:
+    """Return a message's metadata as two pieces of a JSON object's inside.
+
+    The first is its Content-Type, `"Content-Type":"text/plain"`; the second all the rest with a comma
+    before each, `,"x-msg-x-a":"1"`, and empty where there is nothing more.
+    """
+    content_type = OCTET_STREAM
+    own: dict[str, object] = {}
+    dead: dict[str, object] = {}
+    for name, value in reversed(headers.decode(block)):  # so that of a repeated one the first holds
+        if name == headers.CONTENT_TYPE:
+            content_type = value
+        elif name.startswith(DEAD):
+            key = name.removeprefix(DEAD)
+            dead[key] = int(value) if key in _DEAD_NUMBERS and value.isdecimal() else value
+        elif name != CHARSET:
+            own[name if name.startswith(("x-", cloud_events.PREFIX)) else PREFIX + name] = value
+    inside: dict[str, object] = dict(_reversed(own))
+    if dead:
+        inside["dead"] = dict(_reversed(dead))
+    tail = b"," + orjson.dumps(inside)[1:-1] if inside else b""
+    return b'"Content-Type":' + orjson.dumps(content_type), tail
+
+
+def _reversed(fields: Mapping[str, object]) -> Iterable[tuple[str, object]]:
+    return reversed(list(fields.items()))

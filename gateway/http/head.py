@@ -1,0 +1,108 @@
+"""The rules that a request's head must keep before anything looks at what it asks for (RFC 9112). Pure.
+
+A head that two programs could read in two ways is refused and its connection ends: behind a proxy the difference
+is where one client's request ends and another's begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import httptools
+
+from curbstone.gateway.http.problem import Problem
+
+FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+"""The fields that these rules are about."""
+
+VERSIONS = ("1.1", "1.0")
+
+_DEFAULT_PORTS = {b"http": b"80", b"https": b"443"}
+_HOST = re.compile(rb"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(?::(?P<port>[0-9]{0,5}))?")
+_ALLOW = ((b"allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS"),)
+
+
+class Framing(NamedTuple):
+    """What the head says about the body and about where the request is meant for."""
+
+    host: bytes
+    """"" for none, which only HTTP/1.0 may leave out."""
+    length: int
+    """The body's length, -1 for one in chunks."""
+    wants_to_be_asked: bool
+    """Whether the body comes after a 100 (Continue)."""
+
+
+class Target(NamedTuple):
+    """What a request line asks for."""
+
+    path: bytes
+    query: bytes
+    host: bytes
+    """Of which server, where it says that itself."""
+
+
+def framing_of(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Framing:
+    """Return what these fields say together; names are in lower case. Raise Problem for what breaks a rule."""
+    if version not in VERSIONS:
+        raise Problem(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    host = b""
+    length = 0
+    wants_to_be_asked = False
+    for name, value in fields:
+        if name == b"host":
+            if host:
+                raise Problem(400, "bad request: more than one Host field")
+            _host_and_port(value)
+            host = value
+        elif name == b"content-length":
+            length = int(value)  # the parser has seen that it is digits, and once
+        elif name == b"transfer-encoding":
+            if length < 0 or value.lower() != b"chunked":
+                raise Problem(400, "bad request: the only Transfer-Encoding is chunked, once")
+            if version == "1.0":
+                raise Problem(400, "bad request: HTTP/1.0 has no Transfer-Encoding")
+            length = -1
+        elif value.lower() == b"100-continue":
+            wants_to_be_asked = True
+    if not host and version == "1.1":
+        raise Problem(400, "bad request: the Host field is missing")
+    return Framing(host, length, wants_to_be_asked)
+
+
+@lru_cache(maxsize=256)
+def _host_and_port(value: bytes) -> tuple[bytes, bytes]:
+    """Return name (in lower case) and port of a Host; b"" for a port that is not there; raise Problem."""
+    match = _HOST.fullmatch(value)
+    if match is None:
+        raise Problem(400, "bad request: the Host field must be a name or an address, and maybe a port")
+    return match["name"].lower(), match["port"] or b""
+
+
+def target_of(method: str, url: bytes, host: bytes) -> Target:
+    """Return what a request target asks for; raise Problem for one that names another server or none of the forms."""
+    if method == "CONNECT":
+        raise Problem(405, "CONNECT is not allowed: this is no proxy", _ALLOW)
+    try:
+        parts = httptools.parse_url(url)
+    except httptools.HttpParserInvalidURLError:
+        raise Problem(400, "bad request: the target is neither a path nor a URL") from None
+    authority = b"" if parts.schema is None else _authority_of(url, parts.schema.lower(), host)
+    return Target(parts.path or b"/", parts.query or b"", authority)
+
+
+def _authority_of(url: bytes, scheme: bytes, host: bytes) -> bytes:
+    """Return a URL's name and port; raise Problem where the Host field, if there is one, names another server."""
+    port = _DEFAULT_PORTS.get(scheme)
+    if port is None:
+        raise Problem(400, "bad request: the target's scheme is neither http nor https")
+    authority = re.split(rb"[/?#]", url.partition(b"://")[2], maxsplit=1)[0]
+    name, its_port = _host_and_port(authority)
+    if host:
+        other_name, other_port = _host_and_port(host)
+        if (name, its_port or port) != (other_name, other_port or port):
+            raise Problem(400, "bad request: the target and the Host field name two servers")
+    return authority

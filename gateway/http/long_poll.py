@@ -1,0 +1,159 @@
+"""Where a coroutine of an HTTP request waits for a callback of the engine: one future a request, at most."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.types import Receive, Scope
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.problem import ClientGone
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Waiter
+
+T = TypeVar("T")
+
+GONE = "is_gone"
+"""Under this name the state of a request has what `is_gone` asks."""
+
+
+def is_gone(scope: Scope) -> bool:
+    """Return whether the client of a request has closed the connection; the server's transport says so."""
+    says: Callable[[], bool] | None = scope.get("state", {}).get(GONE)
+    return says is not None and says()
+
+
+def is_wanted(scope: Scope) -> Callable[[], bool]:
+    """Return what tells at any time whether a client is still there to be answered."""
+    return lambda: not is_gone(scope)
+
+
+async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
+    """Call `start` with a callback; return what the callback gets.
+
+    Where its first argument is an error, that is raised.
+    """
+    future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
+
+    def on_done(*results: Any) -> None:
+        if not future.done():
+            future.set_result(results)
+
+    start(on_done)
+    results = await future
+    if isinstance(results[0], CurbstoneError):
+        raise results[0]
+    return results
+
+
+def _nothing(_result: object) -> None:
+    """Nothing can be given back."""
+
+
+class Polls:
+    """The requests that wait for a message."""
+
+    def __init__(self) -> None:
+        self._open: dict[asyncio.Future[Any], Waiter] = {}
+
+    async def poll(
+        self,
+        start: Callable[[Callable[[T | CurbstoneError], None]], Waiter],
+        receive: Receive,
+        give_back: Callable[[T], object] = _nothing,
+    ) -> T | None:
+        """Call `start` with a callback and return what that gets; None when the server stops meanwhile.
+
+        An error is raised, ClientGone where the client went away; then the call was given up. What came too late
+        for that goes to `give_back`.
+        """
+        future: asyncio.Future[T | CurbstoneError | None] = asyncio.get_running_loop().create_future()
+
+        def on_done(result: T | CurbstoneError) -> None:
+            if not future.done():
+                future.set_result(result)
+            elif not isinstance(result, CurbstoneError):
+                give_back(result)
+
+        self._open[future] = start(on_done)
+        watch = asyncio.ensure_future(_disconnected(receive))
+        watch.add_done_callback(lambda _: self._give_up(future))
+        try:
+            result = await future
+        finally:
+            self._open.pop(future, None)
+            watch.cancel()
+        if isinstance(result, CurbstoneError):
+            raise result
+        return result
+
+    def release(self) -> None:
+        """End all of them at once with nothing: the server stops. Those that are being served are served."""
+        for future, waiter in list(self._open.items()):
+            if not future.done() and waiter.cancel():
+                future.set_result(None)
+
+    def _give_up(self, future: asyncio.Future[Any]) -> None:
+        waiter = self._open.pop(future, None)
+        if waiter is not None and not future.done():
+            waiter.cancel()
+            future.set_exception(ClientGone())
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what `work` returns; it takes long enough to hold up everything else and touches nothing shared."""
+    return await asyncio.to_thread(work)
+
+
+def new_event() -> asyncio.Event:
+    """Return what one coroutine can wait for."""
+    return asyncio.Event()
+
+
+class Bell:
+    """Wakes one coroutine; a ring while nobody waits is kept."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake it."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until it has rung since the last wait."""
+        await self._event.wait()
+        self._event.clear()
+
+
+class Departure:
+    """Watches for the end of a client, for a reply that goes on without end."""
+
+    def __init__(self, scope: Scope, receive: Receive, on_gone: Callable[[], None]) -> None:
+        self._scope = scope
+        self._is_gone = False
+        self._on_gone = on_gone
+        self._watch = asyncio.ensure_future(_disconnected(receive))
+        self._watch.add_done_callback(self._end)
+
+    def _end(self, watch: asyncio.Future[None]) -> None:
+        if not watch.cancelled():
+            self._is_gone = True
+            self._on_gone()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has left."""
+        return self._is_gone or is_gone(self._scope)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._watch.cancel()

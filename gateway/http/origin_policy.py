@@ -1,0 +1,158 @@
+"""Who may call from a browser: the checks of Host and Origin, and CORS.
+
+A page of another origin gets nothing unless its origin is listed. A page that made its own name point at
+this machine (DNS rebinding) is told apart by its Host: only addresses, `localhost`, names under it and those that
+the settings name are ours, on every listener. Behind a published port of a container even a page on this machine
+comes from no loopback address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from starlette.types import Message, Scope, Send
+
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.http.reply import Header, reply
+from curbstone.gateway.settings import GatewaySettings
+
+PREFLIGHT_S = 600
+
+_SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+_DEFAULT_PORTS = {"http": "80", "ws": "80", "https": "443", "wss": "443"}
+_METHODS: Header = (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, DELETE, OPTIONS")
+_EXPOSED: Header = (b"access-control-expose-headers", b"*")
+_VARY: Header = (b"vary", b"Origin")
+_TRUSTED_HOSTS_MAX = 1000
+_BROWSERS = b"Mozilla/"
+"""With this the User-Agent of every browser begins, and of few programs."""
+_OF_A_PAGE = b"x-requested-with"
+
+
+class OriginPolicy:
+    """Admits requests, or raises Problem 421 (Host) or 403 (Origin)."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.cors_origins)
+        self._hosts = frozenset(("localhost", *(name.lower().rstrip(".") for name in settings.hosts)))
+        self._trusted: set[bytes] = {b""}
+        """Hosts that were found to be ours. An empty one is of a program: every browser sends it."""
+
+    def admit(self, scope: Scope, send: Send) -> Send:
+        """Return the `send` to answer with: for a listed origin one that adds the CORS headers."""
+        host = origin = b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origin = value
+        self.check_host(host)
+        if not origin:
+            return send
+        if self.is_listed(origin):
+            return _with_cors(send, origin)
+        if scope["method"] not in _SAFE_METHODS and not is_same_host(origin, host):
+            raise Problem(403, "pages of this origin may not call; see --cors-origin")
+        return send
+
+    def check_host(self, host: bytes) -> None:
+        """Raise Problem 421 for a Host that can't be ours."""
+        if host in self._trusted:
+            return
+        name = _host_name(host.decode("latin-1").lower())
+        if not self._is_ours(name):
+            raise Problem(421, f"the host name {name[:80]!r} is not served here; see --http-host")
+        if len(self._trusted) < _TRUSTED_HOSTS_MAX:
+            self._trusted.add(host)
+
+    def _is_ours(self, name: str) -> bool:
+        if name in self._hosts or name.endswith(".localhost") or "*" in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def check_socket_origin(self, origin: bytes, host: bytes) -> None:
+        """Raise Problem 403 for a WebSocket of a page of another origin that is not listed."""
+        if origin and not is_same_host(origin, host) and not self.is_listed(origin):
+            raise Problem(403, "pages of this origin may not connect; see --cors-origin")
+
+    def check_page(self, scope: Scope) -> None:
+        """Raise Problem 403 for a GET that takes something on behalf of a page of another origin.
+
+        Any page can cause a GET. With EventSource it says where it comes from in Origin, with others in
+        Sec-Fetch-Site; but neither comes with an image over plain HTTP from an address that is not this machine's
+        own. So a browser that says nothing of its page must show a header that no page of another origin can set.
+        """
+        headers = dict(scope["headers"])
+        origin = headers.get(b"origin", b"")
+        self.check_socket_origin(origin, headers.get(b"host", b""))
+        if origin:
+            return
+        site = headers.get(b"sec-fetch-site")
+        if site in (b"cross-site", b"same-site"):
+            raise Problem(403, "pages of another origin may not take messages; see --cors-origin")
+        if site is None and headers.get(b"user-agent", b"").startswith(_BROWSERS) and _OF_A_PAGE not in headers:
+            raise Problem(
+                403, "a browser that does not say which page asks may take no messages; send X-Requested-With"
+            )
+
+    def is_listed(self, origin: bytes) -> bool:
+        """Tell whether the origin may call."""
+        return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
+
+
+def is_same_host(origin: bytes, host: bytes) -> bool:
+    """Tell whether a page of this origin was served under this Host, by name and port.
+
+    The scheme only tells the default port: behind a proxy that ends TLS the two differ.
+    """
+    scheme, mark, at = origin.decode("latin-1").lower().partition("://")
+    default = _DEFAULT_PORTS.get(scheme)
+    if not mark or not default or not host:
+        return False
+    return _name_and_port(at, default) == _name_and_port(host.decode("latin-1").lower(), default)
+
+
+def _name_and_port(text: str, default: str) -> tuple[str, str]:
+    name = _host_name(text)
+    port = text.rpartition(":")[2] if text[-1:] != "]" and ":" in text else default
+    return name, port
+
+
+def _host_name(text: str) -> str:
+    """Return the name in name:port; an address in brackets without them."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].rstrip(".")
+
+
+def is_preflight(scope: Scope) -> bool:
+    """Tell whether a request is a browser's question whether it may send another."""
+    if scope["method"] != "OPTIONS":
+        return False
+    names = {name for name, _ in scope["headers"]}
+    return b"origin" in names and b"access-control-request-method" in names
+
+
+async def answer_preflight(scope: Scope, send: Send) -> None:
+    """Answer it; `send` adds the origin where it is listed, and without that the browser gives up."""
+    wanted = next((value for name, value in scope["headers"] if name == b"access-control-request-headers"), b"")
+    fields: list[Header] = [_METHODS, (b"access-control-max-age", b"%d" % PREFLIGHT_S)]
+    if wanted:
+        fields.append((b"access-control-allow-headers", wanted))
+    await reply(send, 204, fields)
+
+
+def _with_cors(send: Send, origin: bytes) -> Send:
+    async def send_with_cors(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers: Iterable[Header] = message["headers"]
+            allowed = (b"access-control-allow-origin", origin)
+            message = {**message, "headers": [*headers, allowed, _EXPOSED, _VARY]}
+        await send(message)
+
+    return send_with_cors

@@ -1,0 +1,42 @@
+"""Replies without Response objects: two ASGI messages each, always with a length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import orjson
+from starlette.types import Send
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.problem import Problem, problem_body, problem_headers, problem_of
+
+Header = tuple[bytes, bytes]
+
+NO_SNIFFING: Header = (b"x-content-type-options", b"nosniff")
+"""Lets a browser believe the Content-Type and nothing else."""
+
+NO_REFERRER: Header = (b"referrer-policy", b"no-referrer")
+
+_EMPTY = {"type": "http.response.body", "body": b""}
+_JSON: Header = (b"content-type", b"application/json")
+
+
+async def reply(send: Send, status: int, headers: Iterable[Header] = (), body: bytes = b"") -> None:
+    """Send a whole reply; a 204 has neither body nor length."""
+    fields = [*headers]
+    if status != 204:
+        fields.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body} if body else _EMPTY)
+
+
+async def reply_json(send: Send, value: object, status: int = 200, headers: Iterable[Header] = ()) -> None:
+    """Send a value as JSON; bytes are taken for JSON already."""
+    body = value if isinstance(value, bytes) else orjson.dumps(value)
+    await reply(send, status, [_JSON, *headers], body)
+
+
+async def reply_problem(send: Send, error: Problem | CurbstoneError) -> None:
+    """Send an error as application/problem+json."""
+    problem = problem_of(error)
+    await reply(send, problem.status, problem_headers(problem), problem_body(problem))

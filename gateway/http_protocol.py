@@ -1,0 +1,438 @@
+"""uvicorn's HTTP protocol with what it lacks: limits on the head, deadlines, bounded pipelining, and our WebSockets.
+
+A connection works on one request at a time. What a client sends behind it stays bytes: neither read on nor parsed
+until the answer is written and the client takes what it gets. After each answer it is the other connections' turn.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, NoReturn, cast
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from curbstone.gateway.app import Gateway
+from curbstone.gateway.http.cycle import Cycle, Flow, Outlet
+from curbstone.gateway.http.head import FRAMING, framing_of, target_of
+from curbstone.gateway.http.long_poll import GONE, new_event
+from curbstone.gateway.http.problem import Problem, problem_body, problem_headers
+from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
+from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
+from curbstone.gateway.websocket.session import SocketRequest
+
+HEAD_S_MAX = 10
+"""How long a request's head may take to come; also how long a new connection may stay silent."""
+
+BODY_S_MAX = 60
+"""How long its body may take."""
+
+LINGER_S_MAX = 5
+"""How long a client may take to see that its request was answered or refused before all of it had come."""
+
+LINGER_BYTES_MAX = 16 * 1024 * 1024
+"""The most that is read, and dropped, in that time."""
+
+SKIP_BYTES_MAX = 64 * 1024
+"""Where no more than this is left of a body that nobody wants, it is skipped and the connection goes on."""
+
+PIECES_MAX = 100
+"""So many pieces are parsed before it is the other connections' turn."""
+
+_NEVER = math.inf
+_BLANK_LINE = b"\r\n\r\n"
+_EMPTY_LINES = re.compile(rb"[\r\n]*")
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. `check` is called each second and ends what takes too long."""
+
+    flow: Flow
+    cycle: Cycle
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: Any = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._deadline = _NEVER
+        self._in_head = False
+        self._in_body = False
+        self._head_bytes = 0
+        self._is_getting_on = False
+        """Whether what was parsed last began a request or brought some of a body."""
+        self._framing: list[tuple[bytes, bytes]] = []
+        self._body_left = 0
+        """What is to come of a body whose length is known, -1 for one in chunks."""
+        self._answering: Cycle | None = None
+        self._held = b""
+        """What was read and is parsed from `_held_from` on when its turn comes."""
+        self._held_from = 0
+        self._tail = b""
+        """The end of what was parsed last, where a blank line may have begun in it."""
+        self._problem: Problem | None = None
+        """What the parser's callback found wrong."""
+        self.leave: Callable[[], None] | None = None
+        """Called when the connection is closed, also if it is a WebSocket by then."""
+        self._is_deaf = False
+        self._is_gone = False
+        self._is_stopping = False
+        self._linger_bytes = 0
+
+    # ------------------------------------------------------------ what the loop calls
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        self.flow = Flow(transport)
+        self._outlet = Outlet(transport, self._end)
+        self._deadline = self.loop.time() + HEAD_S_MAX
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`. The request that is being answered learns of it."""
+        self._lose()
+        if self.leave:
+            self.leave()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """The client sends no more: the connection closes, and nothing more is answered."""
+        self._lose()
+
+    def _lose(self) -> None:
+        self._is_gone = True
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
+        self._held = b""
+
+    def is_gone(self) -> bool:
+        """Return whether the client has closed the connection."""
+        return self._is_gone
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, or keep it until its turn."""
+        if self._is_deaf:
+            self._linger_bytes -= len(data)
+            if self._linger_bytes < 0:
+                self.transport.abort()
+            return
+        self._unset_keepalive_if_required()
+        self._held = self._held[self._held_from :] + data if self._held else data
+        self._held_from = 0
+        self._parse()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`: the client takes what it gets."""
+        super().resume_writing()
+        self.loop.call_soon(self._go_on)
+
+    def check(self, now: float) -> None:
+        """End a request that takes too long to come; `now` is the loop's time."""
+        if now <= self._deadline:
+            return
+        if self._is_deaf:
+            self.transport.abort()
+        else:
+            self._refuse(Problem(408, "the request took too long to come"))
+
+    def shutdown(self) -> None:
+        """The server stops: finish what is being answered, and close."""
+        self._is_stopping = True
+        if self._is_deaf:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self.transport.abort()
+
+    # ------------------------------------------------------------ bytes, a request at a time
+
+    def _may_parse(self) -> bool:
+        """Whether the next bytes belong to a body under way, or to a request that can be answered at once."""
+        return self._in_body or (self._answering is None and not self.flow.write_paused)
+
+    def _parse(self) -> None:
+        data = self._held
+        pieces = 0
+        while self._held_from < len(data):
+            if pieces == PIECES_MAX or not self._may_parse():
+                self.flow.hold()
+                if self._in_head:
+                    self._deadline = _NEVER  # what is missing of this head may well be here
+                if pieces == PIECES_MAX:
+                    self.loop.call_soon(self._go_on)
+                return
+            pieces += 1
+            start, end = self._held_from, self._end_of_piece(data)
+            self._held_from = end
+            if not self._feed(data[start:end], data):
+                self._held = b""
+                return
+        self._held = b""
+        if self.flow.is_full:
+            self.flow.release()
+            if self._answering is None or len(self._answering.body) <= HIGH_WATER_LIMIT:
+                self.flow.resume_reading()
+
+    def _end_of_piece(self, data: bytes) -> int:
+        """Return up to where to parse, so that the parser never sees more than the end of one head or body.
+
+        A head and a body in chunks end with a blank line.
+        """
+        start, tail = self._held_from, self._tail
+        self._tail = b""
+        if self._in_body:
+            if self._body_left > 0:
+                return min(start + self._body_left, len(data))
+        elif not self._in_head:
+            lines = _EMPTY_LINES.match(data, start)
+            assert lines
+            start = lines.end()  # such may stand before a request, and end nothing
+        if tail:
+            found = (tail + data).find(_BLANK_LINE) - len(tail)
+            is_found = found >= -len(tail)
+        else:
+            found = data.find(_BLANK_LINE, start)
+            is_found = found >= 0
+        if is_found:
+            return found + len(_BLANK_LINE)
+        self._tail = (tail + data[-3:])[-3:]
+        return len(data)
+
+    def _feed(self, piece: bytes, data: bytes) -> bool:
+        """Parse; return whether the connection goes on as it is.
+
+        What belongs to a head or a trailer that is not whole the parser keeps to itself: it is counted here.
+        """
+        self._is_getting_on = False
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(piece[upgrade.args[0] :] + data[self._held_from :])
+            return False
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, MemoryError):
+                self._problem = Problem(503, "there is not enough memory for this request")
+            self._refuse(self._problem or Problem(400, "this is not HTTP/1.1"))
+            return False
+        if self._in_head or (self._in_body and self._body_left < 0):
+            if not self._is_getting_on:
+                self._head_bytes += len(piece)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(Problem(431, f"the request's head is larger than {HEAD_BYTES_MAX} bytes"))
+                return False
+            if self._deadline == _NEVER:
+                self._deadline = self.loop.time() + HEAD_S_MAX
+        return True
+
+    # ------------------------------------------------------------ what the parser calls
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self.scope["state"][GONE] = self.is_gone
+        self._in_head = self._is_getting_on = True
+        self._head_bytes = 0
+        self._framing = []
+        self._deadline = self.loop.time() + HEAD_S_MAX
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request target."""
+        self.url += url
+        if len(self.url) > HEAD_BYTES_MAX:
+            self._stop_parsing(Problem(414, f"the request target is larger than {HEAD_BYTES_MAX} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One whole header field; behind the body it is a trailer field, which means nothing here."""
+        self._head_bytes += len(name) + len(value)
+        if self._in_head:
+            name = name.lower()
+            self.headers.append((name, value))
+            if name in FRAMING:
+                self._framing.append((name, value))
+        if self._head_bytes > 2 * HEAD_BYTES_MAX or len(self.headers) > HEAD_FIELDS_MAX:
+            self._stop_parsing(Problem(431, f"more than {HEAD_FIELDS_MAX} header fields or {HEAD_BYTES_MAX} bytes"))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: check it, and start on the request."""
+        version = self.parser.get_http_version()
+        method = self.parser.get_method().decode("ascii")
+        try:
+            framing = framing_of(version, self._framing)
+            raw_path, query, host = target_of(method, self.url, framing.host)
+        except Problem as problem:
+            self._stop_parsing(problem)
+        if host and not framing.host:
+            self.headers.append((b"host", host))
+        scope = self.scope
+        path = raw_path.decode("ascii")
+        scope["method"] = method
+        scope["http_version"] = version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = raw_path
+        scope["query_string"] = query
+        self._in_head = False
+        if self.parser.should_upgrade() and self._should_upgrade():
+            return
+        self._in_body = True
+        self._body_left = framing.length
+        self._deadline = self.loop.time() + BODY_S_MAX
+        self.cycle = Cycle(
+            scope=scope,
+            transport=cast(Any, self._outlet),
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=new_event(),
+            expect_100_continue=framing.wants_to_be_asked,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self.cycle.before_early_answer = self._before_early_answer
+        assert self._answering is None, "a request was parsed before its turn"
+        self._answering = self.cycle
+        self._start_asgi_task(self.cycle, self.app)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._is_getting_on = True
+        self._head_bytes = 0
+        if self._body_left > 0:
+            self._body_left -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The body is whole."""
+        self._in_body = False
+        self._deadline = _NEVER
+        super().on_message_complete()
+
+    def _stop_parsing(self, problem: Problem) -> NoReturn:
+        self._problem = problem
+        raise ValueError(problem.detail)  # out of the parser's callback; the parser makes it an HttpParserError
+
+    # ------------------------------------------------------------ answers
+
+    def on_response_complete(self) -> None:
+        """An answer is written: go on with what waits, in a later turn, or wait for more."""
+        self.server_state.total_requests += 1
+        self._answering = None
+        if self._is_deaf or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if self._in_body:
+            self._deadline = self.loop.time() + LINGER_S_MAX  # nobody wants what is left of it
+        if self._held:
+            self.loop.call_soon(self._go_on)
+            return
+        self.flow.resume_reading()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _go_on(self) -> None:
+        """Take up what waits, where it may begin: nothing is being answered and the client takes what it gets."""
+        if self._held and not self._is_deaf and not self.transport.is_closing():
+            self._parse()
+
+    def _before_early_answer(self, cycle: Cycle) -> None:
+        """Where much is still to come of a body that may not be wanted, this answer is the last one."""
+        if cycle.waiting_for_100_continue or not 0 <= self._body_left <= SKIP_BYTES_MAX:
+            cycle.keep_alive = False
+
+    def _end(self) -> None:
+        """The last answer is written. Closing on unread data would reset the connection, and lose the answer."""
+        if (self._in_body or self.flow.read_paused) and not self._is_stopping:
+            self._leave()
+        else:
+            self.transport.close()
+
+    # ------------------------------------------------------------ refusals
+
+    def _refuse(self, problem: Problem) -> None:
+        """End the connection with an error. The requests before have their answers: no other is parsed until then."""
+        if self._is_deaf or self.transport.is_closing():
+            return
+        if self._in_body:
+            cycle = self.cycle
+            if cycle.response_complete:
+                self._leave()  # it had its answer before its body came
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._answering = None
+            if cycle.response_started:
+                self.transport.abort()
+                return
+        assert self._answering is None, "a refusal would overtake an answer"
+        self._take_leave(problem)
+
+    def _take_leave(self, problem: Problem) -> None:
+        self.transport.write(closing_response(problem))
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close our half. What the peer still sends is dropped, within bounds, until it has seen the answer."""
+        self._is_deaf = True
+        self._held = b""
+        self._deadline = self.loop.time() + LINGER_S_MAX
+        self._linger_bytes = LINGER_BYTES_MAX
+        self.transport.write_eof()
+        self.flow.release()
+        self.flow.resume_reading()
+
+    # ------------------------------------------------------------ WebSockets
+
+    def _upgrade(self, rest: bytes) -> None:
+        """Hand the connection over to a WebSocket; an offer of any other protocol is not taken up."""
+        if not self._should_upgrade():
+            self.cycle.keep_alive = False  # the parser does not go on behind it
+            self.flow.hold()
+            return
+        request = SocketRequest(self.scope["path"], self.scope["query_string"], self.headers, self.server)
+        gateway = cast(Gateway, self.app)
+        shaken = shake_hands(request, self.scope["method"], gateway.open_socket)
+        if isinstance(shaken, Problem):
+            self._take_leave(shaken)
+            return
+        response, session = shaken
+        self.connections.discard(self)
+        self.flow.release()
+        self.flow.resume_reading()
+        wire = WebSocketProtocol(
+            self.transport,
+            session,
+            gateway.message_bytes_max,
+            self.connections,
+            self.loop,
+            gateway.unfinished,
+            gateway.turns,
+        )
+        wire.leave = self.leave
+        self.transport.set_protocol(wire)  # type: ignore[arg-type]  # asyncio asks for the methods only
+        wire.begin(response, rest)
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return True
+
+
+def closing_response(problem: Problem) -> bytes:
+    """Return a whole HTTP response that ends the connection."""
+    body = problem_body(problem)
+    lines = [b"HTTP/1.1 %d %b" % (problem.status, HTTPStatus(problem.status).phrase.encode())]
+    lines += [name + b": " + value for name, value in problem_headers(problem)]
+    lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
+    return b"\r\n".join(lines)

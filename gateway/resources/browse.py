@@ -1,0 +1,102 @@
+"""Browsing over HTTP: pages of messages by position, which change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.frames import decode_frame, encode_frames, strip
+from curbstone.core.positions import Frame, Wanted
+from curbstone.gateway.formats.message_json import body_json, metadata_json
+from curbstone.gateway.formats.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
+from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.reply import NO_SNIFFING, Header, reply
+from curbstone.gateway.resources.queues import name_in
+from curbstone.gateway.settings import MIB
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Broker, Queue
+
+BINARY = b"application/vnd.curbstone.batches"
+NDJSON = b"application/x-ndjson"
+LIMIT = 10_000
+PAGE_BYTES = 4 * MIB
+PAGE_BYTES_MAX = 16 * MIB
+
+_FLAGS = {"true": True, "false": False}
+
+
+class Browse:
+    """The handler of `/v2/{project}/queues/{queue}/browse`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: one page; `Next-Offset` says where to go on."""
+        queue = self._broker.get(name_in(scope))
+        query = query_of(scope)
+        queue.reading.check_epoch(query.get("epoch"))
+        group = group_of(query) or None
+        first = queue.reading.position(group) if group else queue.reading.first()
+        wanted = Wanted(
+            whole_number("from", query.get("from", first), 0, SEQ_MAX),
+            whole_number("to", query["to"], 0, SEQ_MAX) if "to" in query else None,
+            whole_number("limit", query.get("limit", LIMIT), 1, LIMIT_MAX),
+            whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX),
+            group,
+        )
+        kind = BINARY if accepts(scope, BINARY) else NDJSON
+        render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
+        page: bytes
+        _, page, next_seq = await answer(partial(queue.reading.browse, wanted, render))
+        await reply(send, 200, page_headers(queue, kind, next_seq), page)
+
+
+def accepts(scope: Scope, kind: bytes) -> bool:
+    """Tell whether a request asks for a type that is not the default."""
+    return any(kind in value.lower() for name, value in scope["headers"] if name == b"accept")
+
+
+def page_headers(queue: Queue, kind: bytes, following: int) -> list[Header]:
+    """Return the headers of a page: its type, where to go on, and of which life of the queue it is."""
+    return [
+        (b"content-type", kind),
+        (b"next-offset", b"%d" % following),
+        (b"x-curbstone-epoch", queue.uid.encode()),
+        NO_SNIFFING,
+        (b"cache-control", b"no-store"),
+    ]
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    value = _FLAGS.get(query.get(name, "true"))
+    if value is None:
+        raise BadRequest(f"bad {name} {query[name][:80]!r}: true or false")
+    return value
+
+
+def _renderer(queue: Queue, kind: bytes, *, headers: bool, body: bool) -> Callable[[list[Frame]], bytes]:
+    """Return what makes a page; it is called on a worker thread."""
+
+    def render(frames: list[Frame]) -> bytes:
+        stripped = [strip(frame, headers=headers, body=body) for frame in frames]
+        if kind == BINARY:
+            return encode_frames(stripped)
+        return b"".join([_line(queue, frame, body) for frame in stripped])
+
+    return render
+
+
+def _line(queue: Queue, frame: Frame, body: bool) -> bytes:
+    """Return the messages of a frame, a line each."""
+    lines = []
+    for message, tries in decode_frame(frame):
+        inside = metadata_json(message, queue.message_id(message.seq), tries)
+        text = b"," + body_json(message.body, None) if body else b""
+        lines.append(b'{"seq":%d,%b%b}\n' % (message.seq, inside, text))
+    return b"".join(lines)

@@ -1,0 +1,40 @@
+"""The contracts, as files and as a page to read."""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.gateway.http.long_poll import in_thread
+from curbstone.gateway.http.reply import NO_REFERRER, NO_SNIFFING, Header, reply
+from curbstone.openapi import contract, page
+
+# They change with the server's version only; a browser asks again after a while.
+_CACHED: Header = (b"cache-control", b"max-age=300")
+_YAML: Header = (b"content-type", b"application/yaml")
+_JSON: Header = (b"content-type", b"application/json")
+_HTML: tuple[Header, ...] = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", page.CONTENT_SECURITY_POLICY.encode()),
+    NO_SNIFFING,
+    NO_REFERRER,
+)
+
+
+async def openapi_yaml(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /openapi.yaml."""
+    await reply(send, 200, (_YAML, _CACHED), contract.text_of(contract.OPENAPI))
+
+
+async def openapi_json(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /openapi.json."""
+    await reply(send, 200, (_JSON, _CACHED), await in_thread(contract.openapi_json))
+
+
+async def asyncapi_yaml(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /asyncapi.yaml."""
+    await reply(send, 200, (_YAML, _CACHED), contract.text_of(contract.ASYNCAPI))
+
+
+async def docs(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /docs: both contracts as one page."""
+    await reply(send, 200, (*_HTML, _CACHED), await in_thread(page.page))

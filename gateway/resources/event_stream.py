@@ -1,0 +1,287 @@
+"""Server-sent events: a queue's leases as a stream, for clients that can't use a WebSocket.
+
+Each event is one lease, its id the `ackId`; it is settled with POST `…/messages/ack`, in any connection. A
+stream has at most `limit` leases unsettled. What it sent outlives it: a client that lost its connection can
+still settle, and its next stream may say with `Last-Event-ID` how far it got, whereupon what it never saw is
+given back at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.host import Host
+from curbstone.core.traffic import Traffic
+from curbstone.core.values import Outcome
+from curbstone.gateway.formats.message_json import Encoding, lease_json
+from curbstone.gateway.formats.parameters import COUNT_MAX
+from curbstone.gateway.http.long_poll import Bell, Departure, answer
+from curbstone.gateway.http.problem import status_of
+from curbstone.gateway.http.reply import NO_SNIFFING, Header
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue, Waiter
+    from curbstone.core.values import Lease
+
+KEEP_ALIVE_MS = 15_000
+RETRY_MS = 1000
+"""What a browser waits before it connects again."""
+
+CLOSED_STREAMS_MAX = 10_000
+
+_PATIENCE_MS = 3_600_000
+_HEADERS: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # a proxy must not collect events
+    NO_SNIFFING,
+)
+_COMMENT = b":\n\n"
+_LINE_ENDS = ("\x85".encode(), "\u2028".encode(), "\u2029".encode())
+
+
+class _Sent:
+    """A lease that was sent and is unsettled."""
+
+    __slots__ = ("expires_ms", "number")
+
+    def __init__(self, number: int, expires_ms: int) -> None:
+        self.number = number
+        self.expires_ms = expires_ms
+
+
+class EventStream:
+    """One reply. `run` writes it until the client, the queue or the server goes."""
+
+    def __init__(
+        self,
+        streams: EventStreams,
+        queue: Queue,
+        *,
+        limit: int,
+        duration_ms: int,
+        group: str = "",
+        encoding: Encoding | None = None,
+    ) -> None:
+        self._streams = streams
+        self.queue = queue
+        self._limit = limit
+        self._duration_ms = duration_ms
+        self._group = group
+        self._encoding = encoding
+        self._host = streams.host
+        self._bell = Bell()
+        self._waiter: Waiter | None = None
+        self._output: list[bytes] = []
+        self._unwritten: list[Lease] = []
+        """The leases in it."""
+        self._error: CurbstoneError | None = None
+        self.is_over = False
+        self._number = 0
+        self.unsettled: dict[str, _Sent] = {}
+        """What was sent and may still be settled, by token, in the order it was sent."""
+        self.last_settled: tuple[int, str] = (0, "")
+        """Of the settled ones the one that was sent last: a client may still name it in Last-Event-ID."""
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Write the stream."""
+        departure = Departure(scope, receive, self.end)
+        unwatch = self.queue.watch(self._look)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            await _write(send, b"retry: %d\n\n" % RETRY_MS)
+            while not self.is_over:
+                self._ask()
+                timer = self._host.call_later(self._idle_ms(), self._tick)
+                await self._bell.wait()
+                timer.cancel()
+                if self._output and not departure.is_gone:
+                    output, self._output = self._output, []
+                    unwritten, self._unwritten = self._unwritten, []
+                    await _write(send, b"".join(output))
+                    if departure.is_gone:  # it went before the socket took any of it
+                        self._unwritten += unwritten
+            await send({"type": "http.response.body", "body": self._last_words()})
+        finally:
+            self._streams.give_back(self.queue, self._unwritten)
+            self.is_over = True
+            unwatch()
+            departure.close()
+            if self._waiter:
+                self._waiter.cancel()
+
+    def _ask(self) -> None:
+        """Have the engine give what there is room for."""
+        self._look()
+        room = self._limit - len(self.unsettled)
+        if self._waiter is None and room > 0 and not self.is_over:
+            count = min(room, COUNT_MAX)
+            try:
+                self._waiter = self.queue.lease(
+                    count, self._duration_ms, self._take, group=self._group, wait_ms=_PATIENCE_MS
+                )
+            except CurbstoneError as error:
+                self._fail(error)
+
+    def _take(self, leases: list[Lease] | CurbstoneError) -> None:
+        self._waiter = None
+        if isinstance(leases, CurbstoneError):
+            self._fail(leases)
+            return
+        if self.is_over:  # too late: nobody will see them
+            self.queue.give_back(leases)
+            return
+        for lease in leases:
+            self._number += 1
+            self.unsettled[lease.token] = _Sent(self._number, lease.expires_ms)
+            self._streams.note(lease.token, self)
+            data = _in_one_line(lease_json(self.queue, lease, self._encoding))
+            self._unwritten.append(lease)
+            self._output.append(b"id: %b\ndata: %b\n\n" % (lease.token.encode(), data))
+        self._streams.traffic.deliver([lease.delivery for lease in leases])
+        self._bell.ring()
+
+    def _idle_ms(self) -> int:
+        """Return when to look again if nothing happens: for a comment, or when a lease that fills the window ends."""
+        if self._waiter is not None or not self.unsettled:
+            return KEEP_ALIVE_MS
+        first_ms = min(sent.expires_ms for sent in self.unsettled.values())
+        return min(KEEP_ALIVE_MS, max(first_ms - self._host.now_ms(), 1))
+
+    def _tick(self) -> None:
+        self.drop_expired()
+        self._output.append(_COMMENT)
+        self._bell.ring()
+
+    def _look(self) -> None:
+        if self.queue.is_closed:
+            self._fail(NoSuchQueue(f"no such queue: {self.queue.name}"))
+
+    def _fail(self, error: CurbstoneError) -> None:
+        self._error = self._error or error
+        self.end()
+
+    def _last_words(self) -> bytes:
+        if self._error is None:
+            return b""
+        error = orjson.dumps({"code": status_of(self._error), "error": str(self._error)})
+        return b"event: error\ndata: %b\n\n" % error
+
+    def end(self) -> None:
+        """End the reply; what was sent stays leased."""
+        self.is_over = True
+        self._bell.ring()
+
+    # ------------------------------------------------------------ what becomes of what was sent
+
+    def settled(self, token: str) -> None:
+        """A lease has ended."""
+        sent = self.unsettled.pop(token)
+        number, before = self.last_settled
+        if sent.number < number:
+            self._streams.forget(token)
+        else:
+            self._streams.forget(before)
+            self.last_settled = (sent.number, token)
+        self._bell.ring()
+
+    def drop_expired(self) -> None:
+        """Forget leases whose time has run out."""
+        now_ms = self._host.now_ms()
+        for token, sent in list(self.unsettled.items()):
+            if sent.expires_ms <= now_ms:
+                self.settled(token)
+
+    def sent_after(self, token: str) -> list[str]:
+        """Return what was sent after this one and is unsettled."""
+        sent = self.unsettled.get(token)
+        number = sent.number if sent else self.last_settled[0]
+        return [other for other, its in self.unsettled.items() if its.number > number]
+
+
+class EventStreams:
+    """All streams, and those that ended while leases they sent have not."""
+
+    def __init__(self, host: Host, traffic: Traffic) -> None:
+        self.host = host
+        self.traffic = traffic
+        self._streams: dict[EventStream, None] = {}
+        self._by_token: dict[str, EventStream] = {}
+
+    async def open(self, stream: EventStream, last_event_id: str) -> None:
+        """Register a stream; where its client names the last event it saw, take back what came after that."""
+        self._prune()
+        earlier = self._by_token.get(last_event_id)
+        self._streams[stream] = None
+        if earlier is None or earlier.queue is not stream.queue:
+            return
+        earlier.end()
+        unseen = earlier.sent_after(last_event_id)
+        if unseen:
+            queue = stream.queue
+            await answer(lambda done: queue.settle_leases(unseen, Outcome.NACK, done, delay_ms=0))
+            self.settled(unseen)
+
+    def _prune(self) -> None:
+        for stream in [stream for stream in self._streams if stream.is_over]:
+            stream.drop_expired()
+            if not stream.unsettled:
+                self._drop(stream)
+        ended = [stream for stream in self._streams if stream.is_over]
+        for stream in ended[: max(len(ended) - CLOSED_STREAMS_MAX, 0)]:
+            self._drop(stream)
+
+    def _drop(self, stream: EventStream) -> None:
+        del self._streams[stream]
+        for token in (*stream.unsettled, stream.last_settled[1]):
+            self.forget(token)
+
+    def note(self, token: str, stream: EventStream) -> None:
+        """Remember which stream sent a lease."""
+        self._by_token[token] = stream
+
+    def forget(self, token: str) -> None:
+        """Forget which stream sent it."""
+        self._by_token.pop(token, None)
+
+    def settled(self, tokens: Iterable[str]) -> None:
+        """Leases have ended: their streams have room again."""
+        for token in tokens:
+            stream = self._by_token.get(token)
+            if stream is not None and token in stream.unsettled:
+                stream.settled(token)
+
+    def extended(self, tokens: Iterable[str], duration_ms: int) -> None:
+        """Leases last from now on so long."""
+        expires_ms = self.host.now_ms() + duration_ms
+        for token in tokens:
+            stream = self._by_token.get(token)
+            if stream is not None and token in stream.unsettled:
+                stream.unsettled[token].expires_ms = expires_ms
+
+    def give_back(self, queue: Queue, leases: list[Lease]) -> None:
+        """End leases that were never sent."""
+        self.settled([lease.token for lease in leases])
+        queue.give_back(leases)
+
+    def release(self) -> None:
+        """End all streams: the server stops."""
+        for stream in list(self._streams):
+            stream.end()
+
+
+def _in_one_line(text: bytes) -> bytes:
+    """Escape what only Unicode calls the end of a line: many a client splits a stream there, wrongly."""
+    for character in _LINE_ENDS:
+        if character in text:
+            text = text.replace(character, b"\\u%04x" % ord(character.decode()))
+    return text
+
+
+async def _write(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -1,0 +1,82 @@
+"""A queue's journal over HTTP: what happened to its messages, as far back as the log goes."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
+from curbstone.gateway.formats.parameters import LIMIT_MAX, POSITION_MAX, query_of, wait_ms, whole_number
+from curbstone.gateway.http.long_poll import Polls, answer
+from curbstone.gateway.http.reply import reply
+from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, PAGE_BYTES_MAX, accepts, page_headers
+from curbstone.gateway.resources.queues import name_in
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Broker
+
+BINARY = b"application/vnd.curbstone.journal"
+LIMIT = 10_000
+
+_EVENT = struct.Struct("<QQQIIBBHQ")
+
+
+class Journal:
+    """The handler of `/v2/{project}/queues/{queue}/journal`."""
+
+    def __init__(self, broker: Broker, polls: Polls) -> None:
+        self._broker = broker
+        self._polls = polls
+
+    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET: one page; `Next-Offset` says where to go on."""
+        queue = self._broker.get(name_in(scope))
+        reading = queue.reading
+        query = query_of(scope)
+        queue.reading.check_epoch(query.get("epoch"))
+        position = whole_number("from", query.get("from", 0), 0, POSITION_MAX)
+        limit = whole_number("limit", query.get("limit", LIMIT), 1, LIMIT_MAX)
+        bytes_max = whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX)
+        longest_ms = wait_ms(query.get("wait", 0))
+        asked = Asked(position or reading.events_start, limit, bytes_max)
+        if longest_ms and asked.position == reading.events_end:
+            await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), receive)
+        is_binary = accepts(scope, BINARY)
+        render = _binary if is_binary else _lines
+        pieces: list[bytes]
+        _, pieces, following = await answer(partial(reading.events, asked, render))
+        headers = page_headers(queue, BINARY if is_binary else NDJSON, following)
+        await reply(send, 200, headers, b"".join(pieces))
+
+
+def _binary(events: list[Event]) -> bytes:
+    parts: list[bytes] = []
+    pack = _EVENT.pack
+    for position, kind, seq, span, time_ms, tries, group, value in events:
+        name = group.encode()
+        parts.append(pack(position, seq, time_ms, span, tries, kind, 0, len(name), value))
+        parts.append(name)
+    return b"".join(parts)
+
+
+def _lines(events: list[Event]) -> bytes:
+    return b"".join([orjson.dumps(_json(event), option=orjson.OPT_APPEND_NEWLINE) for event in events])
+
+
+def _json(event: Event) -> dict[str, object]:
+    line: dict[str, object] = {"event": KINDS[event.kind], "seq": event.seq, "count": event.span, "time": event.time_ms}
+    if event.kind == PUBLISHED:
+        line["bytes"] = event.value
+        if event.group:
+            line["group"] = event.group
+        return line
+    line["group"] = event.group
+    if event.kind == RELEASED:
+        line["tries"] = event.tries
+        if event.value:
+            line["due"] = event.value
+    return line

@@ -1,0 +1,197 @@
+"""Messages over HTTP: publish, pop, peek, stream. Publish and pop are the hot paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.message import Delivery, Message
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.formats import cloud_events
+from curbstone.gateway.formats.idempotency import key_of
+from curbstone.gateway.formats.json_message import event_message
+from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
+from curbstone.gateway.formats.metadata import HttpHeaders, block_of_http, http_headers, is_kept
+from curbstone.gateway.formats.parameters import (
+    COUNT_MAX,
+    encoding_of,
+    group_of,
+    groups_of,
+    lease_ms,
+    query_of,
+    seconds_ms,
+    ttl_ms,
+    wait_ms,
+    whole_number,
+)
+from curbstone.gateway.http.body import read_body
+from curbstone.gateway.http.long_poll import Polls, answer, is_wanted
+from curbstone.gateway.http.origin_policy import OriginPolicy
+from curbstone.gateway.http.problem import ClientGone, Problem
+from curbstone.gateway.http.reply import NO_SNIFFING, reply, reply_json
+from curbstone.gateway.resources.event_stream import EventStream, EventStreams
+from curbstone.gateway.resources.queues import name_in
+from curbstone.gateway.settings import MIB, GatewaySettings
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Broker, Queue
+    from curbstone.core.values import Peeked
+
+STATES = ("rdy", "wip", "delayed")
+
+PEEK_BYTES_MAX = 8 * MIB
+"""A reply holds no more bodies than until here, but at least one message."""
+
+_TRUE_FALSE = (b"false", b"true")
+# A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
+_OPAQUE = (
+    NO_SNIFFING,
+    (b"content-security-policy", b"sandbox"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Messages:
+    """The handlers of `/v2/{project}/queues/{queue}/messages`."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: GatewaySettings,
+        guard: OriginPolicy,
+        polls: Polls,
+        streams: EventStreams,
+        traffic: Traffic,
+    ) -> None:
+        self._broker = broker
+        self._guard = guard
+        self._settings = settings
+        self._polls = polls
+        self._streams = streams
+        self._traffic = traffic
+
+    async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST: publish the body; answered after the commit."""
+        queue = self._broker.get(name_in(scope))
+        fields = tuple([field for field in scope["headers"] if is_kept(field[0])])
+        bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
+        mode = cloud_events.mode_of(fields)
+        if mode:
+            message = await self._read_event(scope, receive, mode, fields, bytes_max)
+        else:
+            message = Message(await read_body(scope, receive, bytes_max), block_of_http(fields))
+        if scope["query_string"]:
+            query = query_of(scope)
+            if "ttl" in query:
+                message.ttl_ms = ttl_ms(query["ttl"], self._settings.max_ttl_s)
+            message.delay_ms = seconds_ms("delay", query.get("delay", 0))
+            message.groups = groups_of(query.get("groups", ""))
+        self._traffic.published += 1
+        key = key_of(scope["headers"], [message])
+        _, seq, _ = await answer(lambda done: queue.publish([message], done, key=key))
+        self._traffic.confirmed += 1
+        await reply(send, 201, [(b"x-msg-id", queue.message_id(seq).encode())])
+
+    async def _read_event(
+        self, scope: Scope, receive: Receive, mode: bytes, fields: HttpHeaders, bytes_max: int
+    ) -> Message:
+        """Return the message that a CloudEvent in the body stands for; its own metadata stay beside the event's."""
+        if mode == cloud_events.BATCH:
+            raise Problem(415, "a batch of CloudEvents belongs to …/messages/batch")
+        event = cloud_events.parse(await read_body(scope, receive, self._settings.json_bytes_max))
+        message = event_message(event, bytes_max)
+        message.headers += block_of_http(tuple([field for field in fields if field[0].startswith(b"x-")]))
+        return message
+
+    async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """DELETE: take one message; it is settled when the reply leaves, and not before that can be sent."""
+        queue = self._broker.get(name_in(scope))
+        query = query_of(scope)
+        group = group_of(query) if query else ""
+        longest_ms = wait_ms(query.get("wait", 0)) if query else 0
+        wanted = is_wanted(scope)
+        if longest_ms:
+            delivery: Delivery | None = await self._polls.poll(
+                lambda done: queue.pop(done, group=group, wait_ms=longest_ms, is_wanted=wanted), receive
+            )
+        else:
+            (delivery,) = await answer(lambda done: queue.pop(done, group=group, is_wanted=wanted))
+        if not wanted():
+            raise ClientGone
+        if delivery is None:
+            await reply(send, 204)
+            return
+        self._traffic.deliver([delivery])
+        self._traffic.acked += 1
+        message = delivery.message
+        fields = [
+            *http_headers(message.headers),
+            (b"x-msg-id", queue.message_id(message.seq).encode()),
+            (b"x-msg-timestamp", b"%d" % message.timestamp_ms),
+            (b"x-msg-redelivered", _TRUE_FALSE[delivery.tries > 0]),
+            (b"x-msg-tries", b"%d" % delivery.tries),
+            *_OPAQUE,
+        ]
+        await reply(send, 200, fields, message.body)
+
+    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET: look at messages without taking them; with `Accept: text/event-stream` take them as a stream."""
+        queue = self._broker.get(name_in(scope))
+        query = query_of(scope)
+        limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, COUNT_MAX)
+        state = query.get("state", "")
+        if state and state not in STATES:
+            raise BadRequest(f"bad state {state[:80]!r}: {', '.join(STATES)}")
+        after = queue.parse_id(query["after"]) if query.get("after") else 0
+        if after is None:
+            raise BadRequest(f"bad after {query['after'][:80]!r}: not the id of a message of this queue")
+        duration_ms = lease_ms(query.get("seconds", queue.options.lease))
+        group = group_of(query)
+        encoding = encoding_of(query)
+        if scope["method"] == "GET" and b"text/event-stream" in _header(scope, b"accept").lower():
+            self._guard.check_page(scope)
+            stream = EventStream(
+                self._streams, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
+            )
+            await self._streams.open(stream, _header(scope, b"last-event-id").decode("latin-1"))
+            await stream.run(scope, receive, send)
+            return
+        look = partial(queue.peek, state=state, group=group if "group" in query else None)
+        peeked = await _peek(queue, look, limit, after)
+        texts = [_peeked_json(queue, item, encoding) for item in peeked]
+        await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}")
+
+
+async def _peek(queue: Queue, look: Callable[..., None], limit: int, after: int) -> list[Peeked]:
+    """Look a few at a time, so that no more than twice the bytes of a reply are in memory."""
+    at_once = max(PEEK_BYTES_MAX // queue.options.max_message_size, 1)
+    found: list[Peeked] = []
+    size = 0
+    while len(found) < limit:
+        count = min(at_once, limit - len(found))
+        peeked: list[Peeked]
+        (peeked,) = await answer(partial(look, count, after=after))
+        for item in peeked:
+            size += len(item.message.headers) + len(item.message.body)
+            if found and size > PEEK_BYTES_MAX:
+                return found
+            found.append(item)
+        if len(peeked) < count:
+            break
+        after = peeked[-1].message.seq
+    return found
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
+
+
+def _peeked_json(queue: Queue, item: Peeked, encoding: Encoding | None) -> bytes:
+    message = item.message
+    inside = metadata_json(message, queue.message_id(message.seq), item.tries)
+    due = b',"due":%d' % item.due_ms if item.state == "delayed" else b""
+    return b'{%b,"state":"%b"%b,%b}' % (inside, item.state.encode(), due, body_json(message.body, encoding))

@@ -1,0 +1,137 @@
+"""The façade of SoftLayer's MQ, under `/mq`: six endpoints on the queues of the project `default`.
+
+Fetching a message is a lease of the same length for all, `--mq-delay`; a message that is not deleted meanwhile
+returns to its place. Deleting goes by id and in any state. The ids are the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import NoSuchQueue, QueueFull
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName, queue_name
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.formats.metadata import block_of_http, http_headers, is_kept
+from curbstone.gateway.http.body import read_body
+from curbstone.gateway.http.long_poll import answer, is_gone
+from curbstone.gateway.http.origin_policy import OriginPolicy
+from curbstone.gateway.http.problem import ClientGone, Problem
+from curbstone.gateway.http.reply import NO_SNIFFING, reply
+from curbstone.gateway.http.resource import Resource
+from curbstone.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Broker
+    from curbstone.core.values import Lease
+
+# A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
+_OPAQUE = (
+    NO_SNIFFING,
+    (b"content-security-policy", b"sandbox"),
+    (b"cache-control", b"no-store"),
+)
+_FETCH_ALLOW = (b"allow", b"GET, POST, OPTIONS")
+
+
+def mq_routes(
+    broker: Broker, settings: GatewaySettings, guard: OriginPolicy, delay_s: float, traffic: Traffic
+) -> list[Route]:
+    """Return the routes of the façade; `delay_s` is how long a fetched message stays away."""
+    mq = _Mq(broker, settings, guard, max(round(delay_s * 1000), 1), traffic)
+    return [
+        Route("/mq/{queue}/messages", Resource(GET=mq.fetch, POST=mq.add)),
+        Route("/mq/{queue}/messages/{message_id}", Resource(DELETE=mq.remove)),
+        Route("/mq/{queue}", Resource(GET=mq.look, PUT=mq.create, DELETE=mq.delete)),
+    ]
+
+
+class _Mq:
+    """The handlers."""
+
+    def __init__(
+        self, broker: Broker, settings: GatewaySettings, guard: OriginPolicy, delay_ms: int, traffic: Traffic
+    ) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._delay_ms = delay_ms
+        self._guard = guard
+        self._traffic = traffic
+
+    async def look(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET a queue: whether it exists."""
+        self._broker.get(_name_in(scope))
+        await reply(send, 200)
+
+    async def create(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """PUT a queue; a body means nothing."""
+        name = _name_in(scope)
+        await answer(lambda done: self._broker.declare(name, {}, done))
+        await reply(send, 201)
+
+    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE a queue with all its messages, also those that are away; the same reply where there is none."""
+        name = _name_in(scope)
+        await answer(lambda done: self._broker.delete(name, done))
+        await reply(send, 200)
+
+    async def add(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST a message; answered after the commit."""
+        queue = self._broker.get(_name_in(scope))
+        block = block_of_http(tuple([field for field in scope["headers"] if is_kept(field[0])]))
+        bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
+        message = Message(await read_body(scope, receive, bytes_max), block)
+        self._traffic.published += 1
+        try:
+            _, seq, _ = await answer(lambda done: queue.publish([message], done))
+        except QueueFull as error:
+            raise Problem(503, str(error)) from None  # what MQ's clients know to try again
+        self._traffic.confirmed += 1
+        await reply(send, 201, [(b"x-message-id", queue.message_id(seq).encode())])
+
+    async def fetch(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET a message: it is away for `--mq-delay`, then it returns unless it was deleted."""
+        if scope["method"] == "HEAD":
+            raise Problem(405, "HEAD is not allowed here: fetching takes a message away for a while", (_FETCH_ALLOW,))
+        self._guard.check_page(scope)
+        try:
+            queue = self._broker.get(_name_in(scope))
+        except NoSuchQueue:
+            await reply(send, 204)
+            return
+        leases: list[Lease]
+        (leases,) = await answer(lambda done: queue.lease(1, self._delay_ms, done))
+        if is_gone(scope):
+            queue.give_back(leases)
+            raise ClientGone
+        if not leases:
+            await reply(send, 204)
+            return
+        self._traffic.deliver([leases[0].delivery])
+        message = leases[0].delivery.message
+        fields = [
+            *http_headers(message.headers),
+            (b"x-message-id", queue.message_id(message.seq).encode()),
+            *_OPAQUE,
+        ]
+        await reply(send, 200, fields, message.body)
+
+    async def remove(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE a message in whatever state it is; the same reply where there is none of this id."""
+        name = _name_in(scope)
+        try:
+            queue = self._broker.get(name)
+            seq = queue.parse_id(scope["path_params"]["message_id"])
+            if seq is not None:
+                _, was_there = await answer(lambda done: queue.settle_by_id(seq, done))
+                self._traffic.acked += was_there
+        except NoSuchQueue:
+            pass
+        await reply(send, 202)
+
+
+def _name_in(scope: Scope) -> QueueName:
+    return queue_name(scope["path_params"]["queue"])

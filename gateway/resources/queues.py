@@ -1,0 +1,106 @@
+"""Queues over HTTP: list, make, look at, delete, and where their WebSocket is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.names import QueueName, queue_name
+from curbstone.gateway.formats.parameters import group_of, query_of
+from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Broker, Queue
+    from curbstone.core.positions import Backlog
+
+GROUPS_MAX = 1000
+"""Who publishes names groups, so there may be any number."""
+
+
+def name_in(scope: Scope) -> QueueName:
+    """Return the queue a request's path names; raise BadRequest."""
+    path = scope["path_params"]
+    return queue_name(path["queue"], path["project"])
+
+
+def info_of(queue: Queue, group: str = "") -> dict[str, object]:
+    """Return what is told about a queue."""
+    counts = queue.counts(group)
+    info: dict[str, object] = {
+        "project": queue.name.project,
+        "name": queue.name.queue,
+        "rdy": counts.rdy,
+        "wip": counts.wip,
+        "delayed": counts.delayed,
+        "bytes": counts.bytes,
+        "cap": queue.options.cap,
+        "consumers": counts.consumers,
+        "options": queue.options.as_json(),
+        "groups": {backlog.group: _json(backlog) for backlog in queue.reading.backlogs()[:GROUPS_MAX]},
+    }
+    if queue.damaged:
+        info["damaged"] = list(queue.damaged)
+    return info
+
+
+def _json(backlog: Backlog) -> dict[str, object]:
+    fields = backlog._asdict()
+    del fields["group"]
+    return fields
+
+
+class Queues:
+    """The handlers of `/v2/{project}/queues` and `/v2/{project}/queues/{queue}`."""
+
+    def __init__(self, broker: Broker, settings: GatewaySettings) -> None:
+        self._broker = broker
+        self._settings = settings
+
+    async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: the queues of a project, by name."""
+        project = queue_name("any", scope["path_params"]["project"]).project
+        queues = sorted((queue for queue in self._broker.queues() if queue.name.project == project), key=_by_name)
+        await reply_json(send, {"queues": [info_of(queue) for queue in queues]})
+
+    async def put(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """PUT: make the queue if there is none, set the options in the body."""
+        name = name_in(scope)
+        changes = await read_object(scope, receive, self._settings.json_bytes_max)
+        for option, value in changes.items():
+            if isinstance(value, float) and value.is_integer():
+                changes[option] = int(value)  # JSON has one kind of number
+        await answer(lambda done: self._broker.declare(name, changes, done))
+        await reply(send, 201)
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: what is told about the queue."""
+        queue = self._broker.get(name_in(scope))
+        await reply_json(send, info_of(queue, group_of(query_of(scope))))
+
+    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE: the queue and its messages; the same reply where there is none."""
+        name = name_in(scope)
+        await answer(lambda done: self._broker.delete(name, done))
+        await reply(send, 204)
+
+    async def options(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """OPTIONS: where the WebSocket is."""
+        name = self._broker.get(name_in(scope)).name
+        scheme = "wss" if scope["scheme"] == "https" else "ws"
+        host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "")
+        location = f"{scheme}://{host or _address(scope)}/v2/{name.project}/queues/{name.queue}"
+        allow = (b"allow", b"PUT, GET, HEAD, DELETE, OPTIONS")
+        await reply(send, 200, [(b"location", location.encode("latin-1")), allow])
+
+
+def _by_name(queue: Queue) -> str:
+    return queue.name.queue
+
+
+def _address(scope: Scope) -> str:
+    host, port = scope["server"]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,130 @@
+"""Staged transactions over HTTP: parts that are put on disk, and a commit that publishes them all at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import AlreadyCommitted, BadRequest
+from curbstone.core.names import queue_name
+from curbstone.core.port import StagedPart, Upload
+from curbstone.core.traffic import Traffic
+from curbstone.core.values import PART_BYTES_MAX
+from curbstone.gateway.formats.ndjson import Lines
+from curbstone.gateway.http.body import check_length, pieces_of
+from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Broker, Queue
+
+BINARY = "application/vnd.curbstone.batches"
+LINES = "application/x-ndjson"
+
+
+class Transactions:
+    """The handlers of `/v2/{project}/transactions/{id}` and what is below."""
+
+    def __init__(self, broker: Broker, settings: GatewaySettings, traffic: Traffic) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._traffic = traffic
+
+    async def put_part(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """PUT: stage a part; answered when it is on disk."""
+        project, identifier = _names(scope)
+        kind = _content_type(scope)
+        if kind not in (BINARY, LINES):
+            raise Problem(415, f"a part is {BINARY} or {LINES}")
+        check_length(scope, PART_BYTES_MAX)
+        try:
+            staging = self._broker.staging
+            name, bytes_max = scope["path_params"]["part"], self._settings.max_message_size
+            upload = staging.upload(project, identifier, name, bytes_max, extras=kind == LINES)
+            try:
+                lines = self._lines(project) if kind == LINES else None
+                part = await _read(upload, lines, receive)
+            finally:
+                upload.cancel()
+        except AlreadyCommitted as error:
+            raise _committed(error) from None
+        await reply_json(send, {"messages": part.messages, "bytes": part.size})
+
+    def _lines(self, project: str) -> Lines:
+        def find(name: str) -> Queue:
+            return self._broker.get(queue_name(name, project))
+
+        settings = self._settings
+        return Lines(find, settings.frame_bytes_max, settings.max_message_size, settings.max_ttl_s)
+
+    async def commit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST: publish what is staged, all or nothing; answered when it is on disk."""
+        project, identifier = _names(scope)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a commit", ("parts",))
+        parts = _parts_in(fields)
+        commit = partial(self._broker.staging.commit, project, identifier, parts)
+        _, repeated, messages = await answer(commit)
+        if not repeated:
+            self._traffic.published += messages
+            self._traffic.confirmed += messages
+        await reply_json(send, {"committed": True, "repeated": repeated, "messages": messages})
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: what there is of it."""
+        state, parts, messages = self._broker.staging.look(*_names(scope))
+        listed = [{"part": name, "messages": count, "bytes": size} for name, count, size in parts]
+        await reply_json(send, {"state": state.value, "parts": listed, "messages": messages})
+
+    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE: drop what is staged; the same reply where nothing is."""
+        project, identifier = _names(scope)
+        try:
+            await answer(lambda done: self._broker.staging.drop(project, identifier, done))
+        except AlreadyCommitted as error:
+            raise _committed(error) from None
+        await reply(send, 204)
+
+
+async def _read(upload: Upload, lines: Lines | None, receive: Receive) -> StagedPart:
+    """Stage a body as it comes, no faster than the disk takes it; return the part."""
+    received = 0
+    async for piece in pieces_of(receive):
+        received += len(piece)
+        if received > PART_BYTES_MAX:
+            raise Problem(413, f"a part has at most {PART_BYTES_MAX} bytes")
+        upload.feed(lines.feed(piece) if lines is not None else piece)
+        if upload.is_behind:
+            await answer(upload.when_written)
+    if lines is not None:
+        upload.feed(lines.end())
+    part: StagedPart
+    _, part = await answer(upload.finish)
+    return part
+
+
+def _names(scope: Scope) -> tuple[str, str]:
+    path = scope["path_params"]
+    return path["project"], path["id"]
+
+
+def _content_type(scope: Scope) -> str:
+    value: bytes = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    return value.decode("latin-1").partition(";")[0].strip().lower()
+
+
+def _parts_in(fields: dict[str, Any]) -> list[str] | None:
+    parts = fields.get("parts")
+    if parts is None:
+        return None
+    if not isinstance(parts, list) or not all(isinstance(name, str) for name in parts):
+        raise BadRequest("bad parts: a list of the names of parts")
+    return parts
+
+
+def _committed(error: AlreadyCommitted) -> Problem:
+    return Problem(409, str(error), members={"committed": True})

@@ -1,0 +1,322 @@
+"""The transport end of a WebSocket: the handshake, reads, writes, pings, deadlines, and the end.
+
+It drives a `sockets.Session` straight from the event loop's callbacks: one call per read, one write per turn.
+What is said here holds for every WebSocket, whatever protocol is spoken on it: a message must be whole in time,
+what all peers together have begun is bounded, and of pings only the latest is answered, once there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.problem import Problem, problem_of
+from curbstone.gateway.websocket.codec import PING, Frames
+from curbstone.gateway.websocket.session import Session, SocketRequest
+from curbstone.net.receive_deadline import ReceiveDeadline
+from curbstone.net.turns import Intake, Turns
+from curbstone.net.unfinished import Unfinished
+
+CLOSE_S_MAX = 5
+"""How long the peer may take to answer a close frame."""
+
+PING_AFTER_S = 30
+"""After so long without a word from the peer it is asked for one."""
+
+DEAD_AFTER_S = 90
+"""After so long without a word, or without reading anything of what waits for it, it is taken for gone, and its
+unsettled messages go back."""
+
+PIECES_MAX = 1000
+"""More pings, pongs and fragments of a few bytes than that in one read are a flood, and the connection is cut."""
+
+MESSAGE_S_MAX = 30
+MESSAGE_BYTES_PER_S = 1024
+"""A message that began must be whole in so many seconds, or go on coming at that rate."""
+
+
+class Transport(Protocol):
+    """What is used of an asyncio transport."""
+
+    def write(self, data: bytes) -> object:
+        """Send, or keep until the socket takes it."""
+
+    def close(self) -> object:
+        """Close once everything is sent."""
+
+    def abort(self) -> object:
+        """Close at once."""
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+
+    def get_write_buffer_size(self) -> int:
+        """How much of what was written waits for the peer to read."""
+
+    def pause_reading(self) -> object:
+        """Read no more."""
+
+    def resume_reading(self) -> object:
+        """Go on reading."""
+
+
+class Loop(Protocol):
+    """What is used of an asyncio loop."""
+
+    def time(self) -> float:
+        """Seconds by a clock that never jumps."""
+
+    def call_soon(self, fn: Callable[[], object]) -> object:
+        """Call `fn` in the next turn."""
+
+
+def shake_hands(
+    request: SocketRequest, method: str, open_session: Callable[[SocketRequest], Session]
+) -> tuple[bytes, Session] | Problem:
+    """Return the 101 response and the session for it, or why there is none."""
+    if method != "GET":
+        return Problem(405, "a WebSocket is opened with GET", ((b"allow", b"GET"),))
+    headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers])
+    response = ServerProtocol().accept(Request(request.path, headers))
+    if response.status_code != 101:
+        hints = tuple(
+            (name.lower().encode(), value.encode())
+            for name, value in response.headers.raw_items()
+            if name.lower() in ("upgrade", "sec-websocket-version")
+        )
+        return Problem(response.status_code, (response.body or b"bad handshake").decode().strip(), hints)
+    try:
+        session = open_session(request)
+    except (Problem, CurbstoneError) as error:
+        return problem_of(error)
+    if session.subprotocol:
+        response.headers["Sec-WebSocket-Protocol"] = session.subprotocol
+    return response.serialize(), session
+
+
+class WebSocketProtocol:
+    """One WebSocket. An asyncio protocol, and a `sockets.Wire`; `check` is called each second."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        session: Session,
+        message_bytes_max: int,
+        connections: set[Any],
+        loop: Loop,
+        unfinished: Unfinished,
+        turns: Turns,
+    ) -> None:
+        """`unfinished` counts what all of the server's WebSockets have begun; `turns` are those of all that is read."""
+        self._transport = transport
+        self._session: Session | None = session
+        self._frames = Frames(message_bytes_max)
+        self._connections = connections
+        self._loop = loop
+        self._output: list[bytes] = []
+        self._flush_due = False
+        self._is_held = False
+        self._is_reading = True
+        self.leave: Callable[[], None] | None = None
+        """Called when the connection is closed."""
+        self._unfinished = unfinished
+        self._intake = Intake(turns, self)
+        self._message = ReceiveDeadline(MESSAGE_S_MAX * 1000, MESSAGE_BYTES_PER_S)
+        self._is_full = False
+        self._unsent_bytes = 0
+        self._unread_since = 0.0
+        self._heard_at = loop.time()
+        self._pinged = False
+        self._close_by = 0.0
+
+    def begin(self, response: bytes, rest: bytes) -> None:
+        """Send the 101 response and start the session; `rest` came right behind the handshake."""
+        self._connections.add(self)
+        self._transport.write(response)
+        assert self._session
+        self._session.start(self)
+        if rest:
+            self.data_received(rest)
+
+    # ------------------------------------------------------------ what the loop calls
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        self._intake.receive(data)
+        if self._intake.is_waiting:
+            self._steer()
+
+    def take(self, data: bytes) -> None:
+        """See `turns.Taker`: hand the whole messages in this to the session, together."""
+        if self._transport.is_closing():
+            return
+        frames = self._frames
+        messages = frames.receive(data)
+        self._heard_at = self._loop.time()
+        self._pinged = False
+        if messages and self._session:
+            self._session.receive(messages)
+        if frames.too_big and self._session:
+            self._session.too_big()
+        if frames.is_closed:
+            self._end_session()
+        begun = frames.unfinished_bytes
+        if begun or self._message.is_begun:
+            self._message.unfinished(begun, frames.began_anew, round(self._heard_at * 1000))
+            self._unfinished.note(self, begun, frames.began_anew)
+        if frames.pieces > PIECES_MAX:
+            self._transport.abort()
+            return
+        # Pongs and the close frame can wait for the end of the turn, like all output.
+        self._flush_soon()
+
+    def caught_up(self) -> None:
+        """See `turns.Taker`."""
+        self._steer()
+
+    def eof_received(self) -> None:
+        """The peer will send no more; returning None closes the connection. What is delivered now would be lost."""
+        self._end_session()
+
+    def pause_writing(self) -> None:
+        """The peer reads slower than the session writes."""
+        self._is_full = True
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._unread_since = self._loop.time()
+        if self._session:
+            self._session.hold()
+
+    def resume_writing(self) -> None:
+        """The peer caught up."""
+        self._is_full = False
+        if self._session:
+            self._session.resume()
+        self._flush_soon()  # a pong may have waited for it
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The connection is gone."""
+        self._connections.discard(self)
+        if self.leave:
+            self.leave()
+        self._intake.close()
+        self._unfinished.note(self, 0, True)
+        self._end_session()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._transport.abort()
+
+    def check(self, now: float) -> None:
+        """End what does not answer; `now` is the loop's time."""
+        if self._close_by:
+            if now > self._close_by:
+                self._transport.abort()
+        elif self._is_stuck(now):
+            self._transport.abort()
+        elif not self._is_reading:
+            self._heard_at = now  # it is we who do not listen
+        elif now - self._heard_at > DEAD_AFTER_S:
+            self._transport.abort()
+        elif self._message.is_late(round(now * 1000)):
+            self._refuse(408, f"no complete message within {MESSAGE_S_MAX} s")
+        elif now - self._heard_at > PING_AFTER_S and not self._pinged:
+            self._pinged = True
+            self._transport.write(PING)
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if self._session:
+            self._session.stop()
+
+    def evict(self) -> None:
+        """See `unfinished.Holder`."""
+        self._refuse(503, "too much of too many large messages is under way; send it again later")
+
+    # ------------------------------------------------------------ what the session calls
+
+    def send(self, frames: bytes) -> None:
+        """See `sockets.Wire.send`."""
+        if self._session:
+            self._output.append(frames)
+            self._flush_soon()
+
+    def close(self, code: int, reason: str = "") -> None:
+        """See `sockets.Wire.close`."""
+        if self._session is None:
+            return
+        self._frames.close(code, reason)
+        self._end_session()
+        self._flush_soon()
+
+    def hold(self) -> None:
+        """See `sockets.Wire.hold`."""
+        self._is_held = True
+        self._steer()
+
+    def resume(self) -> None:
+        """See `sockets.Wire.resume`."""
+        self._is_held = False
+        self._steer()
+
+    # ------------------------------------------------------------ inside
+
+    def _steer(self) -> None:
+        """Read or do not read."""
+        reading = not self._is_held and not self._intake.is_waiting
+        if reading == self._is_reading or self._transport.is_closing():
+            return
+        self._is_reading = reading
+        self._message.reading(reading, round(self._loop.time() * 1000))
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _is_stuck(self, now: float) -> bool:
+        """Whether the peer has read nothing of a full buffer for so long that it is taken for gone."""
+        if not self._is_full:
+            return False
+        unsent = self._transport.get_write_buffer_size()
+        if unsent < self._unsent_bytes:
+            self._unread_since = now
+        self._unsent_bytes = unsent
+        return now - self._unread_since > DEAD_AFTER_S
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Drop what the peer began, tell it why, and close."""
+        if self._session:
+            self._message.unfinished(0, True, 0)
+            self._session.refuse(status, reason)
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._unfinished.note(self, 0, True)
+            self._close_by = self._loop.time() + CLOSE_S_MAX
+            self.resume()  # to see the peer's close frame
+            session.closed()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write everything of this turn in one piece."""
+        self._flush_due = False
+        output, self._output = self._output, []
+        if not self._is_full:
+            output.append(self._frames.take_pong())
+        output.append(self._frames.take_output())
+        data = b"".join(output)
+        if self._transport.is_closing():
+            return
+        if data:
+            self._transport.write(data)
+        if self._frames.peer_closed:
+            self._transport.close()

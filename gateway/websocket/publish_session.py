@@ -1,0 +1,238 @@
+"""A WebSocket that publishes (subprotocol `publish`).
+
+A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame;
+or as one JSON object with `message`; or as a lone binary frame. JSON that is none of these is refused. Each
+message is confirmed after its commit, in the order they came, with an empty text frame or `{"id":…}`. Errors
+close the connection once everything before them is answered; only "the queue is full" leaves it open.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from curbstone.core.errors import BadRequest, CurbstoneError, QueueFull
+from curbstone.core.message import Message
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.formats.json_message import check_frame, check_size, message_of, put_body
+from curbstone.gateway.http.json_body import parse_json
+from curbstone.gateway.http.problem import status_of
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket.codec import Inbound, text_frame
+from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
+
+UNCONFIRMED_MAX = 20_000
+UNCONFIRMED_BYTES_MAX = 16 * 1024 * 1024
+"""Above one of these the socket is not read until half of it is confirmed."""
+
+_CONFIRM = text_frame(b"")
+
+
+class _Batch:
+    """The messages of one read, and what became of them so far."""
+
+    __slots__ = ("left", "outcomes", "size")
+
+    def __init__(self, count: int, size: int) -> None:
+        self.left = count
+        self.size = size
+        self.outcomes: list[tuple[CurbstoneError | None, int, int]] = []
+
+
+class PublishSession:
+    """See the module's text. Implements `sockets.Session`."""
+
+    subprotocol = "publish"
+
+    def __init__(
+        self,
+        queue: Queue,
+        settings: GatewaySettings,
+        *,
+        groups: tuple[str, ...] = (),
+        confirm_ids: bool = False,
+        traffic: Traffic | None = None,
+    ) -> None:
+        self._queue = queue
+        self._traffic = traffic or Traffic()
+        self._settings = settings
+        self._groups = groups
+        self._confirm_ids = confirm_ids
+        self._pending: Message | None = None
+        self._batches: deque[_Batch] = deque()
+        self._unconfirmed = 0
+        self._unconfirmed_bytes = 0
+        self._failure: tuple[int, str] | None = None
+        self._is_held = False
+        self._is_crowded = False
+        self._is_closed = False
+        self._bytes_max = 0
+
+    def start(self, wire: Wire) -> None:
+        """See `Session.start`."""
+        self._wire = wire
+        # Tells also of the queue's end, which a producer that is silent would not hear of otherwise.
+        self._unwatch = self._queue.watch(self._look)
+
+    def receive(self, messages: list[Inbound]) -> None:
+        """Publish the messages of one read in one call."""
+        if self._failure or self._is_closed:
+            return
+        self._bytes_max = min(self._settings.max_message_size, self._queue.options.max_message_size)
+        batch: list[Message] = []
+        size = 0
+        for is_text, data in messages:
+            try:
+                message = self._take(is_text, data)
+            except CurbstoneError as error:
+                self._failure = (status_of(error), str(error))
+                break
+            if message is not None:
+                batch.append(message)
+                size += len(message.body)
+        if batch:
+            self._publish(batch, size)
+        if self._failure:
+            self._finish()
+
+    def _take(self, is_text: bool, data: bytes) -> Message | None:
+        """Return the message a frame completes, None where its payload is still to come."""
+        message = self._pending
+        if message is None:
+            if not is_text:
+                message = Message(b"", groups=self._groups)
+            elif not data:
+                self._pending = Message(b"", groups=self._groups)
+                return None
+            else:
+                return self._take_object(data)
+        self._pending = None
+        check_size(data, self._bytes_max)
+        message.body = data
+        return message
+
+    def _take_object(self, text: bytes) -> Message | None:
+        try:
+            fields: Any = parse_json(text)
+        except BadRequest:
+            fields = None
+        if not isinstance(fields, dict):
+            raise BadRequest("Payload must be binary or a JSON object.")
+        check_frame(fields)
+        message = message_of(fields, self._settings.max_ttl_s, self._groups)
+        if "message" not in fields:
+            self._pending = message
+            return None
+        put_body(message, fields, self._bytes_max)
+        return message
+
+    def _publish(self, messages: list[Message], size: int) -> None:
+        batch = _Batch(len(messages), size)
+        self._batches.append(batch)
+        self._unconfirmed += len(messages)
+        self._traffic.published += len(messages)
+        self._unconfirmed_bytes += size
+        if self._unconfirmed > UNCONFIRMED_MAX or self._unconfirmed_bytes > UNCONFIRMED_BYTES_MAX:
+            self._is_crowded = True
+            self._wire.hold()
+
+        def on_done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
+            batch.outcomes.append((error, first_seq, count))
+            batch.left -= count
+            self._settle()
+
+        self._queue.publish(messages, on_done)
+
+    def _settle(self) -> None:
+        """Answer what is known, from the first message on: a refusal must not overtake a confirm."""
+        if self._is_closed:
+            return
+        while self._batches:
+            batch = self._batches[0]
+            for error, first_seq, count in batch.outcomes:
+                self._unconfirmed -= count
+                if not self._answer(error, first_seq, count):
+                    return
+            batch.outcomes.clear()
+            if batch.left:
+                break
+            self._unconfirmed_bytes -= batch.size
+            self._batches.popleft()
+        if self._is_crowded and self._has_room():
+            self._is_crowded = False
+            if not self._is_held:
+                self._wire.resume()
+        if self._failure:
+            self._finish()
+
+    def _has_room(self) -> bool:
+        return self._unconfirmed <= UNCONFIRMED_MAX // 2 and self._unconfirmed_bytes <= UNCONFIRMED_BYTES_MAX // 2
+
+    def _answer(self, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
+        """Confirm or refuse `count` messages; return whether the connection goes on."""
+        if error is None:
+            self._traffic.confirmed += count
+            if self._confirm_ids:
+                ids = [self._queue.message_id(seq) for seq in range(first_seq, first_seq + count)]
+                self._wire.send(b"".join([text_frame(b'{"id":"%b"}' % name.encode()) for name in ids]))
+            else:
+                self._wire.send(_CONFIRM * count)
+            return True
+        self._wire.send(error_frame(status_of(error), str(error)) * (count if isinstance(error, QueueFull) else 1))
+        if isinstance(error, QueueFull):
+            return True
+        close_for(self._wire, status_of(error), str(error))
+        return False
+
+    def _finish(self) -> None:
+        """Close for the failure, once everything before it is answered."""
+        assert self._failure
+        if self._batches or self._is_closed:
+            return
+        status, text = self._failure
+        if status == GOING_AWAY:
+            self._wire.close(GOING_AWAY, text)
+            return
+        self._wire.send(error_frame(status, text))
+        close_for(self._wire, status, text)
+
+    def _fail(self, status: int, text: str) -> None:
+        if not self._failure:
+            self._failure = (status, text)
+            self._finish()
+
+    def too_big(self) -> None:
+        """See `Session.too_big`."""
+        self._fail(413, f"the message is larger than {self._settings.max_message_size} bytes")
+
+    def refuse(self, status: int, reason: str) -> None:
+        """See `Session.refuse`."""
+        self._fail(status, reason)
+
+    def _look(self) -> None:
+        if self._queue.is_closed:
+            self._fail(404, f"no such queue: {self._queue.name}")
+
+    def stop(self) -> None:
+        """Take no more, answer what was taken, close."""
+        self._fail(GOING_AWAY, "the server is stopping")
+
+    def hold(self) -> None:
+        """The peer does not read its confirms: read no more messages."""
+        self._is_held = True
+        self._wire.hold()
+
+    def resume(self) -> None:
+        """See `Session.resume`."""
+        self._is_held = False
+        if not self._is_crowded:
+            self._wire.resume()
+
+    def closed(self) -> None:
+        """See `Session.closed`; what was taken is still published, nobody hears of it."""
+        self._is_closed = True
+        self._batches.clear()
+        self._unwatch()

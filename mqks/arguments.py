@@ -1,0 +1,191 @@
+"""What the words behind `consume`, `rebind`, `ack` and `reject` ask for. Pure; all names are checked here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import QueueName, event_name, queue_name
+from curbstone.mqks.errors import RequestError
+from curbstone.mqks.event_patterns import EventPatterns
+
+UNUSED_S_MAX = 10 * 365 * 86400
+ALL = b"--all"
+
+_ADD, _REMOVE, _REMOVE_MASK = "--add", "--remove", "--remove-mask"
+_MANUAL_ACK, _UNUSED, _WINDOW = "--manual-ack", "--delete-queue-when-unused", "--window"
+_REPLACE = ""
+
+
+class Unused(NamedTuple):
+    """The wish that a queue goes when it had no consumer for some time."""
+
+    seconds: float
+    text: str
+    """The option as an --update writes it."""
+
+    @classmethod
+    def after(cls, seconds: float) -> Unused:
+        """Return the wish for so many seconds; 0 is written as the bare option."""
+        return cls(seconds, f" {_UNUSED}={seconds}" if seconds else f" {_UNUSED}")
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How a request changes the events bound to a queue; applied in the order of the fields."""
+
+    replace: frozenset[str] | None = None
+    remove: frozenset[str] = frozenset()
+    masks: tuple[str, ...] = ()
+    add: frozenset[str] = frozenset()
+
+    def apply(self, events: frozenset[str]) -> frozenset[str]:
+        """Return the events bound afterwards; raise RequestError where that would take too long."""
+        kept = (events if self.replace is None else self.replace) - self.remove
+        if self.masks:
+            masks = EventPatterns(self.masks)
+            kept = frozenset([event for event in kept if not masks.take(event)])
+        return kept | self.add
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """A consume request."""
+
+    queue: QueueName
+    binding: Binding
+    unused: Unused | None
+    manual_ack: bool
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rebind:
+    """A rebind request."""
+
+    queue: QueueName
+    binding: Binding
+
+
+def text_of(data: bytes) -> str:
+    """Return bytes as text; raise RequestError."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise RequestError("ids, names and options must be UTF-8") from None
+
+
+def queue_of(word: str) -> QueueName:
+    """Return the queue a word names; raise RequestError."""
+    if word.startswith("--"):
+        raise RequestError("an option that is not known, or no queue before it")
+    try:
+        return queue_name(word)
+    except BadRequest:
+        raise RequestError("a queue name has 1 to 200 of A-Z a-z 0-9 . _ : - and is not '.' or '..'") from None
+
+
+def event_of(word: str) -> str:
+    """Return the event a word names; raise RequestError."""
+    try:
+        return event_name(word)
+    except BadRequest:
+        raise RequestError("an event name has 1 to 200 characters, no control characters") from None
+
+
+def parse_consume(rest: bytes, window_max: int) -> Consume:
+    """Return what the words behind `consume` say; raise RequestError."""
+    words = text_of(rest).split()
+    sections: dict[str, list[str]] = {_REPLACE: []}
+    section = _REPLACE
+    unused: Unused | None = None
+    manual_ack = False
+    window: int | None = None
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            sections[section].append(event_of(word))
+        elif word == _ADD:
+            section = _ADD
+            sections.setdefault(_ADD, [])
+        elif word == _MANUAL_ACK:
+            manual_ack = True
+        elif word == _UNUSED:
+            unused = Unused.after(0)
+        elif name == _UNUSED and equals:
+            unused = Unused.after(_seconds(value))
+        elif name == _WINDOW and equals:
+            window = _window(value, window_max)
+        else:
+            raise RequestError("an option that consume does not know")
+    return Consume(_queue_in(words), _binding(sections), unused, manual_ack, window)
+
+
+def parse_rebind(rest: bytes) -> Rebind:
+    """Return what the words behind `rebind` say; raise RequestError."""
+    words = text_of(rest).split()
+    sections: dict[str, list[str]] = {_REPLACE: []}
+    section = _REPLACE
+    for word in words[1:]:
+        if not word.startswith("--"):
+            sections[section].append(event_of(word))
+        elif word in (_ADD, _REMOVE, _REMOVE_MASK):
+            section = word
+            sections.setdefault(section, [])
+        else:
+            raise RequestError("an option that rebind does not know")
+    if not any(sections.values()):
+        raise RequestError("rebind names no event")
+    return Rebind(_queue_in(words), _binding(sections))
+
+
+def parse_settle(rest: bytes) -> tuple[bytes, bytes]:
+    """Return the consumer and the message (or `ALL`) behind `ack` and `reject`; raise RequestError."""
+    words = rest.split()
+    if len(words) != 2:
+        raise RequestError("it takes {consumer_id} {msg_id} or {consumer_id} --all")
+    return words[0], words[1]
+
+
+def only_word(rest: bytes, what: str) -> bytes:
+    """Return the one word behind an action; raise RequestError."""
+    words = rest.split()
+    if len(words) != 1:
+        raise RequestError(f"it takes one {what}")
+    return words[0]
+
+
+def _queue_in(words: list[str]) -> QueueName:
+    if not words:
+        raise RequestError("no queue is named")
+    return queue_of(words[0])
+
+
+def _binding(sections: Mapping[str, Iterable[str]]) -> Binding:
+    replace = frozenset(sections[_REPLACE])
+    return Binding(
+        replace or None,
+        frozenset(sections.get(_REMOVE, ())),
+        tuple(sections.get(_REMOVE_MASK, ())),
+        frozenset(sections.get(_ADD, ())),
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= UNUSED_S_MAX:
+        raise RequestError(f"{_UNUSED} is a number of seconds from 0 to {UNUSED_S_MAX}")
+    return seconds
+
+
+def _window(text: str, most: int) -> int:
+    window = int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else 0
+    if not window:
+        raise RequestError(f"{_WINDOW} is a whole number from 1")
+    return min(window, most)

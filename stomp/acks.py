@@ -1,0 +1,189 @@
+"""ACK and NACK: from ids to deliveries, collected so that one read makes one settling per subscription."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.names import QueueName
+from curbstone.stomp import frames, header_values
+from curbstone.stomp.codec import V11, V12, Head
+from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.send import Publisher
+from curbstone.stomp.session_state import SessionState
+from curbstone.stomp.subscribe import Subscriptions
+from curbstone.stomp.subscription import CLIENT, Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a NACK asks for: back to its place, after a delay, or (`reject`) to the dead-letter queue."""
+
+    delay_ms: int | None
+    error: str
+    reject: bool
+
+
+class Settler:
+    """Settles what a session's ACK and NACK frames name. `flush` hands the engine what was collected."""
+
+    def __init__(self, connection: SessionState, subscriptions: Subscriptions, publisher: Publisher) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._subscriptions = subscriptions
+        self.opened: list[Subscription] = []
+        """Subscriptions with acks collected."""
+
+    def ack_by_id(self, ack_id: bytes, receipt: bytes | None) -> None:
+        """Collect the ACK of this `ack` header; the way of the usual 1.2 frame."""
+        subscription, seq = self._by_token(ack_id)
+        if not subscription.settling:
+            self._open(subscription)
+        if subscription.mode == CLIENT:
+            self._walk(subscription, seq, ack_id)
+        elif seq in subscription.settling:
+            raise _not_found(ack_id)
+        else:
+            subscription.settling[seq] = None
+        if receipt is not None:
+            subscription.receipts.append(receipt)
+
+    def ack(self, head: Head, receipt: bytes | None) -> None:
+        """Collect the ACK of any version."""
+        subscription, seq = self.find(head)
+        self.ack_by_id(subscription.token(seq), receipt)
+
+    def nack(self, head: Head, receipt: bytes | None) -> None:
+        """Carry out a NACK; the acks before it first."""
+        subscription, seq = self.find(head)
+        refusal = self.refusal(head, subscription)
+        seqs = self.covered(subscription, seq)
+        done = _Settled(self._connection, 1, [receipt] if receipt is not None else [])
+        if refusal.reject:
+            subscription.consumer.reject(seqs, refusal.error, done)
+            self._connection.traffic.rejected += len(seqs)
+        else:
+            subscription.consumer.nack(seqs, refusal.delay_ms, refusal.error, done)
+            self._connection.traffic.returned += len(seqs)
+        done.started()
+        self._subscriptions.drop_drained(subscription)
+
+    def flush(self) -> None:
+        """Settle what was collected; once the connection is ending, drop it."""
+        opened, self.opened = self.opened, []
+        for subscription in opened:
+            seqs = list(subscription.settling)
+            receipts = subscription.receipts
+            subscription.settling, subscription.receipts, subscription.walk = {}, [], None
+            if self._connection.ending:
+                continue
+            done = _Settled(self._connection, len(seqs), receipts)
+            try:
+                subscription.consumer.ack(seqs, done)
+            except CurbstoneError as error:
+                self._connection.fail(error, receipts[0] if receipts else None)
+                continue
+            self._connection.traffic.acked += len(seqs)
+            done.started()
+            self._subscriptions.drop_drained(subscription)
+
+    def find(self, head: Head) -> tuple[Subscription, int]:
+        """Return the delivery that an ACK or NACK of this version names; raise ProtocolError."""
+        version = self._connection.version
+        if version == V12:
+            return self._by_token(header_values.required(head, "id").encode())
+        message_id = header_values.required(head, "message-id")
+        if version == V11:
+            key = header_values.required(head, "subscription")
+            subscription = self._subscriptions.active(key)
+            if subscription is None:
+                raise ProtocolError(f"no subscription [{key[:80]}] found", head.lines["subscription"])
+            candidates = [subscription]
+        else:
+            key = head.headers.get("subscription", "")
+            candidates = [s for s in self._subscriptions.by_index.values() if not key or s.key == key]
+        for subscription in candidates:
+            seq = subscription.queue.parse_id(message_id)
+            if seq is not None and seq in subscription.consumer.unsettled and seq not in subscription.settling:
+                return subscription, seq
+        raise _not_found(message_id.encode())
+
+    def covered(self, subscription: Subscription, seq: int) -> list[int]:
+        """Return the seqs that settling `seq` settles: in client mode all delivered before it as well."""
+        if subscription.mode != CLIENT:
+            return [seq]
+        seqs: list[int] = []
+        for delivered in subscription.consumer.unsettled:
+            seqs.append(delivered)
+            if delivered == seq:
+                break
+        return seqs
+
+    def refusal(self, head: Head, subscription: Subscription) -> Refusal:
+        """Return what a NACK asks for; raise ProtocolError."""
+        delay = header_values.delay_ms(head, self._connection.wall_ms)
+        if delay is None:
+            delay = subscription.nack_delay_ms
+        requeue = header_values.flag(head, "requeue")
+        return Refusal(delay, head.headers.get("error", ""), requeue is False)
+
+    def _open(self, subscription: Subscription) -> None:
+        # What was sent to this queue earlier in the read comes first.
+        if self._publisher.holds(subscription.queue.name):
+            self._publisher.flush()
+        self.opened.append(subscription)
+
+    def holds(self, name: QueueName) -> bool:
+        """Whether acks for this queue are collected."""
+        return any(subscription.queue.name == name for subscription in self.opened)
+
+    def _by_token(self, token: bytes) -> tuple[Subscription, int]:
+        try:
+            index, seq_text, tries = token.split(b".")
+            subscription = self._subscriptions.by_index[index]
+            seq = int(seq_text)
+            if subscription.consumer.unsettled[seq].tries == int(tries):
+                return subscription, seq
+        except (ValueError, KeyError):
+            pass
+        raise _not_found(token)
+
+    def _walk(self, subscription: Subscription, seq: int, token: bytes) -> None:
+        """Collect everything delivered up to `seq`. The walk goes on where the last ACK of this read stopped."""
+        settling = subscription.settling
+        if seq in settling:
+            raise _not_found(token)
+        if subscription.walk is None:
+            subscription.walk = iter(subscription.consumer.unsettled)
+        for delivered in subscription.walk:
+            settling[delivered] = None
+            if delivered == seq:
+                return
+
+
+class _Settled:
+    """Sends the RECEIPTs when the settling is on disk."""
+
+    __slots__ = ("_bytes", "_connection", "_count", "_receipts")
+
+    def __init__(self, connection: SessionState, count: int, receipts: list[bytes]) -> None:
+        self._connection = connection
+        self._count = count
+        self._receipts = receipts
+        self._bytes = sum([len(receipt) for receipt in receipts])
+
+    def started(self) -> None:
+        """The engine has it."""
+        self._connection.started(self._count, self._bytes)
+
+    def __call__(self, error: CurbstoneError | None) -> None:
+        connection = self._connection
+        if error is not None:
+            connection.fail(error, self._receipts[0] if self._receipts else None)
+        elif self._receipts and not connection.lost:
+            connection.write(frames.receipts(self._receipts))
+        connection.confirmed(self._count, self._bytes)
+
+
+def _not_found(token: bytes) -> ProtocolError:
+    return ProtocolError("no unsettled delivery has this id; it was settled, released or never delivered", token)

@@ -1,0 +1,87 @@
+"""Signs of life: heart-beats and deadlines of one connection, by being told the time."""
+
+from __future__ import annotations
+
+from curbstone.net.receive_deadline import ReceiveDeadline
+from curbstone.stomp.limits import Limits
+
+TOLERANCE = 2
+"""A client is not dead before this many of its intervals, and a second, passed in silence."""
+GRACE_MS = 1_000
+
+
+class Liveness:
+    """Knows when something must be sent, and when the client is given up.
+
+    Any byte counts as life, but not as progress of a frame.
+    """
+
+    def __init__(self, limits: Limits, now_ms: int) -> None:
+        self._limits = limits
+        self._started_ms = now_ms
+        self._heard_ms = now_ms
+        self._connected = False
+        self._server_beats_ms = 0
+        self._client_beats_ms = 0
+        self._frame = ReceiveDeadline(limits.frame_ms, limits.frame_bytes_per_s)
+        self._reading = True
+        self._ending_since_ms = 0
+        self._tick_ms = max(1, min(self._frame.tick_ms, limits.connect_ms, limits.closing_ms))
+        self.sent = False
+        """Whether anything was sent since the last `beat`."""
+
+    def agreed(self, server_beats_ms: int, client_beats_ms: int) -> None:
+        """CONNECT settled the heart-beats; 0 for none."""
+        self._connected = True
+        self._server_beats_ms = server_beats_ms
+        self._client_beats_ms = client_beats_ms
+        if server_beats_ms:
+            # Looked at twice per interval, "nothing sent since last time" never lets one pass.
+            self._tick_ms = min(self._tick_ms, max(1, server_beats_ms // 2))
+        if client_beats_ms:
+            self._tick_ms = min(self._tick_ms, client_beats_ms * TOLERANCE + GRACE_MS)
+
+    def heard(self, now_ms: int) -> None:
+        """Bytes came."""
+        self._heard_ms = now_ms
+
+    def unfinished(self, size: int, completed: bool, now_ms: int) -> None:
+        """The read left `size` bytes of an unfinished frame, after completing others or not."""
+        self._frame.unfinished(size, completed, now_ms)
+
+    def reading(self, on: bool, now_ms: int) -> None:
+        """Reading stopped or went on, for reasons of ours."""
+        self._reading = on
+        self._heard_ms = now_ms
+        self._frame.reading(on, now_ms)
+
+    def broken(self, now_ms: int) -> str:
+        """Return the deadline that passed, in words; empty if none."""
+        limits = self._limits
+        if not self._connected:
+            waited = now_ms - self._started_ms
+            return f"no complete CONNECT within {limits.connect_ms} ms" if waited >= limits.connect_ms else ""
+        if not self._reading:
+            return ""
+        if self._frame.is_late(now_ms):
+            return f"no complete frame within {limits.frame_ms} ms"
+        silent = now_ms - self._heard_ms
+        if self._client_beats_ms and silent > self._client_beats_ms * TOLERANCE + GRACE_MS:
+            return f"no heart-beat for {silent} ms, {self._client_beats_ms} ms were agreed"
+        return ""
+
+    def beat(self) -> bool:
+        """Whether a heart-beat is to be sent now."""
+        if not self._server_beats_ms:
+            return False
+        sent, self.sent = self.sent, False
+        return not sent
+
+    def overdue(self, now_ms: int) -> bool:
+        """Whether the end has waited long enough for commits; called only while ending."""
+        self._ending_since_ms = self._ending_since_ms or now_ms
+        return now_ms - self._ending_since_ms >= self._limits.closing_ms
+
+    def next_ms(self, now_ms: int) -> int:
+        """Return when to look again."""
+        return now_ms + self._tick_ms

@@ -1,0 +1,144 @@
+"""What the parts of one session share: version, output, and the way it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.names import QueueName
+from curbstone.core.traffic import Traffic
+from curbstone.stomp import frames
+from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.limits import Limits
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Broker
+
+
+class SessionState:
+    """The state and the output of one connection.
+
+    open ──fail, finish──▶ ending ──everything handed to the engine is done──▶ closing
+
+    While it is ending nothing more is read or delivered; its last frame waits for the commits
+    under way, so that their RECEIPTs go out before it. At closing the output is complete.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        limits: Limits,
+        name: str,
+        single_queue: QueueName | None,
+        changed: Callable[[], None],
+        traffic: Traffic,
+    ) -> None:
+        self.broker = broker
+        self.traffic = traffic
+        self.limits = limits
+        self.name = name
+        self.single_queue = single_queue
+        self.version = ""
+        self.wall_ms = 0
+        """Wall-clock time of the current read, for headers that name a time."""
+        self.output: list[bytes] = []
+        self.held = False
+        """Whether the socket takes no more; consumers are on hold."""
+        self.ending = False
+        self.closing = False
+        self.lost = False
+        self.congested = False
+        """Whether too much is on its way to the disk to read on."""
+        self.private: set[QueueName] = set()
+        """Queues that go with the connection."""
+        self.failure = ""
+        """The rule that was broken, for the log."""
+        self.failed_by_rule = False
+        """Whether `failure` is a rule of the protocol; else it is what the engine refused."""
+        self.on_ending: Callable[[], None] = lambda: None
+        self.on_closing: Callable[[], None] = lambda: None
+        self.on_reply_wanted: Callable[[str, QueueName], None] = lambda _destination, _queue: None
+        """A message was sent that wants its answer in this temporary queue of ours."""
+        self._changed = changed
+        self._last = b""
+        self._unconfirmed = 0
+        self._unconfirmed_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Send these bytes; in one piece with everything else of this turn."""
+        if self.closing:  # it did not wait for the disk to the end, and its own half is closed
+            return
+        self.output.append(data)
+        if len(self.output) == 1:
+            self._changed()
+
+    def written(self) -> None:
+        """Say that something was appended to `output`."""
+        self._changed()
+
+    def receipt(self, receipt: bytes | None) -> None:
+        """Send the RECEIPT, if one was asked for."""
+        if receipt is not None:
+            self.write(frames.receipt(receipt))
+
+    def started(self, count: int, size: int = 0) -> None:
+        """Count frames handed to the engine that must be on disk before the connection may end."""
+        self._unconfirmed += count
+        self._unconfirmed_bytes += size
+        limits = self.limits
+        if self._unconfirmed > limits.unconfirmed_max or self._unconfirmed_bytes > limits.unconfirmed_bytes_max:
+            self.congested = True
+
+    def confirmed(self, count: int, size: int = 0) -> None:
+        """Undo `started`: the engine called back for these."""
+        self._unconfirmed -= count
+        self._unconfirmed_bytes -= size
+        if self.congested and (
+            self._unconfirmed * 2 <= self.limits.unconfirmed_max
+            and self._unconfirmed_bytes * 2 <= self.limits.unconfirmed_bytes_max
+        ):
+            self.congested = False
+            self._changed()
+        if self.ending and not self._unconfirmed:
+            self.close()
+
+    def fail(self, error: ProtocolError | CurbstoneError, receipt: bytes | None = None) -> None:
+        """End with an ERROR; the first one counts. It takes the place of a RECEIPT for DISCONNECT that still waits."""
+        if self.closing or self.failure:
+            return
+        self.failure = str(error)
+        self.failed_by_rule = isinstance(error, ProtocolError)
+        if isinstance(error, ProtocolError):
+            # Before CONNECT is answered nothing that came is shown: it may be a passcode.
+            shown = error.shown if self.version else ""
+            asked = receipt if error.receipt is None else error.receipt
+            frame = frames.error(str(error), shown, asked, error.headers, self.version)
+        else:
+            frame = frames.error(str(error) or type(error).__name__, "", receipt, version=self.version)
+        if self.ending:
+            self._last = frame
+        else:
+            self.finish(frame)
+
+    def finish(self, last: bytes) -> None:
+        """End with this frame, as soon as nothing is unconfirmed."""
+        if self.ending:
+            return
+        self.ending = True
+        self._last = last
+        self.on_ending()
+        if not self._unconfirmed:
+            self.close()
+        else:
+            self._changed()
+
+    def close(self) -> None:
+        """Send the last frame now and be done. The RECEIPT of a DISCONNECT says that all before it is on disk."""
+        if self.closing:
+            return
+        self.ending = self.closing = True
+        if self._last and (self.failure or not self._unconfirmed):
+            self.output.append(self._last)
+        self.on_closing()
+        self._changed()

@@ -1,0 +1,41 @@
+"""Private queues: those behind `/topic/…` subscriptions and `/temp-queue/…`, which go with their connection.
+
+A subscriber that does not take what is published to it must cost neither the publishers nor much of the disk. So a
+private queue has a cap, and the first message it has no room for ends it (`Broker.missed`): its subscriber is told in
+an ERROR and closed, and for the publisher that is no error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, QueueFull
+from curbstone.core.names import QueueName
+from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.session_state import SessionState
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
+
+
+def make(connection: SessionState, name: QueueName) -> Queue:
+    """Return a private queue of the connection, new or not."""
+
+    def stored(error: CurbstoneError | None) -> None:
+        if error is not None and not connection.lost:
+            connection.fail(error)
+
+    broker = connection.broker
+    broker.declare(name, {"cap": connection.limits.private_cap}, stored)
+    connection.private.add(name)
+    return broker.get(name)
+
+
+def told(error: CurbstoneError, connection: SessionState) -> CurbstoneError | ProtocolError:
+    """Return what the subscriber of a private queue is told when that ends."""
+    if isinstance(error, QueueFull):
+        cap = connection.limits.private_cap
+        return ProtocolError(
+            f"the subscriber is too slow: what waits in a queue of its own takes all of its {cap} bytes"
+        )
+    return error

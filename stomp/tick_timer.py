@@ -1,0 +1,48 @@
+"""The timer of a session: looks at it when it wants to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curbstone.core.host import Host, Timer
+
+LATE_MS = 20
+AGAIN_MS = 50
+
+
+class TickTimer:
+    """Calls `tick(now)`, which returns when to be called again, in engine time.
+
+    Where the timer itself comes late the process was stopped or busy, and what the client sent meanwhile may not have
+    been read: it waits a little, once, before anyone is found silent.
+    """
+
+    def __init__(self, host: Host, tick: Callable[[int], int]) -> None:
+        self._host = host
+        self._tick = tick
+        self._timer: Timer | None = None
+        self._due_ms: int | None = None
+        self._has_waited = False
+        self._stopped = False
+
+    def look(self) -> None:
+        """Look now, and go on from here."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stopped:
+            return
+        now_ms = self._host.now_ms()
+        if self._due_ms is not None and now_ms - self._due_ms > LATE_MS and not self._has_waited:
+            self._has_waited = True
+            self._timer = self._host.call_later(AGAIN_MS, self.look)
+            return
+        self._has_waited = False
+        due_ms = self._due_ms = self._tick(now_ms)
+        if not self._stopped:
+            self._timer = self._host.call_later(due_ms - now_ms, self.look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,37 @@
+"""What the engine's errors are in HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from curbstone.core import errors
+from curbstone.core.names import queue_name
+from curbstone.gateway.http.problem import Problem, problem_of, status_of
+
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type)
+    and issubclass(kind, errors.CurbstoneError)
+    and kind not in (errors.CurbstoneError, errors.EventRefused)
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_of_the_engine_has_a_status_that_says_whose_fault_it_is(kind: type[errors.CurbstoneError]) -> None:
+    status = status_of(kind("why"))
+    assert status != 500, f"{kind.__name__} is not in the table"
+    assert (status < 500) != issubclass(kind, (errors.Unavailable, errors.QueueFull, errors.NotSupported))
+
+
+def test_an_error_is_what_its_base_class_is_and_a_refused_event_what_its_first_refusal_is() -> None:
+    assert status_of(errors.AlreadyCommitted("it is")) == status_of(errors.Conflict("it does")) == 409
+    full, large = errors.QueueFull("at its cap"), errors.MessageTooLarge("too large")
+    refused = errors.EventRefused({queue_name("a"): full, queue_name("b"): large}, 1)
+    assert status_of(refused) == 507
+    assert problem_of(refused).members["stored"] == 1
+
+
+def test_an_error_nobody_thought_of_is_the_servers_and_a_problem_has_its_own() -> None:
+    assert status_of(errors.CurbstoneError("?")) == 500
+    assert status_of(Problem(415, "no")) == 415

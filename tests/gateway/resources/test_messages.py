@@ -1,0 +1,270 @@
+"""Messages over HTTP: publish, pop, peek, batch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.gateway.running import MESSAGES, QUEUE, Running
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_message_comes_back_as_it_was_sent(gateway: Running) -> None:
+    sent = await gateway.http.post(
+        MESSAGES, content=b"Hello", headers={"Content-Type": "text/plain", "X-Msg-X-Foo": "Bar", "x-msg-y": "dropped"}
+    )
+    assert (sent.status_code, sent.content) == (201, b"")
+    got = await gateway.http.delete(MESSAGES)
+    assert (got.status_code, got.content) == (200, b"Hello")
+    assert got.headers["content-type"] == "text/plain"
+    assert got.headers["x-msg-x-foo"] == "Bar"
+    assert "x-msg-y" not in got.headers
+    assert got.headers["x-msg-id"] == sent.headers["x-msg-id"]
+    assert (got.headers["x-msg-redelivered"], got.headers["x-msg-tries"]) == ("false", "0")
+    assert abs(int(got.headers["x-msg-timestamp"]) - time.time() * 1000) < 60_000
+    assert got.headers["x-content-type-options"] == "nosniff"
+    assert got.headers["cache-control"] == "no-store"
+    assert (await gateway.http.delete(MESSAGES)).status_code == 204
+
+
+async def test_without_a_content_type_it_is_an_octet_stream(gateway: Running) -> None:
+    await gateway.publish(b"x")
+    assert (await gateway.http.delete(MESSAGES)).headers["content-type"] == "application/octet-stream"
+
+
+async def test_messages_come_first_in_first_out(gateway: Running) -> None:
+    bodies = [b"%d" % number for number in range(50)]
+    await gateway.publish(*bodies)
+    assert await gateway.pop_all() == bodies
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\xff" * 100, b"\r\n\r\n"])
+async def test_a_body_is_opaque(gateway: Running, body: bytes) -> None:
+    await gateway.publish(body)
+    assert await gateway.pop_all() == [body]
+
+
+async def test_the_largest_message_is_taken_and_one_byte_more_is_413(gateway: Running) -> None:
+    await gateway.publish(b"x" * 65_536)
+    for size in (65_537, 5_000_000):
+        refused = await gateway.http.post(MESSAGES, content=b"x" * size)
+        assert refused.status_code == 413
+        assert refused.json()["message"]
+    assert [len(body) for body in await gateway.pop_all()] == [65_536]
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 200_000])
+async def test_a_chunked_body_has_the_same_limit(gateway: Running, size: int) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for at in range(0, size, 4096):
+            yield b"x" * min(4096, size - at)
+
+    reply = await gateway.http.post(MESSAGES, content=chunks())
+    assert reply.status_code == (201 if size <= 65_536 else 413)
+    assert [len(body) for body in await gateway.pop_all()] == ([size] if size <= 65_536 else [])
+
+
+async def test_a_body_too_large_by_its_length_is_refused_before_it_is_sent(gateway: Running) -> None:
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n"
+        % MESSAGES.encode()
+    )
+    assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def test_a_queue_may_have_a_smaller_limit(gateway: Running) -> None:
+    await gateway.http.put(QUEUE, json={"max_message_size": 10})
+    assert (await gateway.http.post(MESSAGES, content=b"x" * 11)).status_code == 413
+    assert (await gateway.http.post(MESSAGES, content=b"x" * 10)).status_code == 201
+
+
+async def test_a_full_queue_is_507_until_there_is_room(gateway: Running) -> None:
+    await gateway.http.put(QUEUE, json={"cap": "256KiB"})
+    replies = [await gateway.http.post(MESSAGES, content=b"x" * 50_000) for _ in range(10)]
+    refused = replies[-1]
+    assert (refused.status_code, refused.json()["title"]) == (507, "Insufficient Storage")
+    assert int(refused.headers["retry-after"]) > 0
+    kept = len([reply for reply in replies if reply.status_code == 201])
+    assert len(await gateway.pop_all()) == kept > 0
+
+
+@pytest.mark.parametrize("query", ["ttl=3601", "ttl=abc", "ttl=-1", "delay=x", "delay=-1", "groups=a%20b", "ttl=nan"])
+async def test_bad_parameters_of_a_publish_are_400(gateway: Running, query: str) -> None:
+    assert (await gateway.http.post(f"{MESSAGES}?{query}", content=b"x")).status_code == 400
+    assert await gateway.pop_all() == []
+
+
+async def test_a_ttl_really_expires_a_message(gateway: Running) -> None:
+    await gateway.http.post(MESSAGES + "?ttl=0.05", content=b"short")
+    await gateway.http.post(MESSAGES + "?ttl=0", content=b"long")
+    async with asyncio.timeout(10):
+        while await gateway.counts() != (1, 0, 0):
+            pass
+    assert await gateway.pop_all() == [b"long"]
+
+
+async def test_a_delayed_message_comes_when_its_time_has_come(gateway: Running) -> None:
+    await gateway.http.post(MESSAGES + "?delay=0.05", content=b"later")
+    assert (await gateway.http.delete(MESSAGES)).status_code == 204
+    assert await gateway.counts() == (0, 0, 1)
+    reply = await gateway.http.delete(MESSAGES + "?wait=10")
+    assert reply.content == b"later"
+
+
+async def test_a_pop_waits_for_a_message(gateway: Running) -> None:
+    waiting = asyncio.create_task(gateway.http.delete(MESSAGES + "?wait=10"))
+    await gateway.polling(1)
+    await gateway.publish(b"now")
+    reply = await waiting
+    assert (reply.status_code, reply.content) == (200, b"now")
+
+
+async def test_a_pop_that_waited_in_vain_is_204(gateway: Running) -> None:
+    assert (await gateway.http.delete(MESSAGES + "?wait=0.01")).status_code == 204
+
+
+@pytest.mark.parametrize("query", ["wait=x", "wait=-1", "group=a%20b"])
+async def test_bad_parameters_of_a_pop_are_400(gateway: Running, query: str) -> None:
+    await gateway.publish(b"kept")
+    assert (await gateway.http.delete(f"{MESSAGES}?{query}")).status_code == 400
+    assert await gateway.pop_all() == [b"kept"]
+
+
+async def test_a_client_that_went_away_takes_no_message(gateway: Running) -> None:
+    _, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(b"DELETE %b?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n" % MESSAGES.encode())
+    await gateway.polling(1)
+    writer.close()
+    await gateway.polling(0)
+    await gateway.publish(b"kept")
+    assert await gateway.pop_all() == [b"kept"]
+
+
+async def test_groups_each_get_their_messages(gateway: Running) -> None:
+    await gateway.http.post(MESSAGES + "?groups=a,b", content=b"both")
+    await gateway.http.post(MESSAGES + "?groups=a", content=b"one")
+    assert (await gateway.http.delete(MESSAGES)).status_code == 204
+    assert (await gateway.http.delete(MESSAGES + "?group=b")).content == b"both"
+    assert (await gateway.http.delete(MESSAGES + "?group=b")).status_code == 204
+    assert [(await gateway.http.delete(MESSAGES + "?group=a")).content for _ in range(2)] == [b"both", b"one"]
+
+
+# ---------------------------------------------------------------- peek
+
+
+async def peek(gateway: Running, query: str = "") -> list[dict[str, Any]]:
+    reply = await gateway.http.get(MESSAGES + query)
+    assert reply.status_code == 200, reply.text
+    messages: list[dict[str, Any]] = reply.json()["messages"]
+    return messages
+
+
+async def test_a_peek_shows_messages_and_takes_none(gateway: Running) -> None:
+    await gateway.publish(b"a", **{"content-type": "text/plain", "x-msg-x-a": "1"})
+    await gateway.publish(b"\xff")
+    first, second = await peek(gateway)
+    assert first.items() >= {"Content-Type": "text/plain", "x-msg-x-a": "1", "message": "a", "state": "rdy"}.items()
+    assert (second["message"], second["encoding"]) == ("/w==", "base64")
+    assert "encoding" not in first
+    assert await gateway.counts() == (2, 0, 0)
+
+
+async def test_a_peek_goes_on_where_the_last_one_ended(gateway: Running) -> None:
+    await gateway.publish(*[b"%d" % number for number in range(25)])
+    first = await peek(gateway)
+    assert [item["message"] for item in first] == [str(number) for number in range(10)]
+    rest = await peek(gateway, f"?limit=1000&after={first[-1]['id']}")
+    assert [item["message"] for item in rest] == [str(number) for number in range(10, 25)]
+
+
+async def test_a_peek_can_ask_for_a_state(gateway: Running) -> None:
+    await gateway.publish(b"wip", b"rdy")
+    await gateway.http.post(MESSAGES + "?delay=600", content=b"delayed")
+    await gateway.http.post(MESSAGES + "/lease")
+    for state in ("wip", "rdy", "delayed"):
+        [item] = await peek(gateway, f"?state={state}")
+        assert (item["message"], item["state"]) == (state, state)
+
+
+@pytest.mark.parametrize(("encoding", "text"), [("hex", "c3a9"), ("base64", "w6k="), ("utf8", "é")])
+async def test_a_peek_can_ask_for_an_encoding(gateway: Running, encoding: str, text: str) -> None:
+    await gateway.publish("é".encode())
+    assert (await peek(gateway, f"?encoding={encoding}"))[0]["message"] == text
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1001", "after=x", "state=x", "encoding=x"])
+async def test_a_bad_peek_is_400(gateway: Running, query: str) -> None:
+    assert (await gateway.http.get(f"{MESSAGES}?{query}")).status_code == 400
+
+
+# ---------------------------------------------------------------- batch
+
+
+async def test_a_batch_is_published_in_order_with_its_metadata(gateway: Running) -> None:
+    batch = [
+        {"Content-Type": "text/plain", "x-msg-x-a": "1", "message": "first"},
+        {"message": "AAE=", "encoding": "base64"},
+        {"message": "", "delay": 600},
+    ]
+    reply = await gateway.http.post(MESSAGES + "/batch", json=batch)
+    assert reply.status_code == 201
+    messages = await peek(gateway)
+    assert reply.json() == {"ids": [item["id"] for item in messages]}
+    assert [item["message"] for item in messages] == ["first", "\0\1", ""]
+    assert messages[0].items() >= {"Content-Type": "text/plain", "x-msg-x-a": "1"}.items()
+    assert messages[2]["state"] == "delayed"
+
+
+@pytest.mark.parametrize(
+    ("batch", "status"),
+    [
+        *(("[]", 400), ("{}", 400), ("", 400), ("[5]", 400), ("[null]", 400), ("[[]]", 400), ("[" * 5000, 400)),
+        *(
+            ('[{"message":"a"},{}]', 400),
+            ('[{"message":"a"},{"message":5}]', 400),
+            ('[{"message":"a","ttl":"x"}]', 400),
+        ),
+        *(('[{"message":"a","x-a":"\\r"}]', 400), ('[{"message":"?","encoding":"hex"}]', 400)),
+        ('[{"message":"a"},{"message":"%s"}]' % ("x" * 65_537), 413),
+    ],
+)
+async def test_a_bad_batch_publishes_nothing(gateway: Running, batch: str, status: int) -> None:
+    reply = await gateway.http.post(MESSAGES + "/batch", content=batch)
+    assert reply.status_code == status
+    assert reply.json()["message"]
+    assert await gateway.pop_all() == []
+
+
+async def test_a_reply_of_a_peek_is_bounded_in_bytes_and_can_be_continued(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curbstone.gateway.resources.messages.PEEK_BYTES_MAX", 1000)
+    await gateway.publish(*[b"x" * size for size in (10, 400, 400, 400, 5000, 5000, 1)])
+    sizes: list[list[int]] = []
+    after = ""
+    while peeked := (await gateway.http.get(MESSAGES, params={"limit": 100, "after": after})).json()["messages"]:
+        sizes.append([len(message["message"]) for message in peeked])
+        after = peeked[-1]["id"]
+    assert sizes == [[10, 400, 400], [400], [5000], [5000], [1]]
+
+
+async def test_a_peek_of_many_small_messages_shows_them_all(gateway: Running) -> None:
+    batch = [{"message": str(number)} for number in range(1000)]
+    assert (await gateway.http.post(MESSAGES + "/batch", json=batch)).status_code == 201
+    peeked = (await gateway.http.get(MESSAGES, params={"limit": 1000})).json()["messages"]
+    assert [message["message"] for message in peeked] == [str(number) for number in range(1000)]
+
+
+async def test_a_reply_of_a_lease_is_bounded_in_bytes(gateway: Running) -> None:
+    for _ in range(80):
+        await gateway.publish(b"x" * 65_536)
+    leased = (await gateway.http.post(MESSAGES + "/lease", json={"count": 1000})).json()["messages"]
+    assert len(leased) == 64
+    assert (await gateway.counts())[1] == len(leased)

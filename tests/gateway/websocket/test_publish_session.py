@@ -1,0 +1,218 @@
+"""The WebSocket that publishes, without a socket."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from curbstone.core import headers
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
+from curbstone.core.message import Message
+from curbstone.gateway.http.problem import status_of
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket.codec import Inbound
+from curbstone.gateway.websocket.publish_session import UNCONFIRMED_MAX, PublishSession
+from tests.gateway.fakes import FakeQueue, FakeWire, binary, text
+
+SETTINGS = GatewaySettings(max_message_size=500, max_ttl_s=3600)
+DEEP = "[" * 100_000
+
+
+class Publisher:
+    """A session with its queue and wire."""
+
+    def __init__(self, *, groups: tuple[str, ...] = (), confirm_ids: bool = False) -> None:
+        self.queue = FakeQueue()
+        self.session = PublishSession(self.queue.queue, SETTINGS, groups=groups, confirm_ids=confirm_ids)
+        self.wire = FakeWire(self.session)
+
+    def send(self, *messages: Inbound) -> None:
+        self.session.receive(list(messages))
+
+    @property
+    def published(self) -> list[Message]:
+        return [message for batch in self.queue.published for message in batch]
+
+
+def test_the_messages_of_one_read_are_published_in_one_call() -> None:
+    publisher = Publisher()
+    publisher.send(binary(b"1"), text('{"message":"2"}'), text(""), text("3"), text("{}"), binary(b"4"))
+    assert [[message.body for message in batch] for batch in publisher.queue.published] == [[b"1", b"2", b"3", b"4"]]
+
+
+def test_nothing_is_confirmed_before_its_commit() -> None:
+    publisher = Publisher()
+    publisher.send(binary(b"1"), binary(b"2"), binary(b"3"))
+    assert publisher.wire.take() == []
+    publisher.queue.done[0](None, 1, 2)
+    assert publisher.wire.take() == ["", ""]
+    publisher.queue.done[0](None, 3, 1)
+    assert publisher.wire.take() == [""]
+
+
+def test_confirms_can_carry_ids() -> None:
+    publisher = Publisher(confirm_ids=True)
+    publisher.send(binary(b"1"), binary(b"2"))
+    publisher.queue.done[0](None, 7, 2)
+    assert publisher.wire.take_json() == [{"id": "uid-7"}, {"id": "uid-8"}]
+
+
+def test_a_refusal_does_not_overtake_a_confirm() -> None:
+    publisher = Publisher()
+    publisher.send(binary(b"1"))
+    publisher.send(binary(b"2"), binary(b"3"))
+    publisher.queue.done[1](QueueFull("full"), 0, 2)
+    assert publisher.wire.take() == []
+    publisher.queue.done[0](None, 1, 1)
+    full = {"code": 507, "error": "full"}
+    assert [item and orjson.loads(item) for item in publisher.wire.take()] == ["", full, full]
+    assert publisher.wire.code is None
+
+
+def test_metadata_and_options_go_with_the_next_frame() -> None:
+    publisher = Publisher()
+    publisher.send(text('{"Content-Type":"a/b","x-msg-x-a":"1","ttl":1.5,"delay":2,"groups":"g,h"}'), text("body"))
+    [message] = publisher.published
+    assert headers.decode(message.headers) == [("content-type", "a/b"), ("x-msg-x-a", "1")]
+    assert (message.body, message.ttl_ms, message.delay_ms, message.groups) == (b"body", 1500, 2000, ("g", "h"))
+
+
+def test_after_metadata_a_frame_is_payload_whatever_it_looks_like() -> None:
+    publisher = Publisher()
+    publisher.send(text("{}"), text('{"message":"no"}'), text(""), text(""))
+    assert [message.body for message in publisher.published] == [b'{"message":"no"}', b""]
+
+
+def test_metadata_and_payload_may_come_in_two_reads() -> None:
+    publisher = Publisher()
+    publisher.send(text('{"Content-Type":"a/b"}'))
+    assert publisher.queue.published == []
+    publisher.send(binary(b"body"))
+    assert publisher.published[0].headers == b"content-type:a/b\n"
+
+
+def test_an_empty_message_is_a_message() -> None:
+    publisher = Publisher()
+    publisher.send(text('{"message":""}'), binary(b""))
+    assert [message.body for message in publisher.published] == [b"", b""]
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        ('"message":"aGk=","encoding":"base64"', b"hi"),
+        ('"message":"6869","encoding":"hex"', b"hi"),
+        ('"message":"é","encoding":"utf8"', "é".encode()),
+    ],
+)
+def test_a_body_may_be_encoded(fields: str, body: bytes) -> None:
+    publisher = Publisher()
+    publisher.send(text("{" + fields + "}"))
+    assert publisher.published[0].body == body
+
+
+def test_groups_of_the_connection_are_those_of_messages_that_name_none() -> None:
+    publisher = Publisher(groups=("g",))
+    publisher.send(binary(b"1"), text('{"message":"2"}'), text('{"message":"3","groups":["h"]}'), text(), binary(b"4"))
+    assert [message.groups for message in publisher.published] == [("g",), ("g",), ("h",), ("g",)]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        *("5", "[]", "null", '"text"', "not json", "{", DEEP, '{"a":' * 2000, "[1,2", "NaN", '{"message":"\\ud800"}'),
+        *('{"message":5}', '{"message":null}', '{"message":{}}', '{"message":"?","encoding":"base64"}'),
+        *('{"message":"","encoding":"rot13"}', '{"message":"","encoding":5}', '{"ttl":3601}', '{"ttl":"x"}'),
+        *('{"delay":-1}', '{"delay":true}', '{"groups":5}', '{"x-a":1}', '{"x-a":"\\n"}', '{"Content-Type":null}'),
+    ],
+)
+def test_any_bad_frame_is_answered_with_400_and_a_close(frame: str) -> None:
+    publisher = Publisher()
+    publisher.send(text(frame))
+    [error] = publisher.wire.take_json()
+    assert error["code"] == 400 and error["error"]
+    assert publisher.wire.code == 1000
+    assert publisher.published == []
+
+
+def test_an_error_waits_for_the_confirms_of_what_came_before() -> None:
+    publisher = Publisher()
+    publisher.send(binary(b"1"), text("not json"), binary(b"2"))
+    publisher.send(binary(b"3"))
+    assert [message.body for message in publisher.published] == [b"1"]
+    assert publisher.wire.code is None
+    publisher.queue.done[0](None, 1, 1)
+    assert publisher.wire.take() == ["", '{"code":400,"error":"Payload must be binary or a JSON object."}']
+    assert publisher.wire.code == 1000
+
+
+@pytest.mark.parametrize(
+    "frames", [[binary(b"x" * 501)], [text(), text("x" * 501)], [text('{"message":"%s"}' % ("x" * 501))]]
+)
+def test_a_message_above_the_limit_is_413_and_a_close(frames: list[Inbound]) -> None:
+    publisher = Publisher()
+    publisher.send(*frames)
+    assert publisher.wire.take_json()[0]["code"] == 413
+    assert publisher.wire.code == 1009
+
+
+def test_a_message_of_the_limit_is_taken() -> None:
+    publisher = Publisher()
+    publisher.send(binary(b"x" * 500), text('{"message":"%s"}' % ("x" * 500)))
+    assert len(publisher.published) == 2
+
+
+@pytest.mark.parametrize("error", [Unavailable("the disk failed"), NoSuchQueue("gone")])
+def test_other_errors_of_the_engine_close_the_connection(error: CurbstoneError) -> None:
+    publisher = Publisher()
+    publisher.send(binary(b"1"), binary(b"2"))
+    publisher.queue.done[0](error, 0, 2)
+    assert publisher.wire.take_json() == [{"code": status_of(error), "error": str(error)}]
+    assert publisher.wire.code == (1013 if status_of(error) == 503 else 1000)
+
+
+def test_a_silent_producer_hears_that_the_queue_was_deleted() -> None:
+    publisher = Publisher()
+    publisher.queue.is_closed = True
+    publisher.queue.watchers[0]()
+    assert publisher.wire.take_json()[0]["code"] == 404
+    assert publisher.wire.code == 1000
+    assert publisher.queue.watchers == []
+
+
+def test_a_producer_far_ahead_is_not_read_until_half_is_confirmed() -> None:
+    publisher = Publisher()
+    publisher.send(*[binary(b"m")] * (UNCONFIRMED_MAX + 1))
+    assert publisher.wire.is_held
+    publisher.queue.done[0](None, 1, UNCONFIRMED_MAX // 2)
+    assert publisher.wire.is_held
+    publisher.queue.done[0](None, UNCONFIRMED_MAX // 2 + 1, 1)
+    assert not publisher.wire.is_held
+
+
+def test_a_producer_that_reads_no_confirms_is_not_read() -> None:
+    publisher = Publisher()
+    publisher.session.hold()
+    assert publisher.wire.is_held
+    publisher.session.resume()
+    assert not publisher.wire.is_held
+
+
+def test_a_stop_answers_what_was_taken_and_takes_no_more() -> None:
+    publisher = Publisher()
+    publisher.send(binary(b"1"))
+    publisher.session.stop()
+    publisher.send(binary(b"2"))
+    assert publisher.wire.code is None
+    publisher.queue.done[0](None, 1, 1)
+    assert publisher.wire.take() == [""]
+    assert publisher.wire.code == 1001
+    assert len(publisher.published) == 1
+
+
+def test_a_confirm_after_the_end_goes_nowhere() -> None:
+    publisher = Publisher()
+    publisher.send(binary(b"1"))
+    publisher.session.closed()
+    publisher.queue.done[0](None, 1, 1)
+    assert publisher.wire.take() == []

@@ -1,0 +1,96 @@
+"""Errors in the log: each is found under its id, and many of the same are two lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from curbstone.mqks import error_log
+from curbstone.mqks.error_log import INTERVAL_MS, ErrorLog
+
+FULL = "queue default/q is at its cap of 65536 bytes"
+
+
+class Alarm:
+    """A timer that rings when the test says so."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self.ring = ring
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Log:
+    """An error log, its timers and what it logged."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.alarms: list[Alarm] = []
+        self.reports = ErrorLog(self._call_later)
+        self._caplog = caplog
+
+    def _call_later(self, delay_ms: int, ring: Callable[[], None]) -> Alarm:
+        assert delay_ms == INTERVAL_MS
+        self.alarms.append(Alarm(ring))
+        return self.alarms[-1]
+
+    @property
+    def lines(self) -> list[str]:
+        return [record.getMessage() for record in self._caplog.records]
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Log:
+    return Log(caplog)
+
+
+def test_a_thousand_refused_publishes_are_two_lines_and_one_id(log: Log) -> None:
+    ids = {log.reports.report(f"peer{n % 3}", FULL, is_mistake=False).decode() for n in range(1000)}
+    (error_id,) = ids
+    assert log.lines == [f"error {error_id}: peer0: {FULL}"]
+    log.alarms[0].ring()
+    assert log.lines[1:] == [f"error {error_id}: 999 more of it: {FULL}"]
+    again = log.reports.report("peer0", FULL, is_mistake=False).decode()
+    assert again != error_id
+    assert log.lines[2:] == [f"error {again}: peer0: {FULL}"]
+
+
+def test_what_happened_once_is_one_line(log: Log) -> None:
+    log.reports.report("a", FULL, is_mistake=False)
+    log.alarms[0].ring()
+    assert len(log.lines) == 1
+
+
+def test_other_errors_and_the_mistakes_of_other_clients_have_lines_of_their_own(log: Log) -> None:
+    ids = [
+        log.reports.report("a", "unknown action; it was: 'x'", is_mistake=True),
+        log.reports.report("b", "unknown action; it was: 'x'", is_mistake=True),
+        log.reports.report("a", "unknown action; it was: 'y'", is_mistake=True),
+        log.reports.report("a", FULL, is_mistake=False),
+    ]
+    assert len(set(ids)) == len(log.lines) == 4
+    assert log.reports.report("b", "unknown action; it was: 'x'", is_mistake=True) == ids[1]
+    assert len(log.lines) == 4
+
+
+def test_what_is_remembered_is_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_log, "ENTRIES_MAX", 1)
+    first = log.reports.report("a", "one", is_mistake=True)
+    assert log.reports.report("a", "two", is_mistake=True) != log.reports.report("a", "two", is_mistake=True)
+    assert log.reports.report("a", "one", is_mistake=True) == first
+    assert len(log.alarms) == 1
+
+
+def test_the_end_tells_what_was_counted(log: Log) -> None:
+    for _ in range(3):
+        log.reports.report("a", FULL, is_mistake=False)
+    log.reports.close()
+    assert log.lines[-1].endswith(f": 2 more of it: {FULL}")
+    assert log.alarms[0].is_cancelled
+
+
+def test_no_line_is_broken_by_what_a_client_sent(log: Log) -> None:
+    log.reports.report("a", "it was\r\n\u20ac", is_mistake=True)
+    assert log.lines[0].endswith(": a: it was  \\u20ac")

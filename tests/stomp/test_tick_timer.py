@@ -1,0 +1,51 @@
+"""The timer of a session: on time it judges, late it lets what came meanwhile be read first."""
+
+from __future__ import annotations
+
+from random import Random
+
+from curbstone.stomp.tick_timer import AGAIN_MS, TickTimer
+from tests.sim.world import SimHost
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.host = SimHost(Random(1), 1_000)
+        self.looks: list[int] = []
+        self.pulse = TickTimer(self.host, self._tick)
+        self.pulse.look()
+
+    def _tick(self, now_ms: int) -> int:
+        self.looks.append(now_ms - 1_000)
+        return now_ms + 100
+
+
+def test_it_looks_when_it_was_asked_to() -> None:
+    watched = Watched()
+    watched.host.pass_time(250)
+    assert watched.looks == [0, 100, 200]
+
+
+def test_a_timer_that_comes_late_waits_once_before_it_judges() -> None:
+    watched = Watched()
+    watched.host._now_ms += 5_000  # the process was stopped
+    watched.host.pass_time(0)
+    assert watched.looks == [0]
+    watched.host.pass_time(AGAIN_MS)
+    assert watched.looks == [0, 5_000 + AGAIN_MS]
+
+
+def test_it_judges_at_last_also_where_it_is_always_late() -> None:
+    watched = Watched()
+    for _ in range(4):
+        watched.host._now_ms += 1_000
+        watched.host.pass_time(0)
+    assert len(watched.looks) == 3
+
+
+def test_nothing_is_looked_at_behind_the_end() -> None:
+    watched = Watched()
+    watched.pulse.stop()
+    watched.pulse.look()
+    watched.host.pass_time(1_000)
+    assert watched.looks == [0]
