@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 AUTO_WINDOW = 256
 
 
+def _nobody(_said: object) -> None:
+    """Nobody listens to a consumer that has ended."""
+
+
 class Taker(Protocol):
     """One place in the round robin of a group."""
 
@@ -148,3 +152,6 @@ class Consumer:
         deliveries = list(self.unsettled.values())
         self.unsettled.clear()
         self.queue.settling.release(self.group, deliveries)
+        # Whoever took the deliveries usually holds this consumer: without these it goes at once, and not only with
+        # the next full collection.
+        self._deliver = self.on_closed = _nobody

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from curbstone import __version__, collection, descriptors, logs
+from curbstone import __version__, descriptors, logs
+from curbstone.collection import Collections
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
@@ -128,8 +129,7 @@ async def _serve(settings: Settings) -> int:
             bound.append(f"{listener.name}={await _start(listener)}")
             started.append(listener)
         warn_of_strangers(host, started)
-        # Likewise what was recovered. (Higher thresholds made no difference that could be measured.)
-        collection.freeze(host, lambda: len(broker.queues()) + len(broker.private_queues()))
+        Collections(host, lambda: len(broker.queues()) + len(broker.private_queues())).start()
         if not stop_asked.is_set():
             print("curbstone ready", *bound, flush=True)
         await stop_asked.wait()

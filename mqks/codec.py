@@ -62,6 +62,10 @@ class LineReader:
         self._add(rest)
         return lines
 
+    def drop(self) -> None:
+        """Forget the line that is being read: the rest of it will never come."""
+        self._begun.clear()
+
     def _add(self, piece: bytes) -> None:
         begun = self._begun
         if not self.overlong_bytes:

@@ -170,6 +170,7 @@ class Session:
         """The socket is gone: deliveries return, what was published is kept."""
         self.lost = self.closing = True
         self._finish()
+        self._reader.drop()
         self._output = []
         self._registry.sessions.discard(self)
 

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-TURN_US = 5_000
-"""What all reads of one turn may take together."""
+TURN_US = 2_000
+"""What all reads of one turn may take together. A small request passes four or five turns until it is answered."""
 ALONE_US = 100_000
 """What they may take while only one connection sends anything."""
 SHARED_US = 100_000

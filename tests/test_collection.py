@@ -1,4 +1,4 @@
-"""Full garbage collections stay short: what lives long is frozen, again when there are many more queues or fewer."""
+"""Full garbage collections are seldom and short: called by the clock, and what lives long is frozen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from curbstone.collection import LOOK_EVERY_MS, QUEUES_MIN, freeze
+from curbstone.collection import LOOK_EVERY_MS, QUEUES_MIN, YOUNG_MIN, Collections
 from tests.sim.world import SimHost
 
 
@@ -22,8 +22,10 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
+    thresholds = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
 
 
 def test_what_was_made_since_the_start_is_frozen_and_thawed_again() -> None:
@@ -35,7 +37,7 @@ def test_what_was_made_since_the_start_is_frozen_and_thawed_again() -> None:
         host.pass_time(LOOK_EVERY_MS)
         host.settle()
 
-    freeze(host, lambda: len(queues))
+    Collections(host, lambda: len(queues)).start()
     at_first = gc.get_freeze_count()
     queues += [Ring() for _ in range(2 * QUEUES_MIN - 1)]
     time_passes()
@@ -51,3 +53,31 @@ def test_what_was_made_since_the_start_is_frozen_and_thawed_again() -> None:
     del queues[0]
     time_passes()
     assert dead() is None
+
+
+def test_dead_cycles_are_found_by_the_clock_and_not_by_every_burst() -> None:
+    """A burst of connections started full collections twice a second, and each held everybody up."""
+    host = SimHost(Random(0), 0)
+    full: list[str] = []
+    Collections(host, lambda: 0).start()
+
+    def watch(phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == 2:
+            full.append(phase)
+
+    gc.callbacks.append(watch)
+    try:
+        young, middle, _ = gc.get_threshold()
+        lasting = [[] for _ in range(young * (middle + 1) * (YOUNG_MIN + 15))]  # type: list[list[int]]
+        assert not full
+        dead = weakref.ref(ring := Ring())
+        gc.collect(1)  # now it is old
+        del ring
+        assert dead() is not None
+        host.pass_time(LOOK_EVERY_MS)
+        host.settle()
+        assert full
+        assert dead() is None
+        del lasting
+    finally:
+        gc.callbacks.remove(watch)

@@ -105,6 +105,12 @@ class Frames:
         self.began_anew = self.began_anew or bool(messages)
         return messages
 
+    def drop(self) -> None:
+        """Forget what is not whole: the rest of it will never come."""
+        self._buffer.clear()
+        self._partial = None
+        self._tail = b""
+
     @property
     def unfinished_bytes(self) -> int:
         """How much is kept of a message or a frame that is not whole; above 0 while there is one."""

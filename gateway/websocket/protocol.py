@@ -204,6 +204,7 @@ class WebSocketProtocol:
         if self.leave:
             self.leave()
         self._intake.close()
+        self._frames.drop()
         self._unfinished.note(self, 0, True)
         self._end_session()
 

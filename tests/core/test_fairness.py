@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from functools import partial
 from typing import Any, cast
 
@@ -164,3 +166,27 @@ def test_finished_jobs_are_told_a_few_at_a_time_when_that_takes_long(monkeypatch
 
     seen = asyncio.run(main())
     assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) <= DONE_AT_ONCE
+
+
+def test_a_closed_consumer_goes_without_a_collection() -> None:
+    """Its taker held it and it held its taker: a thousand subscriptions that ended were ten thousand dead objects."""
+    lab = Lab()
+    queue = lab.queue()
+
+    class Taker:
+        def __init__(self) -> None:
+            self.consumer = queue.subscribe(self.take, window=1, on_closed=self.take)
+
+        def take(self, _said: object) -> None:
+            raise AssertionError("nothing is said to it")
+
+    gc.disable()
+    try:
+        taker = Taker()
+        taker.consumer.close()
+        dead = weakref.ref(taker)
+        del taker
+        lab.settle()
+        assert dead() is None
+    finally:
+        gc.enable()

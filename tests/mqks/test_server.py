@@ -87,6 +87,11 @@ def test_a_long_line_that_came_in_time_is_not_late_afterwards(tmp_path: Path) ->
         assert len(await keeper.line()) > 100_000
         session.tick(world.host.now_ms() + 1_000_000)
         assert await peer.ask("p ping between") == "p ok between"
+        peer.writer.write(b"m publish e " + b"x" * 100_000)
+        await until(lambda: session._reader.unfinished_bytes > 100_000)
+        peer.writer.transport.abort()
+        await until(lambda: session.lost)
+        assert not session._reader.unfinished_bytes
 
     run(tmp_path, test)
 
