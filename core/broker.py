@@ -23,13 +23,13 @@ from curbstone.core.errors import (
     NoSuchQueue,
     Unavailable,
 )
-from curbstone.core.events import Bindings, Fanout, Fanouts, left_out
+from curbstone.core.events import Bindings, Fanout, Fanouts, binding_of, left_out
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log, Salt, random_salt
 from curbstone.core.log.meta import Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.log.publish import Publish
 from curbstone.core.message import Message
-from curbstone.core.names import QueueName, event_name
+from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions, SyncMode
 from curbstone.core.pending.reader import Cache
 from curbstone.core.port import Capability
@@ -376,15 +376,16 @@ class Broker:
 
     # --- events
 
-    def bind(self, event: str, name: QueueName, on_done: Done) -> None:
+    def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Have messages published to `event` copied to a queue; `on_done` when on disk."""
+        binding = binding_of(name, event, project)
         meta = self.ensure(name).meta
-        self._bind(name, replace(meta, bindings=meta.bindings | {event_name(event)}), on_done)
+        self._bind(name, replace(meta, bindings=meta.bindings | {binding}), on_done)
 
-    def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
+    def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Undo `bind`."""
         meta = self.get(name).meta
-        self._bind(name, replace(meta, bindings=meta.bindings - {event}), on_done)
+        self._bind(name, replace(meta, bindings=meta.bindings - {binding_of(name, event, project)}), on_done)
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
         """Replace all bindings of a queue at once."""
@@ -422,21 +423,23 @@ class Broker:
         """How many events have a queue that is bound to them."""
         return len(self._bindings)
 
-    def bound(self, event: str) -> list[Queue]:
+    def bound(self, event: str, project: str) -> list[Queue]:
         """Return the queues that are bound to an event now. What was published to events before, they have."""
         self._fanouts.finish()
-        return self._bound(event)
+        return self._bound(event, project)
 
-    def _bound(self, event: str) -> list[Queue]:
-        return [self._queues[name] for name in self._bindings.names(event)]
+    def _bound(self, event: str, project: str) -> list[Queue]:
+        return [self._queues[name] for name in self._bindings.names(event, project)]
 
-    def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
+    def publish_event(
+        self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
+    ) -> None:
         """Publish a copy to every queue bound to `event`, each by its own rules; answered as `Queue.publish` does.
 
         `on_done(EventRefused, 0, count)` says of the next `count` messages which queues refused them; all others have
         them. Which queues may be left out, and are no error, says `core.events.left_out`.
         """
-        queues = self._bound(event)
+        queues = self._bound(event, project)
         if not queues or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
         else:

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, QueueFull
+from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused, NoSuchQueue, QueueFull
 from curbstone.core.message import Message
-from curbstone.core.names import QueueName
+from curbstone.core.names import QueueName, event_name
 from curbstone.core.values import Published
 
 if TYPE_CHECKING:
@@ -21,28 +21,51 @@ COPIES_AT_ONCE = 200
 """Messages that are copied and handed to queues before the loop looks at its sockets again."""
 
 
+EventKey = tuple[str, str]
+"""A project and an event in it."""
+
+
+def keys_of(name: QueueName, bindings: Iterable[str]) -> list[EventKey]:
+    """Return the events that the bindings of a queue stand for: those of its project.
+
+    A private queue has none, so there each binding says which: `project/event`.
+    """
+    if not name.is_private:
+        return [(name.project, event) for event in bindings]
+    return [(project, event) for project, _, event in (binding.partition("/") for binding in bindings)]
+
+
+def binding_of(name: QueueName, event: str, project: str) -> str:
+    """Return the binding of a queue to an event; raise BadRequest where it is another project's."""
+    if name.is_private:
+        return f"{project}/{event_name(event)}"
+    if project != name.project:
+        raise BadRequest(f"queue {name} can be bound to events of its project, and not to those of {project}")
+    return event_name(event)
+
+
 class Bindings:
     """The queues bound to each event; an event without one is not remembered."""
 
     def __init__(self) -> None:
-        self._names: dict[str, dict[QueueName, None]] = {}  # in order, so that a simulated run can be repeated
+        self._names: dict[EventKey, dict[QueueName, None]] = {}  # in order, so that a simulated run can be repeated
 
     def __len__(self) -> int:
         return len(self._names)
 
-    def names(self, event: str) -> list[QueueName]:
+    def names(self, event: str, project: str) -> list[QueueName]:
         """Return the queues bound to an event, in the order in which they were bound."""
-        return list(self._names.get(event, ()))
+        return list(self._names.get((project, event), ()))
 
     def change(self, name: QueueName, gone: Iterable[str], new: Iterable[str]) -> None:
-        """A queue is no longer bound to the events `gone`, and now to `new`."""
-        for event in gone:
-            names = self._names[event]
+        """A queue has no longer the bindings `gone`, and now has `new`."""
+        for key in keys_of(name, gone):
+            names = self._names[key]
             del names[name]
             if not names:
-                del self._names[event]
-        for event in new:
-            self._names.setdefault(event, {})[name] = None
+                del self._names[key]
+        for key in keys_of(name, new):
+            self._names.setdefault(key, {})[name] = None
 
 
 class Fanouts:

@@ -22,8 +22,9 @@ from typing import Protocol, TypeVar
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import QueueName
+from curbstone.core.names import DEFAULT_PROJECT, QueueName
 from curbstone.core.options import QueueOptions
+from curbstone.core.port_staging import Staging
 from curbstone.core.positions import (
     Asked,
     Backlog,
@@ -39,6 +40,7 @@ from curbstone.core.positions import (
 )
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import (
+    NOBODY,
     UNNAMED,
     Answer,
     Counts,
@@ -46,11 +48,12 @@ from curbstone.core.values import (
     Health,
     IdempotencyKey,
     Lease,
-    Look,
+    May,
+    Moved,
     Outcome,
     Peeked,
     Published,
-    Redriven,
+    WasThere,
 )
 
 T = TypeVar("T")
@@ -264,8 +267,20 @@ class Queue(Protocol):
         So it is, and the answer None, where `is_wanted` says no: it is asked just before the settle is written.
         """
 
-    def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
-        """Take up to `count` messages, each for `duration_ms`; an empty list where there are none."""
+    def lease(
+        self,
+        count: int,
+        duration_ms: int,
+        on_done: Answer,
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
+        owner: str = NOBODY,
+    ) -> Waiter:
+        """Take up to `count` messages, each for `duration_ms`; an empty list where there are none.
+
+        Only calls with the same `owner` can settle or extend the leases.
+        """
 
     def settle_leases(
         self,
@@ -275,17 +290,21 @@ class Queue(Protocol):
         *,
         delay_ms: int | None = None,
         error: str = "",
+        owner: str = NOBODY,
     ) -> None:
         """Settle leases; `on_done(error, settled, stale tokens)`."""
 
-    def extend(self, tokens: list[str], duration_ms: int) -> list[str]:
+    def extend(self, tokens: list[str], duration_ms: int, owner: str = NOBODY) -> list[str]:
         """Let leases end `duration_ms` from now; return the stale ones."""
 
     def give_back(self, leases: list[Lease]) -> None:
         """End leases that nobody has seen: no try is counted."""
 
-    def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
-        """Settle a message of the unnamed group in whatever state it is; tells whether it was there."""
+    def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
+        """Settle a message of the unnamed group in whatever state it is; tells whether it was there.
+
+        What another `owner` has leased is not.
+        """
 
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group; `consumers` are those of all groups."""
@@ -307,10 +326,11 @@ class Queue(Protocol):
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
 
-    def redrive(
-        self, to: QueueName | None, limit: int, on_done: Callable[[CurbstoneError | None, Redriven], None]
-    ) -> None:
-        """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, what became of them)`."""
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None) -> None:
+        """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, what became of them)`.
+
+        A letter whose queue `may` says no to stays.
+        """
 
 
 class Transaction(Protocol):
@@ -319,8 +339,8 @@ class Transaction(Protocol):
     def publish(self, queue: Queue, message: Message) -> None:
         """Add a publish to a queue of the same engine."""
 
-    def publish_event(self, event: str, message: Message) -> None:
-        """Add a publish to every queue that is bound to `event` when the transaction is committed."""
+    def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
+        """Add a publish to every queue that is bound to `event` of a project when the transaction is committed."""
 
     def ack(self, consumer: Consumer, seqs: Sequence[int]) -> None:
         """Add an ack of what a consumer of the same engine holds; raise StaleDelivery."""
@@ -335,79 +355,16 @@ class Transaction(Protocol):
         """Do it all, or nothing of it."""
 
 
-class StagedPart(Protocol):
-    """A part that is on disk."""
-
-    @property
-    def messages(self) -> int:
-        """How many messages it has."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of its frames."""
-
-
-class Upload(Protocol):
-    """A part of a staged transaction on its way in."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether more has come than the disk has taken: wait with `when_written`."""
-
-    def feed(self, data: bytes) -> None:
-        """Take frames, cut anywhere; raise BadRequest, MessageTooLarge, NoSuchQueue."""
-
-    def when_written(self, on_done: Done) -> None:
-        """Call back when the disk has caught up."""
-
-    def finish(self, on_done: Callable[[CurbstoneError | None, StagedPart | None], None]) -> None:
-        """The part is whole: put it on disk."""
-
-    def cancel(self) -> None:
-        """Drop what came, unless it was finished."""
-
-
-class Staging(Protocol):
-    """Staged transactions: parts that are put on disk, and a commit that publishes them all at once."""
-
-    @property
-    def bytes(self) -> int:
-        """What all parts count for, those on their way in included."""
-
-    @property
-    def bytes_max(self) -> int:
-        """The most that they may count for."""
-
-    def __len__(self) -> int:
-        """Return how many transactions there are."""
-
-    def upload(
-        self, project: str, identifier: str, part: str, message_bytes_max: int, *, extras: bool = False
-    ) -> Upload:
-        """Begin to stage a part; `extras`: its frames were made by `core.frames.encode_frame`."""
-
-    def commit(
-        self,
-        project: str,
-        identifier: str,
-        parts: Sequence[str] | None,
-        on_done: Callable[[CurbstoneError | None, bool, int], None],
-    ) -> None:
-        """Publish parts in this order, all by default; `on_done(error, whether that was done before, messages)`."""
-
-    def drop(self, project: str, identifier: str, on_done: Done) -> None:
-        """Drop what is staged, if anything is."""
-
-    def look(self, project: str, identifier: str) -> Look:
-        """Return what there is of a transaction; raise NoSuchTransaction."""
-
-
 class Broker(Protocol):
     """All queues of an engine."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What it has of what an engine may lack."""
+
+    @property
+    def defaults(self) -> QueueOptions:
+        """The options of a queue that sets none."""
 
     @property
     def staging(self) -> Staging:
@@ -447,10 +404,12 @@ class Broker(Protocol):
     def events_bound(self) -> int:
         """How many events have a queue that is bound to them."""
 
-    def bind(self, event: str, name: QueueName, on_done: Done) -> None:
+    # Events belong to projects. A queue is bound to events of its own; a private queue to those of any, which is named.
+
+    def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Have messages published to `event` copied to a queue, which is made if need be."""
 
-    def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
+    def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Undo `bind`."""
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
@@ -465,7 +424,9 @@ class Broker(Protocol):
     def unused_s(self, name: QueueName) -> float | None:
         """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
 
-    def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
+    def publish_event(
+        self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
+    ) -> None:
         """Publish a copy to every queue bound to `event`; EventRefused says which queues refused which messages."""
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:

@@ -36,7 +36,20 @@ from curbstone.core.reading.browse import Peek, purge
 from curbstone.core.reading.groups import ReadingGroups
 from curbstone.core.reading.redrive import Redrive
 from curbstone.core.stats import Stats
-from curbstone.core.values import UNNAMED, Answer, Counts, IdempotencyKey, Lease, Outcome, Peeked, Published, Redriven
+from curbstone.core.values import (
+    NOBODY,
+    UNNAMED,
+    Answer,
+    Counts,
+    IdempotencyKey,
+    Lease,
+    May,
+    Moved,
+    Outcome,
+    Peeked,
+    Published,
+    WasThere,
+)
 from curbstone.core.writing.cleaner import Cleaner
 from curbstone.core.writing.writer import Writer
 
@@ -235,14 +248,22 @@ class Queue:
 
     def room(self, group: str) -> int:
         """Return how many deliveries the consumers of a group take now."""
-        ring = self.rings.get(group)
-        return ring.room if ring else 0
+        return ring.room if (ring := self.rings.get(group)) else 0
 
     # --- leases, and settling without a consumer
 
-    def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
+    def lease(
+        self,
+        count: int,
+        duration_ms: int,
+        on_done: Answer,
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
+        owner: str = NOBODY,
+    ) -> Waiter:
         """Take up to `count` messages, or LEASE_BYTES_MAX, each for `duration_ms`; an empty list for none."""
-        return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms)
+        return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner)
 
     def settle_leases(
         self,
@@ -252,21 +273,22 @@ class Queue:
         *,
         delay_ms: int | None = None,
         error: str = "",
+        owner: str = NOBODY,
     ) -> None:
         """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
-        self.leasing.settle(tokens, outcome, on_done, delay_ms=delay_ms, error=error)
+        self.leasing.settle(tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=owner)
 
-    def extend(self, tokens: list[str], duration_ms: int) -> list[str]:
+    def extend(self, tokens: list[str], duration_ms: int, owner: str = NOBODY) -> list[str]:
         """Let leases end `duration_ms` from now; return the stale ones."""
-        return self.leasing.extend(tokens, duration_ms)
+        return self.leasing.extend(tokens, duration_ms, owner)
 
     def give_back(self, leases: list[Lease]) -> None:
         """End leases that nobody has seen: no try is counted."""
         self.leasing.give_back([lease.token for lease in leases])
 
-    def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
+    def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
         """Settle a message of the unnamed group in whatever state it is; tells whether it was there."""
-        self.settling.settle_by_id(seq, on_done)
+        self.settling.settle_by_id(seq, on_done, owner)
 
     def end_delivery(self, group: str, seq: int) -> None:
         """Make the delivery of a message stale, whoever holds it."""
@@ -417,30 +439,14 @@ class Queue:
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
-        refusal = self.refusal()
-        if refusal is not None:
-            self.host.call_soon(lambda: on_done(refusal, 0))
-            return
-        purged = purge(self)
-        self.changed()
+        purge(self, on_done)
 
-        def settled(error: CurbstoneError | None) -> None:
-            if error is not None:
-                on_done(error, 0)
-                return
-            self.cleaner.erase(lambda failed: on_done(failed, 0 if failed else purged))
-            self.dirty()
-
-        self.writer.when_committed(settled)
-
-    def redrive(
-        self, to: QueueName | None, limit: int, on_done: Callable[[CurbstoneError | None, Redriven], None]
-    ) -> None:
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None) -> None:
         """Move up to `limit` dead letters to `to`, or where each came from; raise NoSuchQueue or BadRequest.
 
         Where it can't go on, the error's `members` say how many have moved; those are gone from here, and no others.
         """
-        Redrive(self, to, limit, on_done).begin()
+        Redrive(self, to, limit, on_done, may).begin()
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
         """Return deliveries that nobody has seen: no try is counted."""

@@ -10,12 +10,12 @@ from curbstone.core import port
 from curbstone.core.consumer import Consumer
 from curbstone.core.delivery.dead import dead_letter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
-from curbstone.core.events import copy_of, left_out
+from curbstone.core.events import EventKey, copy_of, left_out
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import SETTLE_BYTES, Publish, Release, Settle
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import parse_queue_name
+from curbstone.core.names import DEFAULT_PROJECT, parse_queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.values import Done
 from curbstone.core.writing.spread import Spread
@@ -75,7 +75,7 @@ class Transaction:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._shares: dict[Queue, Share] = {}
-        self._publishes: list[tuple[Queue | str, Message]] = []
+        self._publishes: list[tuple[Queue | EventKey, Message]] = []
         """To a queue, or to an event."""
         self._wishes: list[_Wish] = []
         self._asked: dict[Consumer, set[int]] = {}
@@ -87,12 +87,12 @@ class Transaction:
         assert isinstance(queue, Queue)
         self._publishes.append((queue, message))
 
-    def publish_event(self, event: str, message: Message) -> None:
+    def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
         """Add a publish to every queue that is bound to `event` when the transaction is committed.
 
         One of them that refuses it refuses the transaction; but see `Share.may_miss`.
         """
-        self._publishes.append((event, message))
+        self._publishes.append(((project, event), message))
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
         """Add an ack; raise StaleDelivery if one is not unsettled now."""
@@ -157,10 +157,11 @@ class Transaction:
         """Put each message into the shares of the queues that get it."""
         publishes, self._publishes = self._publishes, []
         for target, message in publishes:
-            if not isinstance(target, str):
+            if isinstance(target, Queue):
                 self._add(target, message)
                 continue
-            for queue in self._broker.bound(target):
+            project, event = target
+            for queue in self._broker.bound(event, project):
                 self._share(queue).messages.append(copy_of(message))
 
     def _add(self, queue: Queue, message: Message) -> None:

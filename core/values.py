@@ -14,9 +14,13 @@ from typing import NamedTuple
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName
 
 UNNAMED = ""
 """The group of whoever names none."""
+
+NOBODY = ""
+"""The owner of what is nobody's in particular: where there are no logins."""
 
 Done = Callable[[CurbstoneError | None], None]
 """It is on disk, or why not."""
@@ -76,14 +80,22 @@ class Redriven(NamedTuple):
     """Whether there may be letters that were not looked at."""
 
 
+Moved = Callable[[CurbstoneError | None, Redriven], None]
+May = Callable[[QueueName], bool]
+"""Whether one may."""
+WasThere = Callable[[CurbstoneError | None, bool], None]
+
+
 class Lease:
     """A delivery that returns by itself when its time runs out."""
 
-    __slots__ = ("delivery", "expires_ms", "group", "token")
+    __slots__ = ("delivery", "expires_ms", "group", "owner", "token")
 
-    def __init__(self, delivery: Delivery, group: str, expires_ms: int) -> None:
+    def __init__(self, delivery: Delivery, group: str, expires_ms: int, owner: str = NOBODY) -> None:
         self.delivery = delivery
         self.group = group
+        self.owner = owner
+        """Who alone may settle it."""
         self.expires_ms = expires_ms
         """Engine time when it returns."""
         self.token = f"{delivery.message.seq}.{secrets.token_urlsafe(16)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.delivery.waiters import Gatherer, Leases, Waiter
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNNAMED, Answer, Outcome
+from curbstone.core.values import Answer, Outcome
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -49,12 +49,12 @@ class Leasing:
         """Forget all leases."""
         self._leases.take_all()
 
-    def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0) -> Waiter:
+    def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str, wait_ms: int, owner: str) -> Waiter:
         """See `Queue.lease`."""
 
         def give(deliveries: list[Delivery]) -> None:
             expires_ms = self._queue.host.now_ms() + duration_ms
-            leases = [self._leases.add(delivery, group, expires_ms) for delivery in deliveries]
+            leases = [self._leases.add(delivery, group, expires_ms, owner) for delivery in deliveries]
             self._queue.timers.arm()
             self._queue.host.call_soon(lambda: on_done(leases))
 
@@ -75,6 +75,7 @@ class Leasing:
         *,
         delay_ms: int | None = None,
         error: str = "",
+        owner: str,
     ) -> None:
         """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
         refusal = self._queue.refusal()
@@ -94,7 +95,7 @@ class Leasing:
                 on_done(refusal, 0 if refusal else settled, stale)
 
         for token in tokens:
-            lease = self._leases.take(token)
+            lease = self._leases.take_own(token, owner)
             if lease is None:
                 stale.append(token)
                 continue
@@ -109,9 +110,14 @@ class Leasing:
                 self._queue.settling.reject_now(lease.group, [lease.delivery], error, done)
         self._queue.writer.when_committed(done)
 
-    def extend(self, tokens: list[str], duration_ms: int) -> list[str]:
+    def is_of_another(self, group: str, seq: int, owner: str) -> bool:
+        """Return whether somebody else has a lease of a message."""
+        lease = self._leases.find(group, seq)
+        return lease is not None and lease.owner != owner
+
+    def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
         """Let leases end `duration_ms` from now; return the stale ones."""
         expires_ms = self._queue.host.now_ms() + duration_ms
-        stale = [token for token in tokens if not self._leases.extend(token, expires_ms)]
+        stale = [token for token in tokens if not self._leases.extend(token, expires_ms, owner)]
         self._queue.timers.arm()
         return stale

@@ -85,12 +85,13 @@ class Settling:
         self._queue.writer.settled(group, reason, [message.seq for message in messages])
         self._queue.wake(group)
 
-    def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
+    def settle_by_id(self, seq: int, on_done: Callable[[CurbstoneError | None, bool], None], owner: str) -> None:
         """See `Queue.settle_by_id`."""
         queue = self._queue
         refusal = queue.refusal()
         run = queue.pending.runs.find(seq)
         there = run is not None and bool(run.bits >> (seq - run.first) & 1)
+        there = there and not queue.leasing.is_of_another(UNNAMED, seq, owner)
         if refusal is not None or run is None or not there:
             queue.host.call_soon(lambda: on_done(refusal, False))
             return

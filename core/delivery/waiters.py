@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.pending import due
-from curbstone.core.values import Lease
+from curbstone.core.values import NOBODY, Lease
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -164,9 +164,9 @@ class Leases:
         """How many times are kept in memory, stale ones included."""
         return len(self._due)
 
-    def add(self, delivery: Delivery, group: str, expires_ms: int) -> Lease:
+    def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str = NOBODY) -> Lease:
         """Return a new lease of a delivery."""
-        lease = Lease(delivery, group, expires_ms)
+        lease = Lease(delivery, group, expires_ms, owner)
         self._by_token[lease.token] = lease
         self._leases[group, delivery.message.seq] = lease
         self._note(lease)
@@ -195,10 +195,15 @@ class Leases:
         """Return the lease of a message, if there is one."""
         return self._leases.get((group, seq))
 
-    def extend(self, token: str, expires_ms: int) -> bool:
-        """Move a lease's end; False if it has ended."""
+    def take_own(self, token: str, owner: str) -> Lease | None:
+        """Remove and return a lease, or None if it has ended or is another's."""
         lease = self._by_token.get(token)
-        if lease is None:
+        return self.take(token) if lease is not None and lease.owner == owner else None
+
+    def extend(self, token: str, expires_ms: int, owner: str = NOBODY) -> bool:
+        """Move a lease's end; False if it has ended or is another's."""
+        lease = self._by_token.get(token)
+        if lease is None or lease.owner != owner:
             return False
         if expires_ms != lease.expires_ms:
             lease.expires_ms = expires_ms

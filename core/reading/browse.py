@@ -90,7 +90,26 @@ def _state(group: Group, seq: int) -> str:
     return "delayed" if group.is_delayed(seq) else "rdy"
 
 
-def purge(queue: Queue) -> int:
+def purge(queue: Queue, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
+    """See `Queue.purge`."""
+    refusal = queue.refusal()
+    if refusal is not None:
+        queue.host.call_soon(lambda: on_done(refusal, 0))
+        return
+    purged = _settle_all(queue)
+    queue.changed()
+
+    def settled(error: CurbstoneError | None) -> None:
+        if error is not None:
+            on_done(error, 0)
+            return
+        queue.cleaner.erase(lambda failed: on_done(failed, 0 if failed else purged))
+        queue.dirty()
+
+    queue.writer.when_committed(settled)
+
+
+def _settle_all(queue: Queue) -> int:
     """Settle all that is rdy or delayed in every group; return how many messages."""
     purged = 0
     lost: dict[str, tuple[int, int]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from curbstone.core.log.publish import SETTLE_BYTES
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
-from curbstone.core.values import UNNAMED, Redriven
+from curbstone.core.values import UNNAMED, May, Moved, Redriven
 
 if TYPE_CHECKING:
     from curbstone.core.queue import Queue
@@ -41,10 +40,13 @@ class Redrive:
         queue: Queue,
         to: QueueName | None,
         limit: int,
-        on_done: Callable[[CurbstoneError | None, Redriven], None],
+        on_done: Moved,
+        may: May | None = None,
     ) -> None:
+        """`may`: whether letters may go to a queue; None for any."""
         self._queue = queue
         self._to = to
+        self._may = may
         self._left = limit
         self._on_done = on_done
         self._moved = 0
@@ -116,6 +118,8 @@ class Redrive:
         name = self._to or _home(letter)
         if name is None or name == self._queue.name:
             return "no dead letter: it says no other queue that it came from"
+        if self._may is not None and not self._may(name):
+            return f"no right to send on queue {name}"
         try:
             target = self._queue.broker.get(name)
         except NoSuchQueue as error:

@@ -25,7 +25,7 @@ from curbstone.core.errors import (
     QueueFull,
     Unavailable,
 )
-from curbstone.core.names import queue_name
+from curbstone.core.names import QueueName, queue_name
 from curbstone.core.staging.commit import Commit, load_marker
 from curbstone.core.staging.committed import Committed, hash_of
 from curbstone.core.staging.frames import FrameCheck
@@ -34,7 +34,7 @@ from curbstone.core.staging.parts import Part, Upload, disk_error, is_part_file,
 from curbstone.core.staging.transaction import ROOT, StagedTransaction
 from curbstone.core.staging.transaction import Committed as CommitDone
 from curbstone.core.troubles import WatchedHost
-from curbstone.core.values import Done, Look, State
+from curbstone.core.values import NOBODY, Done, Look, State
 
 if TYPE_CHECKING:
     from curbstone.core.broker import Broker
@@ -45,6 +45,9 @@ RETRY_MS = 1000
 PARTS_MAX = 10_000
 KEPT_SHARE = 16
 """One part in so many of what may be staged is kept for projects that stage no more than that."""
+
+Check = Callable[[QueueName], None]
+"""Raises where a queue is not to be published to."""
 
 DOTS = (".", "..")
 """They are no names: in a path they mean something else."""
@@ -92,14 +95,22 @@ class Staging:
     # --- what is asked for
 
     def upload(
-        self, project: str, identifier: str, part: str, message_bytes_max: int, *, extras: bool = False
+        self,
+        project: str,
+        identifier: str,
+        part: str,
+        message_bytes_max: int,
+        *,
+        extras: bool = False,
+        owner: str = NOBODY,
+        check: Check | None = None,
     ) -> Upload:
         """Begin to stage a part, to be fed with frames; `extras`: they were made here, and may have extras.
 
         No body may have more than `message_bytes_max`, nor than its queue takes. Raise AlreadyCommitted,
-        Conflict, BadRequest or Unavailable.
+        Conflict, BadRequest or Unavailable; `check` raises for a queue in it that is not to be.
         """
-        hashed, label = self._hash(project, identifier)
+        hashed, label = self._hash(project, identifier, owner)
         if not _PART.fullmatch(part) or part in DOTS:
             raise BadRequest(f"bad part {part[:80]!r}: 1 to 100 of A-Z a-z 0-9 . _ : -")
         self._check_running()
@@ -117,16 +128,28 @@ class Staging:
         transaction.touch()
 
         def body_bytes_max(name: str) -> int:
-            return min(self.broker.get(queue_name(name, project)).options.max_message_size, message_bytes_max)
+            target = queue_name(name, project)
+            if check is not None:
+                check(target)
+            return min(self.broker.get(target).options.max_message_size, message_bytes_max)
 
         return Upload(transaction, part, transaction.version, FrameCheck(body_bytes_max, extras=extras))
 
-    def commit(self, project: str, identifier: str, parts: Sequence[str] | None, on_done: CommitDone) -> None:
+    def commit(
+        self,
+        project: str,
+        identifier: str,
+        parts: Sequence[str] | None,
+        on_done: CommitDone,
+        *,
+        owner: str = NOBODY,
+        check: Check | None = None,
+    ) -> None:
         """Publish parts in this order, all by default; `on_done` when all is on disk, or nothing has happened.
 
-        Raise NoSuchTransaction, BadRequest, StagedDamaged or Unavailable.
+        Raise NoSuchTransaction, BadRequest, StagedDamaged or Unavailable, or what `check` raises for a queue in it.
         """
-        hashed, label = self._hash(project, identifier)
+        hashed, label = self._hash(project, identifier, owner)
         self._check_running()
         transaction = self._transactions.get(hashed)
         if transaction is not None and transaction.state is State.COMMITTING:
@@ -141,6 +164,9 @@ class Staging:
         if transaction is None or transaction.state is not State.STAGED or not transaction.parts:
             raise NoSuchTransaction(f"nothing is staged under {label}")
         chosen = transaction.chosen(parts)
+        if check is not None:
+            for name in {name for part in chosen for name in part.shares}:
+                check(queue_name(name, project))
         transaction.state = State.COMMITTING
         transaction.messages = sum(part.messages for part in chosen)
         transaction.waiting.append(on_done)
@@ -148,9 +174,9 @@ class Staging:
         self._commits.add(commit)
         commit.begin(chosen)
 
-    def drop(self, project: str, identifier: str, on_done: Done) -> None:
+    def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
         """Drop what is staged, if anything is. Raise AlreadyCommitted or Conflict where it is too late for that."""
-        hashed, label = self._hash(project, identifier)
+        hashed, label = self._hash(project, identifier, owner)
         self._check_running()
         transaction = self._transactions.get(hashed)
         if self.committed.messages_of(hashed) is not None:
@@ -162,9 +188,9 @@ class Staging:
         else:
             self._drop(transaction, on_done)
 
-    def look(self, project: str, identifier: str) -> Look:
+    def look(self, project: str, identifier: str, *, owner: str = NOBODY) -> Look:
         """Return what there is of a transaction; raise NoSuchTransaction."""
-        hashed, label = self._hash(project, identifier)
+        hashed, label = self._hash(project, identifier, owner)
         transaction = self._transactions.get(hashed)
         if transaction is not None and transaction.state in (State.STAGED, State.COMMITTING):
             transaction.touch()
@@ -178,11 +204,12 @@ class Staging:
         return Look(State.COMMITTED, [], messages)
 
     @staticmethod
-    def _hash(project: str, identifier: str) -> tuple[bytes, str]:
+    def _hash(project: str, identifier: str, owner: str) -> tuple[bytes, str]:
         project = queue_name("any", project).project
         if not _ID.fullmatch(identifier) or identifier in DOTS:
             raise BadRequest(f"bad transaction id {identifier[:80]!r}: 1 to 200 of A-Z a-z 0-9 . _ : -")
-        return hash_of(project, identifier), f"{project}/{identifier}"
+        own = f"{owner}\n{identifier}" if owner else identifier  # no identifier has a line break
+        return hash_of(project, own), f"{project}/{identifier}"
 
     def _check_running(self) -> None:
         if self.is_stopping:

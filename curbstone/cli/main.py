@@ -14,6 +14,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from curbstone import __version__
+from curbstone.cli.access import access, user
 from curbstone.cli.bench import bench
 from curbstone.cli.check import check
 from curbstone.cli.drill import drill
@@ -48,6 +49,8 @@ app = typer.Typer(
 for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check, repair, drill):
     app.command(epilog=None if command is serve else EXIT_CODES)(command)
 app.add_typer(pipeline)
+app.add_typer(access)
+app.add_typer(user)
 
 
 def _print_version(wanted: bool) -> None:

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import AlreadyCommitted, BadRequest
 from curbstone.core.names import queue_name
-from curbstone.core.port import StagedPart, Upload
+from curbstone.core.port_staging import StagedPart, Upload
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import PART_BYTES_MAX
 from curbstone.gateway.formats.ndjson import Lines

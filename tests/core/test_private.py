@@ -16,8 +16,9 @@ FORMER_CAP = 64 * MIB
 
 def declare(lab: Lab, name: QueueName, *events: str, **options: object) -> None:
     assert lab.answer(lambda done: lab.broker.declare(name, options, done))[0] is None
+    project = "default" if name.is_private else name.project
     for event in events:
-        assert lab.answer(lambda done, event=event: lab.broker.bind(event, name, done))[0] is None  # type: ignore[misc]
+        assert lab.answer(lambda done, event=event: lab.broker.bind(event, name, done, project))[0] is None  # type: ignore[misc]
     lab.publish(lab.broker.get(name), "m")
 
 

@@ -1,0 +1,382 @@
+"""`Access`: an engine as one identity sees it. The only way in for adapters.
+
+There is no method that gives a queue without a right, so a check that was forgotten does not type-check. What is done
+with the queue afterwards (settle, hold, read on) needs no further one: a consumer or a lease was given under it. The
+check comes before the look-up, so a refusal says nothing of what exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from curbstone.access.errors import NotAllowed, NotLoggedIn, QuotaReached
+from curbstone.access.identity import Identity
+from curbstone.access.rights import Right
+from curbstone.access.users import Quota
+from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.options import parse_size
+from curbstone.core.port import Broker, Queue, Transaction, Waiter
+from curbstone.core.port_staging import Staging, Upload
+from curbstone.core.values import (
+    UNNAMED,
+    Answer,
+    Done,
+    Health,
+    IdempotencyKey,
+    Look,
+    Outcome,
+    Published,
+    Redriven,
+)
+
+if TYPE_CHECKING:
+    from curbstone.access.gate import Gate
+
+
+class Access:
+    """See the module's docstring. One for each identity; called on the host's thread."""
+
+    def __init__(self, gate: Gate, broker: Broker, identity: Identity, quota: Callable[[str], Quota | None]) -> None:
+        self.gate = gate
+        self.identity = identity
+        self._broker = broker
+        self._quota = quota
+
+    # --- rights
+
+    @property
+    def home(self) -> str:
+        """The project of names that have none."""
+        return self.identity.home
+
+    def may(self, right: Right, name: QueueName) -> bool:
+        """Return whether one has a right on a queue."""
+        return bool(self.identity.on_queue(name) & right)
+
+    def check(self, right: Right, name: QueueName) -> None:
+        """Raise NotAllowed, or NotLoggedIn, where one has not."""
+        if not self.identity.on_queue(name) & right:
+            raise self._refusal(right, f"queue {name}")
+
+    def check_topic(self, right: Right, event: str) -> None:
+        """Likewise for an event of the home."""
+        if not self.identity.on_topic(self.home, event) & right:
+            raise self._refusal(right, f"topic {self.home}/{event}")
+
+    def check_server(self, right: Right) -> None:
+        """Likewise for the server."""
+        if not self.identity.on_server() & right:
+            raise self._refusal(right, "the server")
+
+    def _refusal(self, right: Right, target: str) -> CurbstoneError:
+        if self.identity.end_reason:
+            return NotLoggedIn(self.identity.end_reason)
+        self.gate.refused(self.identity, right.word, target)
+        return NotAllowed(f"no right to {right.word} on {target}")
+
+    # --- queues
+
+    def queue(self, name: QueueName, right: Right) -> Queue:
+        """Return a queue to someone who has the right on it; raise NotAllowed or NoSuchQueue."""
+        if not self.identity.on_queue(name) & right:
+            raise self._refusal(right, f"queue {name}")
+        return self._broker.get(name)
+
+    def find(self, name: QueueName) -> Queue:
+        """Return a queue to someone who has any right on it."""
+        if not self.identity.on_queue(name):
+            raise self._refusal(Right.PEEK, f"queue {name}")
+        return self._broker.get(name)
+
+    def ensure(self, name: QueueName, right: Right) -> Queue:
+        """Like `queue`; makes the queue for someone who may manage it, too."""
+        rights = self.identity.on_queue(name)
+        if not rights & right:
+            raise self._refusal(right, f"queue {name}")
+        if self.identity.owner or name.is_private:
+            try:
+                return self._broker.get(name)
+            except NoSuchQueue:
+                if not rights & Right.MANAGE:
+                    raise
+                self._check_quota(name, {})
+                self._audit("make queue", name)
+        return self._broker.ensure(name)
+
+    def queues(self) -> list[Queue]:
+        """Return the queues that one has any right on."""
+        return [queue for queue in self._broker.queues() if self.identity.on_queue(queue.name)]
+
+    def queues_with(self, right: Right) -> list[Queue]:
+        """Return the queues that one has a right on."""
+        return [queue for queue in self._broker.queues() if self.identity.on_queue(queue.name) & right]
+
+    def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
+        """See `Broker.declare`."""
+        self.check(Right.MANAGE, name)
+        letters = changes.get("dead_letter")
+        if isinstance(letters, str) and letters:
+            self.check(Right.SEND, parse_queue_name(letters, name.project))
+        self._check_quota(name, changes)
+        self._audit("change queue", name)
+        self._broker.declare(name, changes, on_done)
+
+    def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
+        """See `Broker.delete`."""
+        self.check(Right.MANAGE, name)
+        self._audit("delete queue", name)
+        self._broker.delete(name, on_done)
+
+    def managed(self, name: QueueName, action: str) -> Queue:
+        """Return a queue to someone who manages it and does `action`, which is written down."""
+        queue = self.queue(name, Right.MANAGE)
+        self._audit(action, name)
+        return queue
+
+    def redrive(
+        self,
+        name: QueueName,
+        to: QueueName | None,
+        limit: int,
+        on_done: Callable[[CurbstoneError | None, Redriven], None],
+    ) -> None:
+        """See `Queue.redrive`: letters go only where one may send."""
+        if to is not None:
+            self.check(Right.SEND, to)
+        queue = self.managed(name, "redrive")
+        queue.redrive(to, limit, on_done, lambda home: self.may(Right.SEND, home))
+
+    # --- a queue of one's own
+
+    def private(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> Queue:
+        """Return a queue of the connection's own, whose name nobody can guess, made if need be."""
+        assert name.is_private
+        self._broker.declare(name, changes, on_done)
+        return self._broker.get(name)
+
+    def drop_private(self, name: QueueName) -> None:
+        """Delete it."""
+        assert name.is_private
+        self._broker.delete(name, lambda _outcome: None)
+
+    def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
+        """See `Broker.reply`: whoever knows the name may send."""
+        assert name.is_private
+        return self._broker.reply(name, messages, on_done)
+
+    # --- events, which belong to the home
+
+    @property
+    def events_bound(self) -> int:
+        """See `Broker.events_bound`."""
+        return self._broker.events_bound
+
+    def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
+        """See `Broker.publish_event`."""
+        self.check_topic(Right.SEND, event)
+        self._broker.publish_event(event, messages, on_done, self.home)
+
+    def listen(self, event: str, name: QueueName, on_done: Done) -> None:
+        """Have messages published to an event copied to a private queue."""
+        assert name.is_private
+        self.check_topic(Right.RECEIVE, event)
+        self._broker.bind(event, name, on_done, self.home)
+
+    def unlisten(self, event: str, name: QueueName) -> None:
+        """Undo `listen`."""
+        self._broker.unbind(event, name, lambda _error: None, self.home)
+
+    def bindings(self, name: QueueName) -> frozenset[str]:
+        """Return the events bound to a queue that one has any right on; raise NoSuchQueue."""
+        self.find(name)
+        return self._broker.bindings(name)
+
+    def unused_s(self, name: QueueName) -> float | None:
+        """See `Broker.unused_s`."""
+        self.find(name)
+        return self._broker.unused_s(name)
+
+    def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
+        """See `Broker.occupy`: to consume needs `receive`, and `manage` where it changes anything."""
+        self.check(Right.RECEIVE, name)
+        if self._check_change(name, events, unused_s):
+            self._audit("bind queue", name)
+        self._broker.occupy(name, events, unused_s, on_done)
+
+    def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
+        """See `Broker.rebind`."""
+        self.check(Right.MANAGE, name)
+        self._check_change(name, events, None)
+        self._audit("bind queue", name)
+        self._broker.rebind(name, events, on_done)
+
+    def _check_change(self, name: QueueName, events: frozenset[str], unused_s: float | None) -> bool:
+        """Check what a change of bindings needs; return whether it is one."""
+        try:
+            before, unused_before = self._broker.bindings(name), self._broker.unused_s(name)
+        except NoSuchQueue:
+            before, unused_before = frozenset[str](), None
+            self.check(Right.MANAGE, name)
+            self._check_quota(name, {})
+        for event in sorted(events - before):
+            self.check_topic(Right.RECEIVE, event)
+        is_change = events != before or unused_s != unused_before
+        if is_change:
+            self.check(Right.MANAGE, name)
+        return is_change
+
+    # --- what is one's own: leases, keys, transactions
+
+    def lease(
+        self, queue: Queue, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0
+    ) -> Waiter:
+        """See `Queue.lease`: the leases are this identity's."""
+        owner = self.identity.owner
+        return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner)
+
+    def settle_leases(
+        self,
+        queue: Queue,
+        tokens: list[str],
+        outcome: Outcome,
+        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        *,
+        delay_ms: int | None = None,
+        error: str = "",
+    ) -> None:
+        """See `Queue.settle_leases`: those of others are stale."""
+        queue.settle_leases(tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=self.identity.owner)
+
+    def extend(self, queue: Queue, tokens: list[str], duration_ms: int) -> list[str]:
+        """See `Queue.extend`."""
+        return queue.extend(tokens, duration_ms, self.identity.owner)
+
+    def settle_by_id(self, queue: Queue, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
+        """See `Queue.settle_by_id`: what another holds stays."""
+        queue.settle_by_id(seq, on_done, self.identity.owner)
+
+    def key(self, text: str, content: bytes) -> IdempotencyKey:
+        """Return an idempotency key of this identity's own."""
+        owner = self.identity.owner
+        return IdempotencyKey(f"{owner}\n{text}" if owner else text, content)
+
+    @property
+    def staging(self) -> AccessStaging:
+        """The staged transactions of this identity."""
+        return AccessStaging(self, self._broker.staging)
+
+    def transaction(self) -> AccessTransaction:
+        """Return a new transaction."""
+        return AccessTransaction(self, self._broker.transaction())
+
+    # --- the whole
+
+    @property
+    def broker(self) -> Broker:
+        """The engine's figures, for whoever may see them; nothing is done through it."""
+        self.check_server(Right.METRICS)
+        return self._broker
+
+    def health(self) -> Health:
+        """Return whether all is well; the reasons only to those who may see figures of the server."""
+        health = self._broker.health()
+        return health if self.identity.on_server() & Right.METRICS else health._replace(reasons=[])
+
+    def _audit(self, action: str, name: QueueName) -> None:
+        if self.identity.owner:
+            self.gate.did(self.identity, action, str(name))
+
+    def _check_quota(self, name: QueueName, changes: Mapping[str, object]) -> None:
+        """Raise QuotaReached where the project's queues would be too many, or their caps together too large."""
+        quota = self._quota(name.project)
+        if quota is None:
+            return
+        caps = {queue.name: queue.options.cap for queue in self._broker.queues() if queue.name.project == name.project}
+        before = caps.get(name)
+        cap = changes.get("cap", self._broker.defaults.cap if before is None else before)
+        if isinstance(cap, str):
+            cap = parse_size(cap)
+        if not isinstance(cap, int):
+            raise BadRequest("bad option cap: a size")
+        if before is None and len(caps) >= quota.queues:
+            raise QuotaReached(f"project {name.project} has {quota.queues} queues, all that its quota allows")
+        total = sum(caps.values()) - (before or 0) + cap
+        if cap > (before or 0) and total > quota.bytes:
+            raise QuotaReached(
+                f"the caps of project {name.project} would be {total} bytes together; its quota allows {quota.bytes}"
+            )
+
+
+class AccessStaging:
+    """Staged transactions that are one identity's own, and go only where it may send."""
+
+    def __init__(self, access: Access, staging: Staging) -> None:
+        self._access = access
+        self._staging = staging
+        self._owner = access.identity.owner
+
+    def _check(self, name: QueueName) -> None:
+        self._access.check(Right.SEND, name)
+
+    def upload(self, project: str, identifier: str, part: str, bytes_max: int, *, extras: bool = False) -> Upload:
+        """See `Staging.upload`; a queue in it that one may not send to is refused when its first frame comes."""
+        owner = self._owner
+        return self._staging.upload(project, identifier, part, bytes_max, extras=extras, owner=owner, check=self._check)
+
+    def commit(
+        self,
+        project: str,
+        identifier: str,
+        parts: Sequence[str] | None,
+        on_done: Callable[[CurbstoneError | None, bool, int], None],
+    ) -> None:
+        """See `Staging.commit`."""
+        self._staging.commit(project, identifier, parts, on_done, owner=self._owner, check=self._check)
+
+    def drop(self, project: str, identifier: str, on_done: Done) -> None:
+        """See `Staging.drop`."""
+        self._staging.drop(project, identifier, on_done, owner=self._owner)
+
+    def look(self, project: str, identifier: str) -> Look:
+        """See `Staging.look`."""
+        return self._staging.look(project, identifier, owner=self._owner)
+
+
+class AccessTransaction:
+    """A transaction of the engine that asks once more, when it is committed, for the right to send."""
+
+    def __init__(self, access: Access, transaction: Transaction) -> None:
+        self._access = access
+        self._transaction = transaction
+        self._queues: set[QueueName] = set()
+        self._events: set[str] = set()
+        self.ack = transaction.ack
+        self.nack = transaction.nack
+        self.reject = transaction.reject
+
+    def publish(self, name: QueueName, message: Message) -> None:
+        """Add a publish to a queue."""
+        self._transaction.publish(self._access.ensure(name, Right.SEND), message)
+        self._queues.add(name)
+
+    def publish_private(self, queue: Queue, message: Message) -> None:
+        """Add a publish to a queue of the connection's own."""
+        assert queue.name.is_private
+        self._transaction.publish(queue, message)
+
+    def publish_event(self, event: str, message: Message) -> None:
+        """Add a publish to an event."""
+        self._access.check_topic(Right.SEND, event)
+        self._events.add(event)
+        self._transaction.publish_event(event, message, self._access.home)
+
+    def commit(self, on_done: Done) -> None:
+        """Do it all, or nothing of it; raise NotAllowed where a right was lost meanwhile."""
+        for name in self._queues:
+            self._access.check(Right.SEND, name)
+        for event in self._events:
+            self._access.check_topic(Right.SEND, event)
+        self._transaction.commit(on_done)

@@ -1,0 +1,388 @@
+"""The gate of a server with users: every credential becomes an identity here, and nowhere else.
+
+A reload or a revocation changes the identities that are in use. Unknown users, wrong passwords and revoked tokens are
+told alike; what the difference was is in no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from curbstone.access import files
+from curbstone.access.audit import Audit
+from curbstone.access.door import Access
+from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, TooMany
+from curbstone.access.gate import Admitted, Credentials, Peer
+from curbstone.access.identity import Identity, local_identity
+from curbstone.access.passwords import Passwords
+from curbstone.access.presence import Connections
+from curbstone.access.rights import Grants, Right
+from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret, parse_secret
+from curbstone.access.sessions import LONGEST_MS, Sessions, Tickets
+from curbstone.access.throttle import Throttle
+from curbstone.access.tokens import DIRECTORY, Token, Tokens, new_token
+from curbstone.access.users import ANONYMOUS, Quota, User, Users, UsersError, load
+from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
+from curbstone.core.host import Host
+from curbstone.core.names import QueueName
+from curbstone.core.port import Broker
+from curbstone.core.values import Done
+
+LOOK_EVERY_MS = 5_000
+"""How often it is looked whether the users file was changed."""
+FAILURES_MAX = 3
+"""So many failed logins end a connection."""
+
+logger = logging.getLogger("curbstone.access")
+
+
+class Origin(NamedTuple):
+    """What proved an identity: it is gone when that counts no more."""
+
+    kind: str
+    """`password`, `token`, `certificate` or `anonymous`."""
+    user: str
+    proof: str
+    """The hash of the password, the id of the token, the name in the certificate."""
+    session: str = ""
+    """The id of the session that was made of it."""
+
+
+class _Known:
+    """An identity in use, and what one gets with it."""
+
+    __slots__ = ("access", "identity", "origin")
+
+    def __init__(self, origin: Origin, identity: Identity, access: Access) -> None:
+        self.origin = origin
+        self.identity = identity
+        self.access = access
+
+
+class LoginGate:
+    """See the module's docstring. Implements `gate.Gate`; called on the host's thread."""
+
+    wants_login = True
+
+    def __init__(self, broker: Broker, host: Host, users_file: Path, data: Path) -> None:
+        self.connections = Connections(host)
+        self.audit = Audit(host, data / DIRECTORY / "audit")
+        self.tokens = Tokens(host, data)
+        self.sessions = Sessions(host)
+        self.tickets = Tickets(host)
+        self.users = Users({}, {})
+        self._broker = broker
+        self._host = host
+        self._file = users_file
+        self._data = data
+        self._version = (0, 0, 0)
+        self._passwords = Passwords(host)
+        self._throttle = Throttle()
+        self._known: dict[Origin, _Known] = {}
+        self._by_access: dict[Access, _Known] = {}
+        self.logins: dict[tuple[str, str], int] = {}
+        """By protocol and outcome, for /metrics."""
+        self.refusals: dict[str, int] = {}
+        """By right."""
+        self.everyone = Access(self, broker, local_identity(), lambda _project: None)
+
+    def open(self) -> None:
+        """Read the users, the tokens and the audit; blocking. Raise UsersError or DataDirectoryError."""
+        self.users = self._read()
+        self.tokens.load()
+        files.make_directory(self._data / DIRECTORY)
+        self.audit.load()
+        self._host.call_later(LOOK_EVERY_MS, self._look)
+
+    def _read(self) -> Users:
+        self._version = files.version_of(self._file)
+        try:
+            return load(files.read_trusted(self._file))
+        except OSError as error:
+            raise UsersError(f"{self._file}: {error.strerror}") from None
+        except UsersError as error:
+            raise UsersError(f"{self._file}: {error}") from None
+
+    # --- who comes in
+
+    def enter(self, credentials: Credentials, peer: Peer) -> Access | None:
+        """See `Gate.enter`."""
+        secret = parse_secret(credentials.secret) if credentials.secret else None
+        if secret is not None:
+            return self._by_secret(secret, credentials.user, peer)
+        if credentials.is_nothing:
+            return self._without(peer)
+        user = self.users.users.get(credentials.user)
+        hashes = user.passwords if user is not None else ()
+        kept = self._passwords.known(credentials.user, credentials.secret, hashes)
+        if user is not None and kept:
+            return self._welcome(user, Origin("password", user.name, kept), peer)
+        wait_ms = self._throttle.wait_ms(credentials.user, peer.address, self._host.now_ms())
+        if wait_ms:
+            self._count(peer.protocol, "throttled")
+            wait_s = -(-wait_ms // 1000)
+            raise TooMany(f"{FAILED}; try again in {wait_s} s", wait_s)
+        return None
+
+    def admit(self, credentials: Credentials, peer: Peer, on_done: Admitted) -> None:
+        """See `Gate.admit`."""
+        try:
+            access = self.enter(credentials, peer)
+        except CurbstoneError as error:
+            on_done(error)
+            return
+        if access is not None:
+            on_done(access)
+            return
+        name = credentials.user
+        user = self.users.users.get(name)
+
+        def checked(error: CurbstoneError | None, kept: str) -> None:
+            now = self.users.users.get(name)  # which a reload may have changed meanwhile
+            if error is not None:
+                on_done(error)
+                return
+            try:
+                if now is None or kept not in now.passwords:
+                    raise self._failed(name, peer)
+                found = self._welcome(now, Origin("password", now.name, kept), peer)
+            except CurbstoneError as refusal:
+                on_done(refusal)
+                return
+            self._throttle.succeeded(name, peer.address)
+            on_done(found)
+
+        self._passwords.check(name, credentials.secret, user.passwords if user is not None else (), checked)
+
+    def _without(self, peer: Peer) -> Access:
+        """Return what one gets who presents nothing but maybe a certificate."""
+        user = self.users.by_certificate(peer.certificate) if peer.certificate else None
+        if user is not None:
+            proof = next(name for name in user.certificates if name in peer.certificate)
+            return self._welcome(user, Origin("certificate", user.name, proof), peer)
+        user = self.users.users.get(ANONYMOUS)
+        if user is None or not user.may_come_from(peer.address):
+            raise NotLoggedIn(WANTED)
+        return self._welcome(user, Origin("anonymous", user.name, ""), peer)
+
+    def _by_secret(self, secret: Secret, name: str, peer: Peer) -> Access:
+        if secret.kind == TOKEN:
+            token = self.tokens.find(secret)
+            user = self.users.users.get(token.user) if token is not None else None
+            if token is not None and user is not None and name in ("", user.name):
+                access = self._welcome(user, Origin("token", user.name, token.id), peer)
+                self.tokens.used(token)
+                return access
+        elif secret.kind == SESSION:
+            found = self.sessions.find(secret)
+            user = self.users.users.get(found.identity.user) if found is not None else None
+            if found is not None and user is not None and name in ("", user.name) and user.may_come_from(peer.address):
+                return found
+        raise self._failed(name, peer, is_guess=False)
+
+    def _welcome(self, user: User, origin: Origin, peer: Peer) -> Access:
+        """Return what a user gets whose proof was found good."""
+        if not user.may_come_from(peer.address):
+            raise self._failed(user.name, peer, is_guess=False)
+        known = self._known.get(origin)
+        if known is None:
+            known = self._make(origin, user)
+        self._count(peer.protocol, "ok")
+        self.audit.login(user.name, known.identity.credential, peer)
+        return known.access
+
+    def _failed(self, user: str, peer: Peer, is_guess: bool = True) -> NotLoggedIn:
+        if is_guess:
+            self._throttle.failed(user, peer.address, self._host.now_ms())
+        self._count(peer.protocol, "failed")
+        self.audit.refused("login", "failed", user=user[:128], peer=str(peer), protocol=peer.protocol)
+        return NotLoggedIn(FAILED)
+
+    def _count(self, protocol: str, outcome: str) -> None:
+        key = (protocol, outcome)
+        self.logins[key] = self.logins.get(key, 0) + 1
+
+    # --- identities
+
+    def _make(self, origin: Origin, user: User, expires_ms: int = 0) -> _Known:
+        token = self.tokens.get(origin.proof) if origin.kind == "token" else None
+        if token is not None and token.expires_ms:
+            expires_ms = min(expires_ms or token.expires_ms, token.expires_ms)
+        credential = origin.session or (origin.proof if token is not None else origin.kind)
+        layers = self._layers(origin) or [Grants(())]
+        identity = Identity(user.name, layers, home=user.home, credential=credential, expires_ms=expires_ms)
+        known = _Known(origin, identity, Access(self, self._broker, identity, self._quota))
+        self._known[origin] = self._by_access[known.access] = known
+        return known
+
+    def _forget(self, known: _Known) -> None:
+        self._known.pop(known.origin, None)
+        self._by_access.pop(known.access, None)
+
+    def _quota(self, project: str) -> Quota:
+        return self.users.quota(project)
+
+    def _layers(self, origin: Origin) -> list[Grants] | None:
+        """Return what an identity has its rights from; None where what proved it counts no more."""
+        user = self.users.users.get(origin.user)
+        if user is None:
+            return None
+        if origin.kind == "password" and origin.proof not in user.passwords:
+            return None
+        if origin.kind == "certificate" and origin.proof not in user.certificates:
+            return None
+        if origin.kind == "token":
+            token = self.tokens.get(origin.proof)
+            if token is None or token.user != user.name:
+                return None
+            return [user.grants] if token.layer is None else [user.grants, token.layer]
+        return [user.grants]
+
+    def _review(self) -> None:
+        """Change the identities in use to what counts now; end those that count no more."""
+        for origin, known in list(self._known.items()):
+            layers = self._layers(origin)
+            if layers is None:
+                self._forget(known)
+                known.identity.end("the login was revoked")
+            else:
+                known.identity.change(layers, self.users.users[origin.user].home)
+        for presence in self.connections.listed():
+            user = self.users.users.get(presence.access.identity.user)
+            if user is not None and not user.may_come_from(presence.peer.address):
+                presence.end(NotLoggedIn("the login was revoked"))
+
+    # --- sessions and tickets
+
+    def open_session(self, access: Access, peer: Peer) -> tuple[Secret, Access]:
+        """Make a session of a login; raise TooMany."""
+        known = self._of(access)
+        secret = new_secret(SESSION)
+        user = self.users.users[known.origin.user]
+        expires_ms = self._host.wall_ms() + LONGEST_MS
+        if known.identity.expires_ms:
+            expires_ms = min(expires_ms, known.identity.expires_ms)
+        made = self._make(known.origin._replace(session=secret.id), user, expires_ms)
+        try:
+            self.sessions.open(secret, made.access)
+        except CurbstoneError:
+            self._forget(made)
+            raise
+        self.audit.note(
+            "open session", "ok", user=user.name, credential=known.identity.credential, peer=str(peer),
+            protocol=peer.protocol, target=secret.id,
+        )  # fmt: skip
+        return secret, made.access
+
+    def close_session(self, access: Access) -> None:
+        """End the session that a login is; nothing where it is none."""
+        known = self._of(access)
+        if known.origin.session:
+            self.sessions.close(known.origin.session)
+            self._forget(known)
+
+    def make_ticket(self, access: Access, way: str, queue: QueueName | None) -> Secret:
+        """Return a ticket; the right it is for is the caller's to check."""
+        return self.tickets.make(access, way, queue)
+
+    def use_ticket(self, text: str, way: str, queue: QueueName | None, peer: Peer) -> Access:
+        """See `Gate.use_ticket`."""
+        secret = parse_secret(text)
+        access = self.tickets.use(secret, way, queue) if secret is not None and secret.kind == TICKET else None
+        if access is None or access.identity.end_reason:
+            raise self._failed("", peer, is_guess=False)
+        return access
+
+    def _of(self, access: Access) -> _Known:
+        known = self._by_access.get(access)
+        if known is None:
+            raise NotLoggedIn(access.identity.end_reason or WANTED)
+        return known
+
+    # --- tokens
+
+    def make_token(
+        self, access: Access, *, user: str, grants: Iterable[str] | None, expires_ms: int, label: str, on_done: Done
+    ) -> tuple[Secret, Token]:
+        """Make a token; it counts when `on_done(None)` comes. Raise BadRequest or NotLoggedIn."""
+        known = self._of(access)
+        is_own = user == access.identity.user
+        if not is_own:
+            access.check_server(Right.ADMIN)
+        if user not in self.users.users or user == ANONYMOUS:
+            raise BadRequest(f"there is no user {user[:128]!r}")
+        parent = known.origin.proof if is_own and known.origin.kind == "token" else ""
+        made_with = self.tokens.get(parent)
+        if made_with is not None:
+            if made_with.expires_ms:
+                expires_ms = min(expires_ms or made_with.expires_ms, made_with.expires_ms)
+            if made_with.grants is not None:
+                _check_narrower(made_with.grants, grants)
+        now_ms = self._host.wall_ms()
+        secret, token = new_token(user, now_ms, grants=grants, expires_ms=expires_ms, label=label, parent=parent)
+        self.tokens.add(token, on_done)
+        self.did(access.identity, "make token", f"{token.id} of {user}")
+        return secret, token
+
+    def revoke_token(self, access: Access, identifier: str, on_done: Done) -> None:
+        """Revoke a token and those that were made with it; what is connected by them ends at once."""
+        token = self.tokens.get(identifier)
+        if token is None or token.user != access.identity.user:
+            access.check_server(Right.ADMIN)
+        if token is None:
+            raise NoSuchToken(f"there is no token {identifier[:20]!r}")
+        self.did(access.identity, "revoke token", identifier)
+        self.tokens.revoke(identifier, on_done)
+        self._review()
+
+    # --- what is told
+
+    def refused(self, identity: Identity, right: str, target: str) -> None:
+        """See `Gate.refused`."""
+        self.refusals[right] = self.refusals.get(right, 0) + 1
+        self.audit.refused(right, "refused", user=identity.user, peer="", protocol="", target=target)
+
+    def did(self, identity: Identity, action: str, target: str) -> None:
+        """See `Gate.did`."""
+        self.audit.note(action, "ok", user=identity.user, credential=identity.credential, target=target)
+
+    # --- reload
+
+    def reload(self, on_done: Callable[[CurbstoneError | None], None] = lambda _error: None) -> None:
+        """Read the users file anew, on a thread. A bad one changes nothing; `on_done` says what is wrong with it."""
+
+        def done(users: Users | None, error: BaseException | None) -> None:
+            if users is None:
+                logger.error("the users stay as they were: %s", error)
+                self.audit.note("reload", "failed", user="", target=str(error))
+                on_done(Unavailable(f"the users stay as they were: {error}"))
+                return
+            self.users = users
+            self._review()
+            self.audit.note("reload", "ok", user="")
+            on_done(None)
+
+        self._host.submit(self._read, done)
+
+    def _look(self) -> None:
+        """Look whether the file is another, and forget sessions that are over."""
+        self.sessions.sweep()
+        for known in [known for known in self._known.values() if known.identity.end_reason]:
+            self._forget(known)
+        before = self._version
+
+        def done(version: tuple[int, int, int] | None, _error: BaseException | None) -> None:
+            if version is not None and version != before and version != self._version:
+                self.reload()
+            self._host.call_later(LOOK_EVERY_MS, self._look)
+
+        self._host.submit(lambda: files.version_of(self._file), done)
+
+
+def _check_narrower(has: tuple[str, ...], wanted: Iterable[str] | None) -> None:
+    """Raise BadRequest where a token would have grants that the one it is made with has not."""
+    if wanted is None or not set(wanted) <= set(has):
+        raise BadRequest("a token made with a token has some of its grants, each as it is written there")

@@ -1,0 +1,101 @@
+"""Passwords: hashed with argon2id on a thread, two at a time; a good one is remembered for a while.
+
+A user who is unknown, or has no password, costs the same hash. What is remembered is no password: an HMAC of it under
+a key of this process.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from curbstone.access.errors import Busy
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.host import Host
+
+AT_ONCE = 2
+WAITING_MAX = 64
+REMEMBERED_MS = 5 * 60_000
+REMEMBERED_MAX = 10_000
+BYTES_MIN, BYTES_MAX = 8, 128
+
+logger = logging.getLogger("curbstone.access")
+
+_HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+_NOBODY = _HASHER.hash(secrets.token_urlsafe(32))
+
+Checked = Callable[[CurbstoneError | None, str], None]
+"""(Busy, or None where it was checked; the hash that the password belongs to, empty for none)"""
+
+
+def hash_password(password: str) -> str:
+    """Return what the users file keeps of a password; blocking. Raise ValueError naming the rule it breaks."""
+    if not BYTES_MIN <= len(password.encode()) <= BYTES_MAX:
+        raise ValueError(f"a password has {BYTES_MIN} to {BYTES_MAX} bytes")
+    return _HASHER.hash(password)
+
+
+def hash_of(password: str, hashes: Sequence[str]) -> str:
+    """Return which of the hashes a password belongs to, empty for none; blocking, and as long where there is none."""
+    found = ""
+    for kept in hashes or [_NOBODY]:
+        try:
+            _HASHER.verify(kept, password)
+            found = kept
+        except (VerificationError, InvalidHashError):
+            continue
+    return found if found in hashes else ""
+
+
+class Passwords:
+    """Checks passwords. Called on the host's thread."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._key = secrets.token_bytes(32)
+        self._remembered: dict[bytes, tuple[int, str]] = {}
+        """When to forget it, and the hash it was right for."""
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = 0
+
+    def known(self, user: str, password: str, hashes: Sequence[str]) -> str:
+        """Return the hash that the password was found right for not long ago, if it still counts."""
+        found = self._remembered.get(self._mark(user, password))
+        return found[1] if found is not None and found[0] > self._host.now_ms() and found[1] in hashes else ""
+
+    def check(self, user: str, password: str, hashes: Sequence[str], on_done: Checked) -> None:
+        """Tell whose hash the password belongs to, in a later turn."""
+        if len(self._waiting) >= WAITING_MAX:
+            self._host.call_soon(lambda: on_done(Busy("too many logins wait to be checked; try again"), ""))
+            return
+
+        def done(found: str | None, error: BaseException | None) -> None:
+            self._running -= 1
+            if found:
+                self._remember(self._mark(user, password), found)
+            self._next()
+            if error is not None:
+                logger.error("a password can't be checked: %s", error)
+            on_done(None, found or "")
+
+        self._waiting.append(lambda: self._host.submit(lambda: hash_of(password, hashes), done))
+        self._next()
+
+    def _next(self) -> None:
+        while self._waiting and self._running < AT_ONCE:
+            self._running += 1
+            self._waiting.popleft()()
+
+    def _mark(self, user: str, password: str) -> bytes:
+        return hmac.digest(self._key, f"{user}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
+
+    def _remember(self, mark: bytes, kept: str) -> None:
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[mark] = (self._host.now_ms() + REMEMBERED_MS, kept)

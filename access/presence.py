@@ -1,0 +1,156 @@
+"""Who is connected: for those who administer the server, for limits, and so that a revocation ends connections.
+
+Requests that are answered at once are not kept here: each is checked by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
+
+from curbstone.access.errors import NotLoggedIn, TooMany
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.host import Host, Timer
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.access.gate import Peer
+
+OF_USER_MAX = 1_000
+TIMER_MS_MAX = 86_400_000
+
+ENDED = "an administrator ended the connection"
+EXPIRED = "the login has expired"
+
+
+class Presence:
+    """One connection of somebody. `leave` when it is over."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        number: int,
+        access: Access,
+        peer: Peer,
+        since_ms: int,
+        end: Callable[[CurbstoneError], None],
+        changed: Callable[[], None],
+        unacked: Callable[[], int],
+    ) -> None:
+        self._connections = connections
+        self.id = str(number)
+        self.access = access
+        self.peer = peer
+        self.since_ms = since_ms
+        self.unacked = unacked
+        """How many deliveries it has not settled."""
+        self._end = end
+        self._changed = changed
+        self._is_over = False
+        self._timer: Timer | None = None
+        self._unwatch = access.identity.watch(self._look)
+        self._arm()
+
+    def move(self, access: Access) -> None:
+        """The same user has logged in anew."""
+        assert self.access.identity.user == access.identity.user
+        self._unwatch()
+        self._stop_timer()
+        self.access = access
+        self._unwatch = access.identity.watch(self._look)
+        self._arm()
+
+    def leave(self) -> None:
+        """The connection is over; harmless when it was before."""
+        if not self._is_over:
+            self._is_over = True
+            self._unwatch()
+            self._stop_timer()
+            self._connections.left(self)
+
+    def end(self, reason: CurbstoneError) -> None:
+        """End the connection; the client is told the reason."""
+        if not self._is_over:
+            self._end(reason)
+
+    def _look(self) -> None:
+        reason = self.access.identity.end_reason
+        if reason:
+            self.end(NotLoggedIn(reason))
+        else:
+            self._changed()
+
+    def _arm(self) -> None:
+        expires_ms = self.access.identity.expires_ms
+        if expires_ms:
+            wait_ms = expires_ms - self._connections.host.wall_ms()
+            self._timer = self._connections.host.call_later(min(max(wait_ms, 1), TIMER_MS_MAX), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._connections.host.wall_ms() >= self.access.identity.expires_ms:
+            self.end(NotLoggedIn(EXPIRED))
+        else:
+            self._arm()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Connections:
+    """All that are there. Called on the host's thread."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._numbers = count(1)
+        self._presences: dict[str, Presence] = {}
+        self._by_user: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._presences)
+
+    def enter(
+        self,
+        access: Access,
+        peer: Peer,
+        *,
+        end: Callable[[CurbstoneError], None],
+        changed: Callable[[], None] = lambda: None,
+        unacked: Callable[[], int] = lambda: 0,
+    ) -> Presence:
+        """Note a connection; raise TooMany where the user has too many, NotLoggedIn where the login is over.
+
+        `end(reason)` is called when it has to end, `changed` when its rights have changed.
+        """
+        identity = access.identity
+        if identity.end_reason:
+            raise NotLoggedIn(identity.end_reason)
+        if identity.owner and self._by_user.get(identity.user, 0) >= OF_USER_MAX:
+            raise TooMany(f"{OF_USER_MAX} connections of this user are open, and there may be no more")
+        self._by_user[identity.user] = self._by_user.get(identity.user, 0) + 1
+        number = next(self._numbers)
+        presence = Presence(self, number, access, peer, self.host.wall_ms(), end, changed, unacked)
+        self._presences[presence.id] = presence
+        return presence
+
+    def listed(self) -> list[Presence]:
+        """Return all, the oldest first."""
+        return list(self._presences.values())
+
+    def end(self, identifier: str) -> Presence | None:
+        """End one, and return it; None where there is none."""
+        presence = self._presences.get(identifier)
+        if presence is not None:
+            presence.end(NotLoggedIn(ENDED))
+        return presence
+
+    def left(self, presence: Presence) -> None:
+        """One is over."""
+        user = presence.access.identity.user
+        self._presences.pop(presence.id, None)
+        left = self._by_user.pop(user, 0) - 1
+        if left > 0:
+            self._by_user[user] = left

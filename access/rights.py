@@ -1,0 +1,166 @@
+"""Rights, and the grants that give them. Pure.
+
+A grant is `rights pattern`, as in `receive,peek shop/orders*`. The pattern is `project/queue`, `topic:project/event`
+or `server`. `*` stands for any run of characters but `/`, and the whole name must match; there are no denials, so the
+order of grants never matters. A project that begins with `_` has to be named by a pattern that begins so, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from curbstone.core.names import QueueName
+
+
+class Right(IntEnum):
+    """What one may do; a set of them is the sum."""
+
+    SEND = 1
+    RECEIVE = 2
+    PEEK = 4
+    MANAGE = 8
+    METRICS = 16
+    ADMIN = 32
+
+    @property
+    def word(self) -> str:
+        """Its name in a grant, and in what people are told."""
+        return self.name.lower()
+
+
+ON_QUEUES = Right.SEND | Right.RECEIVE | Right.PEEK | Right.MANAGE
+ON_TOPICS = Right.SEND | Right.RECEIVE
+ON_SERVER = Right.METRICS | Right.ADMIN
+
+SERVER = "server"
+USER = "{user}"
+"""Stands in a grant for the name of the user who has it."""
+
+_TOPIC = "topic:"
+_PROJECT = re.compile(r"[A-Za-z0-9_*-]{1,64}")
+_QUEUE = re.compile(r"[A-Za-z0-9._:*-]{1,200}")
+_EVENT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
+
+
+class BadGrant(ValueError):
+    """A grant breaks the rules; the text says which."""
+
+
+class Grant(NamedTuple):
+    """Rights on all names that match."""
+
+    rights: int
+    kind: str
+    """`queue`, `topic` or `server`."""
+    parts: tuple[str, ...]
+    """The pattern, cut at its slashes; the project first."""
+
+    def covers(self, names: Sequence[str]) -> bool:
+        """Return whether a name, cut at its slashes, matches."""
+        parts = self.parts
+        if len(parts) != len(names):
+            return False
+        if names[0].startswith("_") and not parts[0].startswith("_"):
+            return False
+        return all(map(matches, parts, names))
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether a whole name matches; each piece between the stars is looked for once, from left to right."""
+    first, *pieces = pattern.split("*")
+    if not pieces:
+        return pattern == name
+    last = pieces.pop()
+    at, end = len(first), len(name) - len(last)
+    if at > end or not name.startswith(first) or not name.endswith(last):
+        return False
+    for piece in pieces:
+        found = name.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
+
+
+def parse_grant(text: str, user: str = "") -> Grant:
+    """Return a grant; `{user}` in it stands for `user`, taken literally. Raise BadGrant."""
+    words = text.split()
+    if len(words) != 2:
+        raise BadGrant(f"bad grant {text[:120]!r}: it is rights, a space and a pattern, as in 'send,peek shop/orders*'")
+    rights = _rights_in(words[0], text)
+    kind, pattern, allowed = "queue", words[1], ON_QUEUES
+    if pattern == SERVER:
+        kind, allowed = SERVER, ON_SERVER
+    elif pattern.startswith(_TOPIC):
+        kind, pattern, allowed = "topic", pattern.removeprefix(_TOPIC), ON_TOPICS
+    if rights & ~allowed:
+        wrong = next(right.word for right in Right if right & rights & ~allowed)
+        raise BadGrant(f"bad grant {text[:120]!r}: there is no right {wrong} on {_KINDS[kind]}")
+    if kind != SERVER:
+        _check_pattern(kind, pattern.replace(USER, "x"), text)
+    return Grant(rights, kind, tuple(pattern.replace(USER, user or USER).split("/")))
+
+
+_KINDS = {"queue": "a queue", "topic": "a topic", "server": "the server"}
+
+
+def _rights_in(words: str, text: str) -> int:
+    rights = 0
+    for word in words.split(","):
+        right = next((right for right in Right if right.word == word), None)
+        if right is None:
+            raise BadGrant(f"bad grant {text[:120]!r}: there are the rights {', '.join(each.word for each in Right)}")
+        rights |= right
+    return rights
+
+
+def _check_pattern(kind: str, pattern: str, text: str) -> None:
+    project, slash, name = pattern.partition("/")
+    rule = _EVENT if kind == "topic" else _QUEUE
+    if not slash or not _PROJECT.fullmatch(project) or not rule.fullmatch(name):
+        raise BadGrant(f"bad grant {text[:120]!r}: a pattern is project/queue, topic:project/event or server")
+
+
+class Grants:
+    """Grants together: what they give on a name is the sum of what each gives."""
+
+    def __init__(self, grants: Iterable[Grant]) -> None:
+        self.all = tuple(grants)
+        self.on_server = self._sum("server", ("server",))
+        """The rights on the server."""
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], user: str = "") -> Grants:
+        """Return the grants of these texts; raise BadGrant."""
+        return cls([parse_grant(text, user) for text in texts])
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether they give everything, everywhere."""
+        return bool(self.on_server & Right.ADMIN)
+
+    def on_queue(self, name: QueueName) -> int:
+        """Return the rights on a queue."""
+        return ON_QUEUES if self.is_admin else self._sum("queue", name)
+
+    def on_topic(self, project: str, event: str) -> int:
+        """Return the rights on an event of a project."""
+        return ON_TOPICS if self.is_admin else self._sum("topic", (project, *event.split("/")))
+
+    def on_server_all(self) -> int:
+        """Return the rights on the server; who may administer it may see its figures."""
+        return ON_SERVER if self.is_admin else self.on_server
+
+    def _sum(self, kind: str, names: Sequence[str]) -> int:
+        rights = 0
+        for grant in self.all:
+            if grant.kind == kind and (grant.rights | rights) != rights and grant.covers(names):
+                rights |= grant.rights
+        return rights
+
+
+EVERYTHING = Grants([Grant(int(Right.ADMIN), SERVER, (SERVER,))])
+"""What an admin has."""

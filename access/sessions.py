@@ -1,0 +1,121 @@
+"""Sessions and tickets: what a login makes for a while, in memory alone.
+
+A session ends after half an hour without a call, and twelve hours after its login. A ticket is for one use within half
+a minute, of one queue and one way: it may stand in an address, where a token may not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from curbstone.access.door import Access
+from curbstone.access.errors import TooMany
+from curbstone.access.secrets import TICKET, Secret, new_secret
+from curbstone.core.host import Host
+from curbstone.core.names import QueueName
+
+IDLE_MS, LONGEST_MS = 30 * 60_000, 12 * 3_600_000
+SESSIONS_MAX = 10_000
+TICKET_MS = 30_000
+TICKETS_MAX = 10_000
+WAYS = ("publish", "consume", "events", "stomp")
+"""What a ticket may be for."""
+
+
+class Session:
+    """A login that goes on over many requests."""
+
+    __slots__ = ("access", "digest", "id", "used_ms")
+
+    def __init__(self, secret: Secret, access: Access, now_ms: int) -> None:
+        self.id = secret.id
+        self.digest = secret.digest
+        self.access = access
+        self.used_ms = now_ms
+
+
+class Sessions:
+    """All that there are. Called on the host's thread."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, secret: Secret, access: Access) -> None:
+        """Begin one under a secret that `new_secret` made; raise TooMany."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            self.sweep()
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise TooMany(f"there are {SESSIONS_MAX} sessions, the most there can be", 60)
+        self._sessions[secret.id] = Session(secret, access, self._host.now_ms())
+
+    def find(self, secret: Secret) -> Access | None:
+        """Return whose session a secret is, and count that as a call."""
+        session = self._sessions.get(secret.id)
+        if session is None or not secret.is_of(session.digest):
+            return None
+        if self._is_over(session):
+            self.close(session.id)
+            return None
+        session.used_ms = self._host.now_ms()
+        return session.access
+
+    def close(self, identifier: str) -> None:
+        """End a session, and with it what is connected by it."""
+        session = self._sessions.pop(identifier, None)
+        if session is not None:
+            session.access.identity.end("the session ended")
+
+    def sweep(self) -> None:
+        """End those whose time is over."""
+        for session in [session for session in self._sessions.values() if self._is_over(session)]:
+            self.close(session.id)
+
+    def _is_over(self, session: Session) -> bool:
+        identity = session.access.identity
+        if identity.end_reason or self._host.wall_ms() >= identity.expires_ms:
+            return True
+        # What is connected by it is a use of it.
+        return not identity.is_watched and self._host.now_ms() - session.used_ms > IDLE_MS
+
+
+class Ticket(NamedTuple):
+    """What a ticket lets in to."""
+
+    digest: bytes
+    access: Access
+    way: str
+    queue: QueueName | None
+    """The queue; None for `stomp`, which names its queues itself."""
+    until_ms: int
+
+
+class Tickets:
+    """Those that were made and not used. Called on the host's thread."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._tickets: dict[str, Ticket] = {}
+
+    def make(self, access: Access, way: str, queue: QueueName | None) -> Secret:
+        """Return a fresh one; raise TooMany."""
+        now_ms = self._host.now_ms()
+        if len(self._tickets) >= TICKETS_MAX:
+            self._tickets = {key: each for key, each in self._tickets.items() if each.until_ms > now_ms}
+        if len(self._tickets) >= TICKETS_MAX:
+            raise TooMany(f"there are {TICKETS_MAX} tickets that were not used yet", 30)
+        secret = new_secret(TICKET)
+        self._tickets[secret.id] = Ticket(secret.digest, access, way, queue, now_ms + TICKET_MS)
+        return secret
+
+    def use(self, secret: Secret, way: str, queue: QueueName | None) -> Access | None:
+        """Return whose ticket this is, for this and no other use; whatever comes of it, it is used up."""
+        ticket = self._tickets.get(secret.id)
+        if ticket is None or not secret.is_of(ticket.digest):
+            return None
+        del self._tickets[secret.id]
+        fits = (ticket.way, ticket.queue) == (way, queue) and ticket.until_ms > self._host.now_ms()
+        return ticket.access if fits else None

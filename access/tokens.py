@@ -1,0 +1,191 @@
+"""API tokens: made while the server runs, kept in `access/tokens` of the data directory.
+
+The file is replaced whole and synced before anybody sees a token or hears that one is revoked. It holds no secret,
+only its SHA-256.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from curbstone.access import files
+from curbstone.access.rights import BadGrant, Grants
+from curbstone.access.secrets import TOKEN, Secret, new_secret
+from curbstone.core.errors import BadRequest, CurbstoneError, DataDirectoryError, Unavailable
+from curbstone.core.host import Host
+from curbstone.core.values import Done
+
+FORMAT = 1
+TOKENS_MAX = 10_000
+LABEL_CHARS_MAX = 200
+DAY_MS = 86_400_000
+DIRECTORY, FILE = "access", "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is kept of a token."""
+
+    id: str
+    digest: str
+    """SHA-256 of the secret, in hex."""
+    user: str
+    label: str
+    grants: tuple[str, ...] | None
+    """They narrow what the user may; None for all of it."""
+    created_ms: int
+    expires_ms: int
+    """Wall clock; 0 for never."""
+    parent: str
+    """The token it was made with: it goes when that goes."""
+    used_day: int
+    """Days since the epoch when it was used last, 0 for never."""
+
+    @property
+    def layer(self) -> Grants | None:
+        """What it narrows its user's rights to."""
+        return None if self.grants is None else Grants.parse(self.grants, self.user)
+
+
+def new_token(
+    user: str, now_ms: int, *, grants: Iterable[str] | None, expires_ms: int, label: str, parent: str = ""
+) -> tuple[Secret, Token]:
+    """Return a fresh token, and what is kept of it; raise BadRequest."""
+    kept = tuple(grants) if grants is not None else None
+    if len(label) > LABEL_CHARS_MAX or not label.isprintable():
+        raise BadRequest(f"bad label: at most {LABEL_CHARS_MAX} printable characters")
+    try:
+        Grants.parse(kept or (), user)
+    except BadGrant as error:
+        raise BadRequest(str(error)) from None
+    secret = new_secret(TOKEN)
+    return secret, Token(secret.id, secret.digest.hex(), user, label, kept, now_ms, expires_ms, parent, 0)
+
+
+def encode(tokens: Iterable[Token]) -> bytes:
+    """Return the file's contents."""
+    lines = [json.dumps({"format": FORMAT}), *(json.dumps(asdict(token)) for token in tokens)]
+    return "\n".join([*lines, ""]).encode()
+
+
+def decode(data: bytes) -> dict[str, Token]:
+    """Return the tokens in a file; raise DataDirectoryError."""
+    try:
+        head, *lines = data.decode().splitlines()
+        if json.loads(head)["format"] > FORMAT:
+            raise DataDirectoryError("access/tokens: its format is newer than this version reads")
+        found = [Token(**json.loads(line)) for line in lines]
+        tokens = [replace(each, grants=None if each.grants is None else tuple(each.grants)) for each in found]
+        for token in tokens:
+            bytes.fromhex(token.digest)
+            _ = token.layer  # which raises for a bad grant
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataDirectoryError(f"access/tokens is damaged: {type(error).__name__}; no token is known") from None
+    return {token.id: token for token in tokens}
+
+
+def read(data: Path) -> dict[str, Token]:
+    """Return the tokens of a data directory; blocking. Raise DataDirectoryError."""
+    try:
+        return decode(files.read_trusted(data / DIRECTORY / FILE))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise DataDirectoryError(f"access/tokens can't be read: {error.strerror}") from error
+
+
+def write(data: Path, tokens: Iterable[Token]) -> None:
+    """Replace the tokens of a data directory; blocking, durable when it returns."""
+    files.make_directory(data / DIRECTORY)
+    files.replace(data / DIRECTORY / FILE, encode(tokens))
+
+
+class Tokens:
+    """The tokens of a running server. Called on the host's thread."""
+
+    def __init__(self, host: Host, data: Path) -> None:
+        self._host = host
+        self._data = data
+        self._tokens: dict[str, Token] = {}
+        self._waiting: list[Done] = []
+        self._is_writing = False
+        self._is_due = False
+
+    def load(self) -> None:
+        """Read them; blocking. Raise DataDirectoryError."""
+        self._tokens = read(self._data)
+
+    def find(self, secret: Secret) -> Token | None:
+        """Return the token that a secret is, if it is one that counts now."""
+        token = self._tokens.get(secret.id)
+        if token is None or not secret.is_of(bytes.fromhex(token.digest)) or self._is_over(token):
+            return None
+        return token
+
+    def _is_over(self, token: Token) -> bool:
+        return bool(token.expires_ms) and token.expires_ms <= self._host.wall_ms()
+
+    def get(self, identifier: str) -> Token | None:
+        """Return a token by its id."""
+        return self._tokens.get(identifier)
+
+    def listed(self) -> list[Token]:
+        """Return all that count, the oldest first."""
+        return sorted((each for each in self._tokens.values() if not self._is_over(each)), key=lambda t: t.created_ms)
+
+    def used(self, token: Token) -> None:
+        """Note the day of its last use."""
+        day = self._host.wall_ms() // DAY_MS
+        if token.used_day != day and token.id in self._tokens:
+            self._tokens[token.id] = replace(token, used_day=day)
+            self._store(lambda _error: None)
+
+    def add(self, token: Token, on_done: Done) -> None:
+        """Keep a token; `on_done` when it is on disk. Where that fails it is forgotten again."""
+        for each in list(self._tokens.values()):
+            if self._is_over(each):
+                del self._tokens[each.id]
+        if len(self._tokens) >= TOKENS_MAX:
+            raise BadRequest(f"there are {TOKENS_MAX} tokens, the most there can be; revoke some")
+        self._tokens[token.id] = token
+
+        def done(error: CurbstoneError | None) -> None:
+            if error is not None:
+                self._tokens.pop(token.id, None)
+            on_done(error)
+
+        self._store(done)
+
+    def revoke(self, identifier: str, on_done: Done) -> list[str]:
+        """Forget a token and all that were made with it; return their ids. `on_done` when that is on disk."""
+        gone = [identifier] if identifier in self._tokens else []
+        for parent in gone:  # which grows meanwhile
+            gone += [token.id for token in self._tokens.values() if token.parent == parent]
+        for each in gone:
+            self._tokens.pop(each, None)
+        self._store(on_done)
+        return gone
+
+    def _store(self, on_done: Done) -> None:
+        self._waiting.append(on_done)
+        self._is_due = True
+        self._write()
+
+    def _write(self) -> None:
+        if self._is_writing or not self._is_due:
+            return
+        self._is_writing, self._is_due = True, False
+        waiting, self._waiting = self._waiting, []
+        tokens = list(self._tokens.values())
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._is_writing = False
+            failed = Unavailable("the tokens can't be written; see the log") if error is not None else None
+            for on_done in waiting:
+                on_done(failed)
+            self._write()
+
+        self._host.submit(lambda: write(self._data, tokens), done)

@@ -1,0 +1,201 @@
+"""The users file: who there is and what each may do. Read by the server, written by people.
+
+It is taken whole or not at all: one bad line, and `load` says which rule it breaks. TOML, with the tables `roles`,
+`users` and `quotas`; docs/security.md describes it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any, NamedTuple
+
+from curbstone.access.rights import BadGrant, Grants
+from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.core.names import DEFAULT_PROJECT, queue_name
+from curbstone.core.options import parse_size
+
+ANONYMOUS = "anonymous"
+"""The user of a client that presents nothing."""
+
+PASSWORDS_MAX = 2
+"""The one in use, and the one it is changed to."""
+
+QUEUES_DEFAULT = 1_000
+BYTES_DEFAULT = 10 * 1024 * 1024 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
+_ROLE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_PHC = re.compile(r"\$argon2id\$v=19\$m=\d{1,7},t=\d{1,2},p=\d{1,2}\$[A-Za-z0-9+/]{11,86}\$[A-Za-z0-9+/]{11,86}")
+_CERTIFICATE = re.compile(r"(URI:|DNS:|EMAIL:|CN=|.*=).{1,500}")
+
+Network = IPv4Network | IPv6Network
+
+
+class UsersError(Exception):
+    """The file breaks a rule; the text is one line, and shows no secret."""
+
+
+class User(NamedTuple):
+    """One user."""
+
+    name: str
+    home: str
+    grants: Grants
+    """Its own and those of its roles."""
+    passwords: tuple[str, ...]
+    certificates: tuple[str, ...]
+    sources: tuple[Network, ...]
+    """From where it may log in; empty for anywhere."""
+
+    def may_come_from(self, address: str) -> bool:
+        """Return whether it may log in from an address."""
+        if not self.sources:
+            return True
+        try:
+            ip = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        return any(ip in network for network in self.sources if network.version == ip.version)
+
+
+class Quota(NamedTuple):
+    """What the queues of one project may take."""
+
+    queues: int = QUEUES_DEFAULT
+    bytes: int = BYTES_DEFAULT
+    """The sum of their caps."""
+
+
+class Users(NamedTuple):
+    """What a users file says."""
+
+    users: Mapping[str, User]
+    quotas: Mapping[str, Quota]
+
+    def quota(self, project: str) -> Quota:
+        """Return the quota of a project."""
+        return self.quotas.get(project) or self.quotas.get("*") or Quota()
+
+    def by_certificate(self, names: tuple[str, ...]) -> User | None:
+        """Return the user that one of a certificate's names belongs to."""
+        return next((user for user in self.users.values() if not set(names).isdisjoint(user.certificates)), None)
+
+
+def load(data: bytes) -> Users:
+    """Return what a users file says; raise UsersError for the first rule it breaks."""
+    try:
+        content = tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise UsersError("it is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"\(at .*\)", str(error))  # the rest of the text may show a piece of the file
+        raise UsersError(f"it is not TOML {place[0] if place else ''}".strip()) from None
+    _check_keys(content, ("roles", "users", "quotas"), "the users file")
+    roles = {name: _role(name, table) for name, table in _tables(content, "roles").items()}
+    users = {name: _user(name, table, roles) for name, table in _tables(content, "users").items()}
+    if not users:
+        raise UsersError("it has no users: write a table [users.NAME]")
+    _check_certificates(users)
+    quotas = {name: _quota(name, table) for name, table in _tables(content, "quotas").items()}
+    return Users(users, quotas)
+
+
+def _tables(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    tables = content.get(name, {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise UsersError(f"{name}: write tables, as in [{name}.NAME]")
+    return tables
+
+
+def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    unknown = next((key for key in table if key not in known), None)
+    if unknown is not None:
+        raise UsersError(f"{where}: unknown key {unknown[:80]!r}; there are {', '.join(known)}")
+
+
+def _texts(table: Mapping[str, Any], key: str, where: str) -> list[str]:
+    texts = table.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise UsersError(f"{where}: {key} is a list of texts")
+    return texts
+
+
+def _role(name: str, table: Mapping[str, Any]) -> list[str]:
+    where = f"role {name[:80]!r}"
+    if not _ROLE.fullmatch(name):
+        raise UsersError(f"{where}: a role's name has 1 to 128 of A-Z a-z 0-9 . _ -")
+    _check_keys(table, ("grants",), where)
+    texts = _texts(table, "grants", where)
+    _grants(texts, "", where)
+    return texts
+
+
+def _grants(texts: list[str], user: str, where: str) -> Grants:
+    try:
+        return Grants.parse(texts, user)
+    except BadGrant as error:
+        raise UsersError(f"{where}: {error}") from None
+
+
+def _user(name: str, table: Mapping[str, Any], roles: Mapping[str, list[str]]) -> User:
+    where = f"user {name[:130]!r}"
+    if not _NAME.fullmatch(name):
+        raise UsersError(f"{where}: a user's name has 1 to 128 of A-Z a-z 0-9 . _ @ : -")
+    _check_keys(table, ("password", "home", "roles", "grants", "certificate", "sources"), where)
+    texts = list(_texts(table, "grants", where))
+    for role in _texts(table, "roles", where):
+        if role not in roles:
+            raise UsersError(f"{where}: there is no role {role[:80]!r}")
+        texts += roles[role]
+    home = _checked(lambda: queue_name("any", table.get("home", DEFAULT_PROJECT)).project, where)
+    sources = tuple(_network(text, where) for text in _texts(table, "sources", where))
+    passwords = tuple(_texts(table, "password", where))
+    certificates = tuple(_texts(table, "certificate", where))
+    if name == ANONYMOUS and (not sources or passwords or certificates):
+        raise UsersError(f"{where}: who presents nothing needs sources, and has no password or certificate")
+    if len(passwords) > PASSWORDS_MAX or not all(_PHC.fullmatch(text) for text in passwords):
+        raise UsersError(f"{where}: password is a list of 1 or 2 texts that `curbstone user hash` printed")
+    if not all(_CERTIFICATE.fullmatch(text) for text in certificates):
+        raise UsersError(f"{where}: certificate is a list of names, as in URI:…, DNS:…, EMAIL:… or a whole subject")
+    return User(name, home, _grants(texts, name, where), passwords, certificates, sources)
+
+
+def _network(text: str, where: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise UsersError(f"{where}: sources are networks, as in 10.0.0.0/8 or ::1/128") from None
+
+
+def _check_certificates(users: Mapping[str, User]) -> None:
+    seen: dict[str, str] = {}
+    for user in users.values():
+        for name in user.certificates:
+            if seen.setdefault(name, user.name) != user.name:
+                raise UsersError(f"users {seen[name]!r} and {user.name!r} have the same certificate name")
+
+
+def _quota(name: str, table: Mapping[str, Any]) -> Quota:
+    where = f"quota {name[:80]!r}"
+    if name != "*":
+        _checked(lambda: queue_name("any", name), where)
+    _check_keys(table, ("queues", "bytes"), where)
+    queues, size = table.get("queues", QUEUES_DEFAULT), table.get("bytes", BYTES_DEFAULT)
+    size = _checked(lambda: parse_size(size), where) if isinstance(size, str) else size
+    for value in (queues, size):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise UsersError(f'{where}: queues is a whole number, and bytes a size, as in "5GiB"')
+    return Quota(queues, size)
+
+
+def _checked(make: Callable[[], Any], where: str) -> Any:
+    try:
+        return make()
+    except (BadRequest, CurbstoneError) as error:
+        raise UsersError(f"{where}: {error}") from None
+    except TypeError:
+        raise UsersError(f"{where}: a text is wanted") from None

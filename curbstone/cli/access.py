@@ -1,0 +1,162 @@
+"""`curbstone access init|check|explain` and `curbstone user hash`: the files that say who may come in.
+
+They work on files alone; `curbstone token` asks a running server. Nothing here takes a secret on the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
+
+if TYPE_CHECKING:
+    from curbstone.access.users import Users
+
+access = typer.Typer(name="access", help="The users file: make one, check it, ask it.")
+user = typer.Typer(name="user", help="What a users file says of a user.")
+
+ADMIN = "admin"
+_START = """\
+# Who may do what on this server. Described in docs/security.md; `curbstone access check` reads it as the server does.
+
+[users.{name}]
+grants = ["admin server"]
+"""
+
+UsersFile = Annotated[Path, typer.Argument(metavar="FILE", help="Users file, as for serve --users")]
+
+
+@access.command()
+def init(
+    users: Annotated[Path, typer.Option("--users", metavar="FILE", help="Users file to make")] = Path("users.toml"),
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Data directory of the server")] = Path(
+        "curbstone-data"
+    ),
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the first admin is called")] = ADMIN,
+) -> None:
+    """Make a users file with one admin, and print a token for it, once. The server must not run meanwhile."""
+    from curbstone.access import files, tokens
+    from curbstone.access.users import UsersError, load
+    from curbstone.core.disk import OsDisk
+
+    content = _START.format(name=f'"{name}"' if not name.replace("-", "").replace("_", "").isalnum() else name).encode()
+    try:
+        load(content)
+    except UsersError as error:
+        raise CommandFailed(str(error), WRONG) from None
+    disk = OsDisk(data)
+    try:
+        files.create(users, content)
+        known = tokens.read(data)
+        secret, token = tokens.new_token(
+            name, time.time_ns() // 1_000_000, grants=None, expires_ms=0, label="made by access init"
+        )
+        tokens.write(data, [*known.values(), token])
+    except FileExistsError:
+        raise CommandFailed(f"{users} is there already; nothing was changed", FAILED) from None
+    except OSError as error:
+        raise CommandFailed(f"can't write {error.filename or users}: {error.strerror}", FAILED) from None
+    finally:
+        disk.close()
+    print(f"{users}: made, with the user {name}, who may do everything. Its token, which is shown this once:\n")
+    print(secret)
+    print(f"\nStart the server with --users {users} --data {data}, and keep the token in a file:")
+    print("    curbstone queues --token-file FILE")
+
+
+@access.command()
+def check(users: UsersFile) -> int:
+    """Read a users file as the server does, and print who may do what; exit 6 where the server would refuse it."""
+    found = _load(users)
+    if isinstance(found, str):
+        print(found, file=sys.stderr)
+        return DAMAGED
+    for each in found.users.values():
+        ways = [*(["password"] if each.passwords else []), *each.certificates]
+        places = ", ".join(map(str, each.sources)) or "anywhere"
+        print(f"{each.name}  (home {each.home}; from {places}; {', '.join(ways) or 'tokens only'})")
+        for grant in each.grants.all:
+            print(f"    {_rights(grant.rights):32} {_pattern(grant.kind, grant.parts)}")
+    for project, quota in found.quotas.items():
+        print(f"quota {project}  {quota.queues} queues, {quota.bytes} bytes of caps")
+    return 0
+
+
+@access.command()
+def explain(
+    users: UsersFile,
+    name: Annotated[str, typer.Argument(metavar="USER")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="send, receive, peek, manage, metrics or admin")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="project/queue, topic:project/event or server")],
+) -> int:
+    """Say whether a user has a right, and which grants give it; exit 1 where not."""
+    from curbstone.access.rights import BadGrant, Right, parse_grant
+
+    found = _load(users)
+    if isinstance(found, str):
+        raise CommandFailed(found, DAMAGED)
+    if name not in found.users:
+        raise CommandFailed(f"{users} has no user {name!r}", WRONG)
+    try:
+        asked = parse_grant(f"{right} {target}")
+    except BadGrant as error:
+        raise CommandFailed(str(error), WRONG) from None
+    if any("*" in part for part in asked.parts):
+        raise CommandFailed("name one queue, topic or the server, without *", WRONG)
+    given = [
+        grant
+        for grant in found.users[name].grants.all
+        if (grant.rights & Right.ADMIN) or (grant.kind == asked.kind and _gives(grant.rights, asked.rights))
+        if (grant.rights & Right.ADMIN) or grant.covers(asked.parts)
+    ]
+    print(f"{name} {'may' if given else 'may not'} {right} {target}")
+    for grant in given:
+        print(f"    by: {_rights(grant.rights)} {_pattern(grant.kind, grant.parts)}")
+    return 0 if given else FAILED
+
+
+@user.command("hash")
+def hash_password() -> None:
+    """Read a password, twice from a terminal or once from standard input, and print what a users file keeps of it."""
+    from curbstone.access import passwords
+
+    if sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    try:
+        print(passwords.hash_password(password))
+    except ValueError as error:
+        raise CommandFailed(str(error), WRONG) from None
+
+
+def _load(path: Path) -> Users | str:
+    """Return what a users file says, or what is wrong with it."""
+    from curbstone.access import files
+    from curbstone.access.users import UsersError, load
+
+    try:
+        return load(files.read_trusted(path))
+    except UsersError as error:
+        return f"{path}: {error}"
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+
+
+def _gives(rights: int, asked: int) -> bool:
+    return rights & asked == asked
+
+
+def _rights(rights: int) -> str:
+    from curbstone.access.rights import Right
+
+    return ",".join(right.word for right in Right if rights & right)
+
+
+def _pattern(kind: str, parts: tuple[str, ...]) -> str:
+    return ("topic:" if kind == "topic" else "") + "/".join(parts)

@@ -1,0 +1,312 @@
+"""Logins: what proves a user, how guesses are slowed down, and what ends when it counts no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from curbstone.access import passwords
+from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.gate import Peer
+from curbstone.access.passwords import WAITING_MAX
+from curbstone.access.rights import Right
+from curbstone.access.tokens import DAY_MS
+from curbstone.access.users import UsersError
+from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.core.names import queue_name
+from tests.access.world import HERE, World, hashed
+
+USERS = f"""
+[users.ann]
+password = ["{hashed("open sesame")}"]
+home = "shop"
+grants = ["send,receive shop/*"]
+[users.root]
+password = ["{hashed("all of it")}"]
+grants = ["admin server"]
+[users.far]
+password = ["{hashed("from afar")}"]
+sources = ["10.0.0.0/8"]
+"""
+A = queue_name("a", "shop")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, USERS)
+
+
+def test_a_password_logs_in_and_is_then_known_without_a_hash(world: World) -> None:
+    access = world.login("ann", "open sesame")
+    assert access.identity.user == "ann" and access.home == "shop"
+    assert access.may(Right.SEND, A) and not access.may(Right.MANAGE, A)
+    world.lab.host.jobs.clear()
+    assert world.login("ann", "open sesame") is access
+    assert not world.lab.host.jobs
+    world.lab.pass_time(passwords.REMEMBERED_MS + 1)
+    assert world.gate.enter(world_credentials("ann", "open sesame"), HERE) is None  # it has to be hashed again
+
+
+def world_credentials(user: str, secret: str):  # type: ignore[no-untyped-def]
+    from curbstone.access.gate import Credentials
+
+    return Credentials(user, secret)
+
+
+@pytest.mark.parametrize(
+    ("user", "secret"), [("ann", "open sesame!"), ("bob", "open sesame"), ("ann", ""), ("far", "from afar"), ("", "x")]
+)
+def test_all_failures_are_told_alike(world: World, user: str, secret: str) -> None:
+    with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
+        world.login(user, secret)
+
+
+def test_who_presents_nothing_is_refused_unless_the_file_has_the_anonymous(world: World) -> None:
+    with pytest.raises(NotLoggedIn, match="a login is needed"):
+        world.login()
+    assert world.reload(USERS + '[users.anonymous]\nsources = ["127.0.0.0/8"]\ngrants = ["send shop/in"]\n') is None
+    assert world.login().may(Right.SEND, queue_name("in", "shop"))
+    with pytest.raises(NotLoggedIn):
+        world.login(peer=Peer("192.0.2.1"))
+
+
+def test_an_unknown_user_costs_a_hash_as_well(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes: list[int] = []
+    real = passwords._HASHER
+
+    class Counting:
+        def verify(self, kept: str, password: str) -> bool:
+            hashes.append(1)
+            return bool(real.verify(kept, password))
+
+    monkeypatch.setattr(passwords, "_HASHER", Counting())
+    for user in ("ann", "nobody", "far"):
+        hashes.clear()
+        with pytest.raises(NotLoggedIn):
+            world.login(user, "wrong guess")
+        assert len(hashes) == 1, user
+
+
+def test_guesses_wait_longer_and_longer_before_anything_is_hashed_but_nobody_is_locked_out(world: World) -> None:
+    for _ in range(5):
+        with pytest.raises(NotLoggedIn):
+            world.login("ann", "wrong guess")
+    for wait_s in (1, 2, 4, 8, 16, 32, 60, 60):
+        with pytest.raises(TooMany, match=rf"the login failed; try again in {wait_s} s"):
+            world.login("ann", "wrong guess")
+        assert world.login("ann", "open sesame", Peer("127.0.0.2")).identity.user == "ann"
+        world.lab.pass_time(wait_s * 1000)
+        with pytest.raises(NotLoggedIn):
+            world.login("ann", "wrong guess")
+    world.lab.pass_time(60_000)
+    assert world.login("ann", "open sesame")
+    with pytest.raises(NotLoggedIn):  # the success cleared them
+        world.login("ann", "wrong guess")
+
+
+def test_an_address_that_tries_many_users_waits_too(world: World) -> None:
+    peer = Peer("2001:db8::1")
+    for number in range(50):
+        with pytest.raises(NotLoggedIn):
+            world.login(f"u{number}", "wrong guess", peer)
+    with pytest.raises(TooMany):
+        world.login("ann", "open sesame", Peer("2001:db8::2"))  # of the same /64
+    assert world.login("ann", "open sesame", Peer("2001:db8:0:1::2"))
+
+
+def test_too_many_logins_at_once_are_told_to_try_again(world: World) -> None:
+    answers: list[object] = []
+    for number in range(WAITING_MAX + 3):
+        world.gate.admit(world_credentials(f"u{number}", "wrong guess"), Peer(f"10.0.0.{number}"), answers.append)
+    assert len(world.lab.host.jobs) == passwords.AT_ONCE
+    world.lab.host.turn()
+    assert [type(answer) for answer in answers] == [Busy]
+    world.lab.host.jobs.clear()
+
+
+def test_a_token_logs_in_with_its_user_or_with_none(world: World) -> None:
+    ann = world.login("ann", "open sesame")
+    secret = world.token(ann, grants=["send shop/a"])
+    for name in ("", "ann"):
+        access = world.login(name, str(secret))
+        assert access.identity.credential == secret.id
+        assert access.may(Right.SEND, A) and not access.may(Right.RECEIVE, A)
+        assert not access.may(Right.SEND, queue_name("b", "shop"))
+    for user, text in (("root", str(secret)), ("", str(secret)[:-1] + "x"), ("", f"cbs_{'a' * 10}_{secret.secret}")):
+        with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
+            world.login(user, text)
+
+
+def test_a_token_narrows_and_never_widens(world: World) -> None:
+    ann = world.login("ann", "open sesame")
+    access = world.login("", str(world.token(ann, grants=["send,manage */*", "metrics server"])))
+    assert access.identity.on_queue(A) == Right.SEND
+    assert access.identity.on_server() == 0
+    assert not world.login("", str(world.token(ann, grants=["admin server"]))).identity.is_admin
+    with pytest.raises(BadRequest, match="some of its grants"):
+        world.token(access)
+    with pytest.raises(NotAllowed, match="no right to admin on the server"):
+        world.token(access, "root")
+
+
+def test_the_file_of_tokens_holds_no_secret_and_is_ours_alone(world: World) -> None:
+    secret = world.token(world.login("ann", "open sesame"))
+    path = world.data / "access" / "tokens"
+    assert secret.secret not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    again = World(world.file.parent, USERS)
+    assert again.login("", str(secret)).identity.user == "ann"
+
+
+def test_a_revoked_token_ends_with_all_that_was_made_with_it(world: World) -> None:
+    root = world.login("root", "all of it")
+    parent = world.token(world.login("ann", "open sesame"), grants=["send shop/*"])
+    child = world.token(world.login("", str(parent)), grants=["send shop/*"])
+    ended: list[str] = []
+    access = world.login("", str(child))
+    presence = world.gate.connections.enter(access, HERE, end=lambda error: ended.append(str(error)))
+    session, of_session = world.gate.open_session(access, HERE)
+    world.gate.revoke_token(root, parent.id, lambda _error: None)
+    assert ended == ["the login was revoked"]
+    assert of_session.identity.end_reason
+    presence.leave()
+    world.lab.settle()
+    for secret in (parent, child, session):
+        with pytest.raises(NotLoggedIn):
+            world.login("", str(secret))
+    with pytest.raises(NotLoggedIn):
+        access.queue(A, Right.SEND)
+
+
+def test_a_token_that_expires_ends_its_connections(world: World) -> None:
+    expires_ms = world.lab.host.wall_ms() + DAY_MS * 3
+    secret = world.token(world.login("ann", "open sesame"), expires_ms=expires_ms)
+    ended: list[CurbstoneError] = []
+    world.gate.connections.enter(world.login("", str(secret)), HERE, end=ended.append)
+    world.lab.host.timers[:] = [timer for timer in world.lab.host.timers if timer[0] > world.lab.host.now_ms() + 60_000]
+    world.lab.pass_time(DAY_MS * 3 - 1)
+    assert not ended
+    world.lab.pass_time(1)
+    assert [str(error) for error in ended] == ["the login has expired"]
+    with pytest.raises(NotLoggedIn):
+        world.login("", str(secret))
+
+
+def test_a_reload_changes_who_is_connected_and_nobody_else_notices(world: World) -> None:
+    ann, root = world.login("ann", "open sesame"), world.login("root", "all of it")
+    told: list[str] = []
+    for access in (ann, root):
+        name = access.identity.user
+        world.gate.connections.enter(
+            access, HERE, end=lambda error, name=name: told.append(f"{name}: {error}"),  # type: ignore[misc]
+            changed=lambda name=name: told.append(f"{name} changed"),  # type: ignore[misc]
+        )  # fmt: skip
+    assert world.reload(USERS.replace("send,receive shop/*", "receive shop/*")) is None
+    assert told == ["ann changed"]
+    assert not ann.may(Right.SEND, A)
+    told.clear()
+    assert world.reload(USERS.replace("[users.ann]", "[users.eve]")) is None
+    assert told == ["ann: the login was revoked"]
+    assert root.identity.is_admin
+
+
+def test_a_password_that_is_replaced_ends_what_it_let_in_and_the_new_one_may_come_first(world: World) -> None:
+    old = world.login("ann", "open sesame")
+    both = f'["{hashed("open sesame")}", "{hashed("shut sesame")}"]'
+    one = f'["{hashed("open sesame")}"]'
+    assert world.reload(USERS.replace(one, both)) is None
+    new = world.login("ann", "shut sesame")
+    assert not old.identity.end_reason
+    assert world.reload(USERS.replace(one, f'["{hashed("shut sesame")}"]')) is None
+    assert old.identity.end_reason and not new.identity.end_reason
+
+
+def test_a_bad_file_changes_nothing_at_a_reload_and_refuses_a_start(world: World) -> None:
+    ann = world.login("ann", "open sesame")
+    error = world.reload("[users.x]\npassword = ['secret-text']")
+    assert error is not None and "the users stay as they were" in str(error) and "secret-text" not in str(error)
+    assert not ann.identity.end_reason
+    with pytest.raises(UsersError, match="curbstone user hash"):
+        World(world.file.parent, "[users.x]\npassword = ['secret-text']")
+    world.write(USERS)
+    world.file.chmod(0o620)
+    with pytest.raises(UsersError, match="others than its owner may write it"):
+        world.gate.open()
+
+
+def test_a_changed_file_is_seen_by_itself(world: World) -> None:
+    ann = world.login("ann", "open sesame")
+    world.write(USERS.replace("[users.ann]", "[users.anna]"))
+    world.lab.pass_time(5_001)
+    world.lab.settle()
+    assert ann.identity.end_reason
+
+
+def test_a_session_ends_when_it_is_idle_unless_a_connection_uses_it(world: World) -> None:
+    secret, access = world.gate.open_session(world.login("ann", "open sesame"), HERE)
+    presence = world.gate.connections.enter(access, HERE, end=lambda _error: None)
+    world.lab.host.timers.clear()
+    world.lab.pass_time(40 * 60_000)
+    assert world.login("", str(secret)) is access
+    presence.leave()
+    world.lab.pass_time(31 * 60_000)
+    with pytest.raises(NotLoggedIn):
+        world.login("", str(secret))
+
+
+def test_a_ticket_is_for_one_use_of_one_queue_one_way_and_not_for_long(world: World) -> None:
+    ann = world.login("ann", "open sesame")
+
+    def ticket() -> str:
+        return str(world.gate.make_ticket(ann, "consume", A))
+
+    text = ticket()
+    assert world.gate.use_ticket(text, "consume", A, HERE) is ann
+    wrong = [
+        (text, "consume", A),
+        (ticket(), "publish", A),
+        (ticket(), "consume", queue_name("b", "shop")),
+        ("x", "", A),
+    ]
+    for given, way, queue in wrong:
+        with pytest.raises(NotLoggedIn):
+            world.gate.use_ticket(given, way, queue, HERE)
+    late = ticket()
+    world.lab.pass_time(30_001)
+    with pytest.raises(NotLoggedIn):
+        world.gate.use_ticket(late, "consume", A, HERE)
+
+
+def test_a_certificate_is_a_login_where_the_file_names_it(world: World) -> None:
+    assert world.reload(USERS + '[users.box]\ncertificate = ["DNS:box.example"]\n') is None
+    peer = Peer("127.0.0.1", 1, "stomp", ("DNS:other.example", "DNS:box.example"))
+    assert world.login(peer=peer).identity.user == "box"
+    with pytest.raises(NotLoggedIn):
+        world.login(peer=peer._replace(certificate=("DNS:box.example.evil",)))
+
+
+def test_the_audit_tells_who_came_who_failed_and_what_was_changed_and_no_secret(world: World) -> None:
+    for _ in range(3):
+        root = world.login("root", "all of it")
+    for _ in range(4):
+        with pytest.raises(NotLoggedIn):
+            world.login("ann", "a wrong guess")
+    secret = world.token(root, "ann")
+    root.declare(queue_name("new"), {}, lambda _error: None)
+    world.lab.pass_time(10_001)
+    text = (world.data / "access" / "audit").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    told = [(line["action"], line["outcome"], line["user"], line.get("count", 0)) for line in lines]
+    assert told == [
+        ("login", "ok", "root", 0),
+        ("login", "failed", "ann", 0),
+        ("make token", "ok", "root", 0),
+        ("change queue", "ok", "root", 0),
+        ("login", "failed", "ann", 3),
+    ]
+    for shown in (secret.secret, "a wrong guess", "all of it"):
+        assert shown not in text
+    assert World(world.file.parent, USERS).gate.audit.recent[0]["user"] == "root"

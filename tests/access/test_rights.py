@@ -1,0 +1,117 @@
+"""Grants: what they are, what they match, and that they are the sum of what each gives."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from curbstone.access.identity import Identity
+from curbstone.access.rights import EVERYTHING, ON_QUEUES, BadGrant, Grants, Right, matches, parse_grant
+from curbstone.core.names import private_name, queue_name
+
+
+@pytest.mark.parametrize(
+    ("grant", "rule"),
+    [
+        ("send", "rights, a space and a pattern"),
+        ("send shop/a extra", "rights, a space and a pattern"),
+        ("sned shop/a", "there are the rights send, receive, peek, manage, metrics, admin"),
+        ("send, receive shop/a", "rights, a space and a pattern"),
+        ("admin shop/a", "no right admin on a queue"),
+        ("peek topic:shop/a", "no right peek on a topic"),
+        ("send server", "no right send on the server"),
+        ("send shop", "a pattern is project/queue"),
+        ("send shop/a/b", "a pattern is project/queue"),
+        ("send sh?p/a", "a pattern is project/queue"),
+        ("send ~private/a", "a pattern is project/queue"),
+    ],
+)
+def test_a_bad_grant_names_its_rule(grant: str, rule: str) -> None:
+    with pytest.raises(BadGrant, match=re.escape(rule)):
+        parse_grant(grant)
+
+
+@pytest.mark.parametrize(
+    ("grant", "name", "may"),
+    [
+        ("send shop/orders*", "shop/orders", True),
+        ("send shop/orders*", "shop/orders.new", True),
+        ("send shop/orders*", "shop/order", False),
+        ("send shop/*", "shops/a", False),
+        ("send */a", "shop/a", True),
+        ("send */a", "_temp/a", False),
+        ("send _*/a", "_temp/a", True),
+        ("send *hop/a*b*c", "shop/a1b2c", True),
+        ("send shop/a*a", "shop/a", False),
+        ("send shop/A", "shop/a", False),
+    ],
+)
+def test_a_pattern_matches_the_whole_name(grant: str, name: str, may: bool) -> None:
+    project, _, queue = name.partition("/")
+    assert bool(Grants.parse([grant]).on_queue(queue_name(queue, project)) & Right.SEND) is may
+
+
+def test_matching_agrees_with_a_regular_expression() -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    for _ in range(3000):
+        pattern = "".join(rng.choices("ab*", k=rng.randrange(8)))
+        name = "".join(rng.choices("ab", k=rng.randrange(10)))
+        wanted = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+        assert matches(pattern, name) is wanted, (pattern, name)
+
+
+def test_random_grants_give_what_a_plain_list_gives() -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    words = {right.word: right for right in (Right.SEND, Right.RECEIVE, Right.PEEK, Right.MANAGE)}
+    names = [queue_name(queue, project) for project in ("a", "ab", "_t") for queue in ("q", "qq", "q.1")]
+    patterns = ["a/*", "*/q", "a*/q*", "ab/q.1", "_t/*", "*/*", "a/qq"]
+    for _ in range(200):
+        texts = [f"{rng.choice(list(words))} {rng.choice(patterns)}" for _ in range(rng.randrange(6))]
+        grants = Grants.parse(texts)
+        for name in names:
+            expected = 0
+            for text in texts:
+                word, pattern = text.split()
+                found = re.fullmatch(pattern.replace(".", r"\.").replace("*", "[^/]*"), str(name))
+                if found and (not name.project.startswith("_") or pattern.startswith("_")):
+                    expected |= words[word]
+            assert grants.on_queue(name) == expected, (texts, name)
+
+
+def test_a_users_name_stands_in_a_grant_literally() -> None:
+    grants = Grants.parse(["manage shop/{user}.*"], "web-1")
+    assert grants.on_queue(queue_name("web-1.a", "shop")) == Right.MANAGE
+    assert grants.on_queue(queue_name("web-2.a", "shop")) == 0
+
+
+def test_an_event_with_slashes_needs_a_pattern_with_as_many() -> None:
+    grants = Grants.parse(["send topic:shop/order/*"])
+    assert grants.on_topic("shop", "order/new") == Right.SEND
+    assert grants.on_topic("shop", "order/new/1") == 0
+    assert grants.on_topic("other", "order/new") == 0
+
+
+def test_each_layer_narrows_those_before_it() -> None:
+    name = queue_name("a", "shop")
+    identity = Identity("u", [EVERYTHING, Grants.parse(["send,peek shop/*"])])
+    assert identity.on_queue(name) == Right.SEND | Right.PEEK
+    assert not identity.is_admin and not identity.on_server()
+    identity.change([EVERYTHING], "default")
+    assert identity.on_queue(name) == ON_QUEUES
+    assert identity.is_admin
+
+
+def test_nobody_has_a_right_on_a_private_queue_and_nobody_who_has_ended_has_any() -> None:
+    identity = Identity("u", [EVERYTHING])
+    assert identity.on_queue(private_name("temp.x")) == 0
+    told: list[str] = []
+    identity.watch(lambda: told.append(identity.end_reason))
+    identity.end("over")
+    assert told == ["over"]
+    assert identity.on_queue(queue_name("a")) == identity.on_topic("default", "e") == identity.on_server() == 0

@@ -1,0 +1,80 @@
+"""The users file: taken whole, or refused with the rule that it breaks and without a secret of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from curbstone.access.rights import Right
+from curbstone.access.users import UsersError, load
+from curbstone.core.names import queue_name
+from tests.access.world import hashed
+
+GOOD = f"""
+[roles.worker]
+grants = ["receive,peek shop/orders*", "send topic:shop/order.*"]
+
+[users.orders-api]
+password = ["{hashed("open sesame")}"]
+home = "shop"
+roles = ["worker"]
+grants = ["manage shop/{{user}}.*"]
+certificate = ["URI:spiffe://example/orders"]
+sources = ["10.0.0.0/8", "::1/128"]
+
+[users.anonymous]
+sources = ["127.0.0.0/8"]
+grants = ["metrics server"]
+
+[quotas.shop]
+bytes = "5GiB"
+queues = 10
+"""
+
+
+def test_a_good_file_says_who_may_what() -> None:
+    users = load(GOOD.encode())
+    user = users.users["orders-api"]
+    assert user.home == "shop"
+    assert user.grants.on_queue(queue_name("orders.1", "shop")) == Right.RECEIVE | Right.PEEK
+    assert user.grants.on_queue(queue_name("orders-api.x", "shop")) & Right.MANAGE
+    assert user.grants.on_topic("shop", "order.new") == Right.SEND
+    assert user.may_come_from("10.1.2.3") and user.may_come_from("::ffff:10.1.2.3") and user.may_come_from("::1")
+    assert not user.may_come_from("11.1.2.3") and not user.may_come_from("?")
+    assert users.by_certificate(("DNS:x", "URI:spiffe://example/orders")) is user
+    assert users.quota("shop") == (10, 5 << 30)
+    assert users.quota("other") == (1000, 10 << 30)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("[users.a]\nhomes = 'x'", "unknown key 'homes'"),
+        ("[users.a]\nhome = 'a b'", "bad project name"),
+        ("[users.a]\nhome = 3", "a text is wanted"),
+        ("[users.'a b']", "a user's name has"),
+        ("[users.a]\nroles = ['w']", "there is no role 'w'"),
+        ("[users.a]\ngrants = 'send a/b'", "grants is a list of texts"),
+        ("[users.a]\ngrants = ['send a']", "a pattern is"),
+        ("[users.a]\npassword = ['hunter2-secret']", "that `curbstone user hash` printed"),
+        ("[users.a]\nsources = ['10.0.0.1/8']", "sources are networks"),
+        ("[users.anonymous]", "who presents nothing needs sources"),
+        ("[users.a]\ncertificate=['DNS:x']\n[users.b]\ncertificate=['DNS:x']", "the same certificate name"),
+        ("[quotas.shop]\nbytes = 'much'", "bad size"),
+        ("[quotas.'a b']", "bad project name"),
+        ("[[users]]", "write tables"),
+        ("[other]", "unknown key 'other'"),
+        ("[users.a]\npassword = 'hunter2-secret", "it is not TOML (at end of document)"),
+    ],
+)
+def test_one_bad_line_refuses_the_whole_file_and_shows_no_secret(line: str, rule: str) -> None:
+    text = line if "users" in line else line + "\n[users.z]"
+    with pytest.raises(UsersError) as caught:
+        load(text.encode())
+    assert rule in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_users_is_refused() -> None:
+    with pytest.raises(UsersError, match="it has no users"):
+        load(b"")

@@ -1,0 +1,62 @@
+"""A gate with users in front of a simulated engine, whose clock is the tests'."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from curbstone.access.door import Access
+from curbstone.access.gate import Credentials, Peer
+from curbstone.access.login import LoginGate
+from curbstone.access.passwords import hash_password
+from curbstone.access.secrets import Secret
+from curbstone.core.errors import CurbstoneError
+from tests.core.lab import Lab
+
+HERE = Peer("127.0.0.1", 1, "http")
+
+
+@lru_cache
+def hashed(password: str) -> str:
+    return hash_password(password)
+
+
+class World:
+    def __init__(self, path: Path, users: str, lab: Lab | None = None) -> None:
+        self.lab = lab or Lab()
+        self.file = path / "users.toml"
+        self.data = path / "data"
+        self.data.mkdir(exist_ok=True)
+        self.write(users)
+        self.gate = LoginGate(self.lab.broker, self.lab.host, self.file, self.data)
+        self.gate.open()
+
+    def write(self, users: str) -> None:
+        self.file.write_text(users, encoding="utf-8")
+
+    def reload(self, users: str) -> CurbstoneError | None:
+        self.write(users)
+        answers: list[CurbstoneError | None] = []
+        self.gate.reload(answers.append)
+        self.lab.settle()
+        return answers[0]
+
+    def login(self, user: str = "", secret: str = "", peer: Peer = HERE) -> Access:
+        """Return what a client gets; raise what it is told."""
+        answers: list[Access | CurbstoneError] = []
+        self.gate.admit(Credentials(user, secret), peer, answers.append)
+        self.lab.settle()
+        [answer] = answers
+        if isinstance(answer, CurbstoneError):
+            raise answer
+        return answer
+
+    def token(self, access: Access, user: str = "", grants: list[str] | None = None, expires_ms: int = 0) -> Secret:
+        answers: list[CurbstoneError | None] = []
+        user = user or access.identity.user
+        secret, _ = self.gate.make_token(
+            access, user=user, grants=grants, expires_ms=expires_ms, label="", on_done=answers.append
+        )
+        self.lab.settle()
+        assert answers == [None]
+        return secret
