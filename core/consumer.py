@@ -138,6 +138,11 @@ class Consumer:
             self.held = False
             self.queue.wake(self.group)
 
+    def resize(self, window: int) -> None:
+        """Change how many deliveries may be unsettled. If that is less than are, they stay, and no more come."""
+        self.window = window
+        self.queue.wake(self.group)
+
     def pause(self) -> None:
         """End deliveries; what is unsettled stays and can still be settled."""
         self.paused = True

@@ -102,6 +102,9 @@ class Consumer(Protocol):
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
         """Send deliveries to the dead-letter queue, or drop them where there is none."""
 
+    def resize(self, window: int) -> None:
+        """Change how many deliveries may be unsettled. If that is less than are, they stay, and no more come."""
+
     def hold(self) -> None:
         """Stop deliveries for a while: the client's buffer is full."""
 

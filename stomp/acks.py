@@ -9,6 +9,7 @@ from curbstone.core.names import QueueName
 from curbstone.stomp import frames, header_values
 from curbstone.stomp.codec import V11, V12, Head
 from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.features import NotUnsettled
 from curbstone.stomp.send import Publisher
 from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscribe import Subscriptions
@@ -36,15 +37,21 @@ class Settler:
 
     def ack_by_id(self, ack_id: bytes, receipt: bytes | None) -> None:
         """Collect the ACK of this `ack` header; the way of the usual 1.2 frame."""
-        subscription, seq = self._by_token(ack_id)
-        if not subscription.settling:
-            self._open(subscription)
-        if subscription.mode == CLIENT:
-            self._walk(subscription, seq, ack_id)
-        elif seq in subscription.settling:
-            raise _not_found(ack_id)
-        else:
-            subscription.settling[seq] = None
+        try:
+            subscription, seq = self._by_token(ack_id)
+            if not subscription.settling:
+                self._open(subscription)
+            if subscription.mode == CLIENT:
+                self._walk(subscription, seq, ack_id)
+            elif seq in subscription.settling:
+                raise _not_found(ack_id)
+            else:
+                subscription.settling[seq] = None
+        except NotUnsettled as error:
+            if not self._connection.tells_refusals([receipt]):
+                raise
+            self._connection.refuse(error, [receipt])
+            return
         if receipt is not None:
             subscription.receipts.append(receipt)
 
@@ -55,6 +62,14 @@ class Settler:
 
     def nack(self, head: Head, receipt: bytes | None) -> None:
         """Carry out a NACK; the acks before it first."""
+        try:
+            self._nack(head, receipt)
+        except (CurbstoneError, NotUnsettled) as error:
+            if not self._connection.tells_refusals([receipt]):
+                raise
+            self._connection.refuse(error, [receipt])
+
+    def _nack(self, head: Head, receipt: bytes | None) -> None:
         subscription, seq = self.find(head)
         refusal = self.refusal(head, subscription)
         seqs = self.covered(subscription, seq)
@@ -81,7 +96,7 @@ class Settler:
             try:
                 subscription.consumer.ack(seqs, done)
             except CurbstoneError as error:
-                self._connection.fail(error, receipts[0] if receipts else None)
+                self._connection.refuse(error, receipts)
                 continue
             self._connection.traffic.acked += len(seqs)
             done.started()
@@ -179,11 +194,11 @@ class _Settled:
     def __call__(self, error: CurbstoneError | None) -> None:
         connection = self._connection
         if error is not None:
-            connection.fail(error, self._receipts[0] if self._receipts else None)
+            connection.refuse(error, self._receipts)
         elif self._receipts and not connection.lost:
             connection.write(frames.receipts(self._receipts))
         connection.confirmed(self._count, self._bytes)
 
 
-def _not_found(token: bytes) -> ProtocolError:
-    return ProtocolError("no unsettled delivery has this id; it was settled, released or never delivered", token)
+def _not_found(token: bytes) -> NotUnsettled:
+    return NotUnsettled("no unsettled delivery has this id; it was settled, released or never delivered", token)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from curbstone.stomp.codec import V10, VERSIONS, Head
+from curbstone.stomp import features
+from curbstone.stomp.codec import V10, V12, VERSIONS, Head
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
 
@@ -29,6 +30,8 @@ class Agreement:
     """The server sends something at least this often; 0 for never."""
     client_beats_ms: int
     """The client promised to send something at least this often; 0 for never."""
+    features: frozenset[str]
+    """What it gets beyond STOMP."""
 
 
 def agree(head: Head, limits: Limits) -> Agreement:
@@ -42,7 +45,8 @@ def agree(head: Head, limits: Limits) -> Agreement:
         # It has no heart-beats; stompjs offers them all the same, and then sends none.
         client_sends = client_wants = 0
     server_sends = max(client_wants, limits.heart_beat_ms_min) if client_wants else 0
-    return Agreement(version, server_sends, client_sends)
+    wished = features.offered(head.headers.get("x-features", "")) if version == V12 else frozenset()
+    return Agreement(version, server_sends, client_sends, wished)
 
 
 def _version(head: Head) -> str:

@@ -23,11 +23,14 @@ _LENGTH = b"\ncontent-length:"
 _BARE = str.maketrans({"\\": "/", "\n": " ", "\r": " ", "\0": " "})
 
 
-def connected(version: str, heart_beat: tuple[int, int], session: str, server: str, sync: str) -> bytes:
+def connected(
+    version: str, heart_beat: tuple[int, int], session: str, server: str, sync: str, more: tuple[str, ...] = ()
+) -> bytes:
     """Return CONNECTED. It is never escaped (§ Value Encoding), but for `:` nothing in it would have to be."""
+    lines = "".join([f"{line}\n" for line in more])
     return (
         f"CONNECTED\nversion:{version}\nheart-beat:{heart_beat[0]},{heart_beat[1]}\nsession:{session}\n"
-        f"server:{server}\nx-sync:{sync}\n\n\0\n"
+        f"server:{server}\nx-sync:{sync}\n{lines}\n\0\n"
     ).encode()
 
 

@@ -9,7 +9,7 @@ from curbstone.core import headers as blocks
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.stomp import frames, header_values, temp_queues
+from curbstone.stomp import features, frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination, reply_destination
 from curbstone.stomp.errors import ProtocolError
@@ -127,7 +127,7 @@ class Publisher:
             try:
                 _Run(self._connection, target, messages, receipts)
             except CurbstoneError as error:
-                self._connection.fail(error, receipts[0])
+                self._connection.refuse(error, receipts)
 
     def _target(self, destination: str) -> Target:
         connection = self._connection
@@ -169,13 +169,14 @@ class Publisher:
 class _Run:
     """The messages of one read for one queue, on their way to the disk."""
 
-    __slots__ = ("_bytes", "_connection", "_done", "_receipts")
+    __slots__ = ("_bytes", "_connection", "_done", "_receipts", "_uid")
 
     def __init__(
         self, connection: SessionState, target: Target, messages: list[Message], receipts: list[bytes | None]
     ) -> None:
         self._connection = connection
         self._receipts = receipts
+        self._uid = ""
         self._done = 0
         # Small bodies may come with large headers and receipts, and those wait in memory as well.
         self._bytes = sum([len(message.body) + len(message.headers) for message in messages])
@@ -198,7 +199,10 @@ class _Run:
             temp_queues.make(self._connection, target.name).publish(messages, self._published)
         else:
             # Looked up anew each time: the queue may have been deleted meanwhile, and STOMP creates on use.
-            broker.ensure(target.name).publish(messages, self._published)
+            queue = broker.ensure(target.name)
+            if features.IDS in self._connection.features:
+                self._uid = queue.uid
+            queue.publish(messages, self._published)
         return True
 
     def _published(self, error: CurbstoneError | None, first_seq: int, count: int) -> None:
@@ -211,9 +215,10 @@ class _Run:
         if error is None:
             connection.traffic.confirmed += count
         if error is not None:
-            connection.fail(error, mine[0] if mine else None)
+            connection.refuse(error, mine)
         elif asked and not connection.lost:
-            connection.write(frames.receipts(asked))
+            uid = self._uid
+            connection.write(features.receipts_with_ids(mine, uid, first_seq) if uid else frames.receipts(asked))
         size = 0
         if self._done >= len(self._receipts):
             size, self._bytes = self._bytes, 0

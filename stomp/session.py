@@ -18,7 +18,7 @@ from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.stomp import connect, frames
+from curbstone.stomp import connect, features, frames
 from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import ACK_BY_ID, V10, Frame, FrameParser, Head
 from curbstone.stomp.errors import ProtocolError
@@ -86,6 +86,11 @@ class Session:
     def connected(self) -> bool:
         """Whether CONNECT was answered."""
         return bool(self._connection.version)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the client takes any number of frames in one WebSocket message."""
+        return features.JOINED in self._connection.features
 
     @property
     def ending(self) -> bool:
@@ -270,7 +275,12 @@ class Session:
         connection.version = self._parser.version = agreement.version
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._vital.agreed(*beats)
-        connection.write(frames.connected(agreement.version, beats, connection.name, connect.SERVER, self._sync))
+        connection.features = agreement.features
+        more: tuple[str, ...] = ()
+        if agreement.features:
+            told = ",".join([name for name in features.FEATURES if name in agreement.features])
+            more = (f"x-features:{told}", f"x-body-max:{connection.limits.body_bytes_max}")
+        connection.write(frames.connected(agreement.version, beats, connection.name, connect.SERVER, self._sync, more))
 
     def _on_send(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         plan, lasting = self._publisher.plan(head)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.stomp import frames
+from curbstone.stomp import features, frames
 from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.features import NotUnsettled
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class SessionState:
         self.name = name
         self.single_queue = single_queue
         self.version = ""
+        self.features: frozenset[str] = frozenset()
+        """What CONNECT asked for beyond STOMP, see `features.py`."""
         self.wall_ms = 0
         """Wall-clock time of the current read, for headers that name a time."""
         self.output: list[bytes] = []
@@ -103,6 +106,19 @@ class SessionState:
         if self.ending and not self._unconfirmed:
             self.close()
 
+    def refuse(self, error: CurbstoneError | NotUnsettled, receipts: Sequence[bytes | None]) -> None:
+        """Say that what these frames asked for was not done, and go on; end where that can't be said."""
+        if self.lost:
+            return
+        if self.tells_refusals(receipts):
+            self.write(features.refusals([receipt for receipt in receipts if receipt is not None], error))
+        else:
+            self.fail(error, receipts[0] if receipts else None)
+
+    def tells_refusals(self, receipts: Sequence[bytes | None]) -> bool:
+        """Whether the client knows refusals, and each of these frames asked for a receipt that can be one."""
+        return features.REFUSALS in self.features and bool(receipts) and None not in receipts
+
     def fail(self, error: ProtocolError | CurbstoneError, receipt: bytes | None = None) -> None:
         """End with an ERROR; the first one counts. It takes the place of a RECEIPT for DISCONNECT that still waits."""
         if self.closing or self.failure:
@@ -115,7 +131,8 @@ class SessionState:
             asked = receipt if error.receipt is None else error.receipt
             frame = frames.error(str(error), shown, asked, error.headers, self.version)
         else:
-            frame = frames.error(str(error) or type(error).__name__, "", receipt, version=self.version)
+            code = (f"x-error-code:{features.code_of(error)}",) if self.features else ()
+            frame = frames.error(str(error) or type(error).__name__, "", receipt, code, self.version)
         if self.ending:
             self._last = frame
         else:

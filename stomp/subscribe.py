@@ -7,7 +7,7 @@ from functools import partial
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName, private_name
-from curbstone.stomp import frames, header_values, temp_queues
+from curbstone.stomp import features, frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.counts import CountSubscription
 from curbstone.stomp.destinations import Destination, Kind, parse_destination
@@ -45,6 +45,9 @@ class Subscriptions:
         text = header_values.required(head, "destination")
         key, lines = self._identity(head, text)
         if key in self._named:
+            if features.WINDOW in connection.features:
+                self._change_window(self._named[key], text, head)
+                return
             raise ProtocolError(f"subscription [{key[:80]}] already exists", head.lines.get("id", ""))
         self._check_count()
         destination = parse_destination(text, connection.name, connection.single_queue)
@@ -67,6 +70,13 @@ class Subscriptions:
             self._named[key] = self._consume(
                 Subscription(connection, index, key, wishes.mode, destination, lines), wishes
             )
+
+    def _change_window(self, named: Subscription | CountSubscription, text: str, head: Head) -> None:
+        """A SUBSCRIBE of an id in use says how many deliveries may be unsettled from now on."""
+        destination = parse_destination(text, self._connection.name, self._connection.single_queue)
+        if not isinstance(named, Subscription) or named.destination != destination:
+            raise ProtocolError("a subscription of this id has another destination", head.lines["destination"])
+        named.consumer.resize(self._wishes(head).window)
 
     def wait_for_reply(self, text: str, queue: QueueName) -> None:
         """Deliver what comes to a temporary queue that a `reply-to` named, unless the client subscribes to it itself.

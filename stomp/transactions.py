@@ -6,17 +6,20 @@ inside are checked when they come, so COMMIT fails only for what changed meanwhi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.stomp import header_values, temp_queues
+from curbstone.stomp import features, header_values, temp_queues
 from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import Head
 from curbstone.stomp.destinations import Kind
 from curbstone.stomp.errors import ProtocolError
+from curbstone.stomp.features import NotUnsettled
 from curbstone.stomp.send import SendPlan
 from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import Subscription
@@ -29,12 +32,14 @@ class _Open:
     """One open transaction."""
 
     __slots__ = (
-        "acked", "builder", "bytes", "frames", "published", "rejected", "replies", "returned",
+        "acked", "builder", "bytes", "error", "frames", "published", "rejected", "replies", "returned",
         "settled", "touched",
     )  # fmt: skip
 
     def __init__(self, builder: Transaction) -> None:
         self.builder = builder
+        self.error: CurbstoneError | NotUnsettled | None = None
+        """What one of its frames was refused for, where COMMIT is to tell it."""
         self.settled: set[tuple[int, int]] = set()
         """(subscription index, seq) of what it settles."""
         self.touched: dict[int, Subscription] = {}
@@ -76,6 +81,10 @@ class Transactions:
     def send(self, head: Head, plan: SendPlan, body: bytes) -> None:
         """Put a SEND in its transaction."""
         transaction = self._count(head, len(body) + len(plan.block))
+        with self._refusals_of(transaction):
+            self._send(transaction, plan, body)
+
+    def _send(self, transaction: _Open, plan: SendPlan, body: bytes) -> None:
         destination = plan.target.destination
         if destination.kind is Kind.TOPIC:
             transaction.builder.publish_event(destination.event, plan.message(body))
@@ -91,14 +100,19 @@ class Transactions:
     def ack(self, head: Head) -> None:
         """Put an ACK in its transaction."""
         transaction = self._count(head, 0)
-        subscription, seqs = self._covered(head, transaction)
-        transaction.builder.ack(subscription.consumer, seqs)
-        transaction.acked += len(seqs)
-        self._settle(transaction, subscription, seqs)
+        with self._refusals_of(transaction):
+            subscription, seqs = self._covered(head, transaction)
+            transaction.builder.ack(subscription.consumer, seqs)
+            transaction.acked += len(seqs)
+            self._settle(transaction, subscription, seqs)
 
     def nack(self, head: Head) -> None:
         """Put a NACK in its transaction."""
         transaction = self._count(head, 0)
+        with self._refusals_of(transaction):
+            self._nack(transaction, head)
+
+    def _nack(self, transaction: _Open, head: Head) -> None:
         subscription, seqs = self._covered(head, transaction)
         refusal = self._settler.refusal(head, subscription)
         if refusal.reject:
@@ -114,6 +128,9 @@ class Transactions:
         transaction = self._get(head)
         del self._open[head.headers["transaction"]]
         connection = self._connection
+        if transaction.error is not None:
+            connection.refuse(transaction.error, [receipt])
+            return []
 
         def done(error: CurbstoneError | None) -> None:
             if error is None:
@@ -121,7 +138,7 @@ class Transactions:
                 for name, message in transaction.replies:
                     connection.broker.reply(name, [message], _ignore)
             if error is not None:
-                connection.fail(error, receipt)
+                connection.refuse(error, [receipt])
             elif not connection.lost:
                 connection.receipt(receipt)
             connection.confirmed(transaction.frames + 1, transaction.bytes)
@@ -156,6 +173,18 @@ class Transactions:
         if sum(each.bytes for each in self._open.values()) > limits.transaction_bytes_max:
             raise ProtocolError(f"more than {limits.transaction_bytes_max} bytes in open transactions")
         return transaction
+
+    @contextmanager
+    def _refusals_of(self, transaction: _Open) -> Iterator[None]:
+        """Keep for COMMIT what a frame is refused for; or let it end the connection, for a client that knows no
+        refusals.
+        """
+        try:
+            yield
+        except (CurbstoneError, NotUnsettled) as error:
+            if features.REFUSALS not in self._connection.features:
+                raise
+            transaction.error = transaction.error or error
 
     def _covered(self, head: Head, transaction: _Open) -> tuple[Subscription, list[int]]:
         """Return what an ACK or NACK settles, without what the transaction settles already."""

@@ -215,6 +215,8 @@ class StompSocket:
     def _messages(self, data: bytes) -> bytes:
         """Return the session's output as WebSocket messages."""
         text, binary = self._sockets.text, self._sockets.binary
+        if self._session.joined:
+            return binary(data)
         if self._is_text is False:
             return b"".join([binary(frame) for frame in frames.split(data)])
         if data.isascii():

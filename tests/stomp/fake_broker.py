@@ -91,6 +91,10 @@ class FakeConsumer:
         self.held = False
         self.queue.changed()
 
+    def resize(self, window: int) -> None:
+        self.window = window
+        self.queue.changed()
+
     def pause(self) -> None:
         self.paused = True
 

@@ -1,0 +1,82 @@
+"""What a client may ask for beyond STOMP 1.2, by `x-features` on CONNECT, and how it is told refusals. Pure.
+
+`refusals`: what can't be done is answered by a RECEIPT that says why, and the connection goes on. `ids`: the RECEIPT
+of a SEND has the message's id. `window`: a SUBSCRIBE of an id in use changes the window. `joined`: over a WebSocket,
+frames that are sent together are one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from curbstone.core.errors import (
+    BadRequest,
+    Conflict,
+    CurbstoneError,
+    EventRefused,
+    MessageTooLarge,
+    NoSuchQueue,
+    NotSupported,
+    QueueFull,
+    StaleDelivery,
+    Unavailable,
+)
+from curbstone.core.headers import escape
+from curbstone.stomp.errors import ProtocolError
+
+REFUSALS, IDS, WINDOW, JOINED = "refusals", "ids", "window", "joined"
+FEATURES = (REFUSALS, IDS, WINDOW, JOINED)
+
+_CODES: dict[type[CurbstoneError], int] = {
+    BadRequest: 400,
+    NoSuchQueue: 404,
+    Conflict: 409,
+    StaleDelivery: 410,
+    MessageTooLarge: 413,
+    NotSupported: 501,
+    Unavailable: 503,
+    QueueFull: 507,
+}
+"""What the engine's errors are called, as over HTTP; one that is not here is what its base class is."""
+
+RETRY_AFTER_S = {503: 5, 507: 1}
+"""When what was refused for want of room, or of a working disk, may be tried again."""
+
+
+class NotUnsettled(ProtocolError):
+    """An ACK or NACK names a delivery that has ended, or never was."""
+
+
+def offered(text: str) -> frozenset[str]:
+    """Return which of the features that a CONNECT asks for there are."""
+    return frozenset(part.strip() for part in text.split(",")).intersection(FEATURES)
+
+
+def code_of(error: CurbstoneError | NotUnsettled) -> int:
+    """Return the code of a refusal; of an event that several queues refused, that of the first."""
+    if isinstance(error, NotUnsettled):
+        return 410
+    if isinstance(error, EventRefused):
+        return code_of(next(iter(error.refused.values())))
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), 500)
+
+
+def refusals(receipts: Iterable[bytes], error: CurbstoneError | NotUnsettled) -> bytes:
+    """Return the RECEIPTs that say why something was not done."""
+    code = code_of(error)
+    retry = f"retry-after:{RETRY_AFTER_S[code]}\n" if code in RETRY_AFTER_S else ""
+    text = escape(str(error) or type(error).__name__)
+    rest = f"x-error-code:{code}\nx-error:{text}\n{retry}\n\0\n".encode("utf-8", "backslashreplace")
+    return b"".join([b"RECEIPT\nreceipt-id:%b\n%b" % (receipt, rest) for receipt in receipts])
+
+
+def receipts_with_ids(receipts: Iterable[bytes | None], uid: str, first_seq: int) -> bytes:
+    """Return the RECEIPT of each SEND that asked for one; their messages have seqs in a row."""
+    start = f"\nx-msg-id:{uid}-".encode()
+    return b"".join(
+        [
+            b"RECEIPT\nreceipt-id:%b%b%d\n\n\0\n" % (receipt, start, seq)
+            for seq, receipt in enumerate(receipts, first_seq)
+            if receipt is not None
+        ]
+    )
