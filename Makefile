@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
-INPUTS := pyproject.toml constraints.txt
+INPUTS := pyproject.toml client/pyproject.toml constraints.txt
 INTEROP := $(VENV)/.installed-interop
 SPARK := $(VENV)/.installed-spark
 SDK_TOOLS := $(VENV)/sdk-tools
@@ -56,7 +56,7 @@ coverage: test-deps  ## The tests, and which branches of the code they took: htm
 # Without constraints.txt and without the upper bounds of what we use the inside of.
 test-newest: $(BIN)/python  ## The tests of gateway, net and stomp with the newest versions of all dependencies
 	$(BIN)/python -m venv --clear $(NEWEST)
-	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --editable ".[dev]"
+	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --editable ./client --editable ".[dev]"
 	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --no-deps uvicorn websockets
 	$(NEWEST)/bin/python -m pip --disable-pip-version-check list
 	$(NEWEST)/bin/python -m pytest -q tests/gateway tests/net tests/stomp tests/test_serve.py
@@ -117,12 +117,12 @@ $(OPS_TOOLS)/.installed: tools/ops/requirements.txt | $(BIN)/python
 	&& touch $@; } || echo "ops-tools: not installed" >&2
 
 $(RUNTIME): $(INPUTS) | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable .
+	$(PIP) install --quiet --constraint constraints.txt --editable ./client --editable .
 	@$(COMPILE)
 	@touch $@
 
 $(DEV): $(INPUTS) | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(PIP) install --quiet --constraint constraints.txt --editable ./client --editable ".[dev]"
 	@$(COMPILE)
 	@touch $(RUNTIME) $@
 

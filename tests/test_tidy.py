@@ -68,10 +68,16 @@ DOORS = {
 CLIENTS = {"spark"}
 # Only these may use what an extra installs.
 EXTRAS = {"spark": "spark"}
+# The Python client, a distribution of its own: two shells around a core that knows no socket, thread or clock.
+CLIENT_SHELLS = {"aio", "sync"}
+CLIENT_CORE_LACKS = {"asyncio", "select", "selectors", "signal", "socket", "threading", "time"}
 # They turn a given time into a text and ask no clock.
 HARMLESS = {"time.gmtime", "time.strftime"}
 
-NOT_SHIPPED = {"bench", "build", "curbstone-data", "deploy", "dist", "docs", "htmlcov", "site", "tests", "tools"}
+NOT_SHIPPED = {
+    *("bench", "build", "client", "curbstone-data", "deploy", "dist", "docs", "examples", "htmlcov", "site", "tests"),
+    "tools",
+}
 
 # Projects whose import has another name.
 IMPORTED_AS = {"argon2-cffi": "argon2", "pyyaml": "yaml"}
@@ -85,9 +91,8 @@ PACKAGES += [ROOT / folder for folder in FOLDERS]
 PACKAGES += [ROOT / folder / room for folder, rooms in ROOMS.items() for room in rooms]
 SOURCES = sorted(path for package in PACKAGES for path in package.glob("*.py"))
 TOP_MODULES = sorted(ROOT.glob("*.py"))
-ALL_PYTHON = sorted(
-    {*SOURCES, *TOP_MODULES, *(path for folder in ("bench", "tests") for path in (ROOT / folder).rglob("*.py"))}
-)
+BESIDE = [path for folder in ("bench", "client", "tests") for path in (ROOT / folder).rglob("*.py")]
+ALL_PYTHON = sorted({*SOURCES, *TOP_MODULES, *BESIDE})
 
 
 def relative(path: Path) -> str:
@@ -164,6 +169,14 @@ def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
     names = {*imported(parsed(path))} - HARMLESS
     found = {name.partition(".")[0] for name in names} & OUTSIDE_WORLD
     assert not found, f"{sorted(found)} belong into {sorted(DOORS)}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "client").rglob("*.py")), ids=relative)
+def test_the_client_needs_nothing_and_its_core_knows_no_socket(path: Path) -> None:
+    tops = {name.partition(".")[0] for name in imported(parsed(path))}
+    assert tops <= {"curbstone_client", *sys.stdlib_module_names}
+    if path.stem.partition("_")[0] not in CLIENT_SHELLS:
+        assert not tops & CLIENT_CORE_LACKS
 
 
 @pytest.mark.parametrize("path", ALL_PYTHON, ids=relative)

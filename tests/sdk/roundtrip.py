@@ -6,12 +6,12 @@ import sys
 from io import BytesIO
 from typing import Any
 
-from curbstone_client import Client
-from curbstone_client.api.leases import ack_leases, lease_messages
-from curbstone_client.api.messages import peek_messages, pop_message, publish_batch, publish_message
-from curbstone_client.api.queues import delete_queue, ensure_queue, get_queue
-from curbstone_client.errors import ProblemError
-from curbstone_client.models import (
+from curbstone_http import Client
+from curbstone_http.api.leases import ack_leases, lease_messages
+from curbstone_http.api.messages import peek_messages, pop_message, publish_batch, publish_message
+from curbstone_http.api.queues import delete_queue, ensure_queue, get_queue
+from curbstone_http.errors import ProblemError
+from curbstone_http.models import (
     AckRequest,
     BatchMessage,
     LeasedMessages,
@@ -23,7 +23,7 @@ from curbstone_client.models import (
     QueueInfo,
     Settled,
 )
-from curbstone_client.types import File
+from curbstone_http.types import File
 
 PROJECT, QUEUE = "sdk", "python"
 

@@ -26,7 +26,7 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_python_client_works(sdk: Path, server: ServerProcess) -> None:
     folder = sdk / "python"
     shutil.copy(HERE / "roundtrip.py", folder)
-    run(tool("mypy"), "--strict", "curbstone_client", "roundtrip.py", cwd=folder)
+    run(tool("mypy"), "--strict", "curbstone_http", "roundtrip.py", cwd=folder)
     assert run(tool("python"), "roundtrip.py", server.url, cwd=folder) == "done\n"
 
 
@@ -47,7 +47,7 @@ def test_the_typescript_client_works(sdk: Path, server: ServerProcess) -> None:
 
 
 def test_each_operation_has_its_function_in_both_clients(sdk: Path) -> None:
-    functions = {path.stem for path in (sdk / "python" / "curbstone_client" / "api").glob("*/*.py")} - {"__init__"}
+    functions = {path.stem for path in (sdk / "python" / "curbstone_http" / "api").glob("*/*.py")} - {"__init__"}
     schema = (sdk / "typescript" / "schema.d.ts").read_text(encoding="utf-8")
     assert len(functions) == schema.count("operations[")
     for name in functions:

@@ -31,7 +31,7 @@ def main(out: Path) -> None:
 
 
 def make_python(out: Path) -> None:
-    """Make the package curbstone_client in python/."""
+    """Make the package curbstone_http in python/."""
     contract = out / "openapi-for-python.json"
     contract.write_text(json.dumps(for_python(yaml.safe_load(CONTRACT.read_text(encoding="utf-8")))), encoding="utf-8")
     tools = Path(sys.executable).parent  # the generator looks for ruff on the PATH
@@ -41,7 +41,7 @@ def make_python(out: Path) -> None:
     options = ["--output-path", out / "python", "--overwrite", "--meta", "setup", "--fail-on-warning"]
     options += ["--custom-template-path", out / "templates-for-python"]
     subprocess.run([*command, *options, "--config", HERE / "python.yaml"], check=True, env=environment)
-    (out / "python" / "curbstone_client" / "py.typed").touch()
+    (out / "python" / "curbstone_http" / "py.typed").touch()
 
 
 def for_python(contract: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def for_python(contract: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_typescript(out: Path) -> None:
-    """Make the package curbstone-client in typescript/: types from the contract, and openapi-fetch."""
+    """Make the package curbstone-http in typescript/: types from the contract, and openapi-fetch."""
     folder = out / "typescript"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(HERE / "typescript", folder)

@@ -1,0 +1,55 @@
+"""Curbstone from Python: this is the client for asyncio, `curbstone_client.sync` the one for threads.
+
+The core has no sockets: `link.py` (a connection that is made again), `publishing.py` and `consuming.py` (what goes over
+it), `wire.py` and `websocket.py` (bytes). `aio*.py` and `sync*.py` are two shells around it.
+"""
+
+from curbstone_client.aio import Client, Confirm, Event, Queue, Transaction
+from curbstone_client.aio_messages import Batch, Batches, Ended, Message, Messages
+from curbstone_client.base import Stats
+from curbstone_client.errors import (
+    CantConnect,
+    ClientError,
+    Closed,
+    NoSuchQueue,
+    NotAllowed,
+    NotSupported,
+    QueueFull,
+    Refused,
+    Reject,
+    Retry,
+    Stale,
+    TooLarge,
+    Unknown,
+)
+from curbstone_client.publishing import Stored
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "CantConnect",
+    "Client",
+    "ClientError",
+    "Closed",
+    "Confirm",
+    "Ended",
+    "Event",
+    "Message",
+    "Messages",
+    "NoSuchQueue",
+    "NotAllowed",
+    "NotSupported",
+    "Queue",
+    "QueueFull",
+    "Refused",
+    "Reject",
+    "Retry",
+    "Stale",
+    "Stats",
+    "Stored",
+    "TooLarge",
+    "Transaction",
+    "Unknown",
+]

@@ -1,0 +1,152 @@
+"""The socket of a link, with asyncio: dials, reads, writes, and dials again."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from curbstone_client.address import Address
+from curbstone_client.errors import CantConnect, NotAllowed
+from curbstone_client.link import Link
+
+_DIAL_S_MAX = 5.0
+SMALL_BATCH = 256
+"""So many frames are sent without waiting for the end of the turn: the server works while a producer goes on."""
+
+
+class Connection(asyncio.Protocol):
+    """One link's connections. `start` makes its task; nothing exists before."""
+
+    def __init__(self, link: Link, tls: Callable[[Address], ssl.SSLContext | None]) -> None:
+        self._link = link
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._ended: asyncio.Future[str] | None = None
+        self._token: str | None = None
+        self._flush_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._news = asyncio.Event()
+        link.changed = self._changed
+        link.came_up = self._news.set
+
+    # ------------------------------------------------------------ what the client calls
+
+    def start(self) -> None:
+        """Begin to connect, and go on for ever."""
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+
+    async def wait_up(self, seconds: float) -> None:
+        """Wait until it is connected; raise CantConnect, or NotAllowed at once."""
+        self.start()
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._link.is_up:
+                    if isinstance(self._link.last_failure, NotAllowed):
+                        raise self._link.last_failure
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            why = self._link.last_failure or "no answer"
+            raise CantConnect(f"not connected within {seconds:g} s: {why}") from None
+
+    def flush(self) -> None:
+        """Send what there is, now."""
+        self._flush()
+
+    async def close(self) -> None:
+        """End the connection; what was written is sent first."""
+        if self._task is None:
+            return
+        self._flush()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            ended = self._ended
+            self._transport.close()
+            if ended is not None:
+                await asyncio.wait([ended], timeout=1)
+        self._task = None
+
+    # ------------------------------------------------------------ what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._link.opened(self._token, self._loop.time())
+        self._tick()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._link.receive(data, self._loop.time())
+        if self._link.due < self._timer_at:
+            self._arm()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._transport = None
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(str(error) if error else "the server closed the connection")
+
+    # ------------------------------------------------------------ inside
+
+    async def _run(self) -> None:
+        link = self._link
+        while True:
+            reason = await self._connect()
+            wait_s = link.lost(reason, self._loop.time())
+            self._news.set()
+            await asyncio.sleep(wait_s)
+
+    async def _connect(self) -> str:
+        """Connect, and stay until it ends; return why it did."""
+        self._ended = self._loop.create_future()
+        try:
+            address = self._link.address()
+            self._token = await asyncio.to_thread(self._link.token) if self._link.asks_for_token else self._link.token()
+            async with asyncio.timeout(_DIAL_S_MAX):
+                await self._loop.create_connection(lambda: self, address.host, address.port, ssl=self._tls(address))
+        except (OSError, TimeoutError) as error:
+            return str(error) or type(error).__name__
+        except Exception as error:
+            # What the application's function for tokens raises must not end the connecting.
+            return f"no token: {type(error).__name__}: {error}"
+        return await self._ended
+
+    def _changed(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._flush_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if data := self._link.take_output():
+            transport.write(data)
+        if self._link.failure is not None:
+            transport.close()
+            self._loop.call_later(1, transport.abort)
+
+    def _tick(self) -> None:
+        if self._transport is None:
+            return
+        self._link.tick(self._loop.time())
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._link.due
+        self._timer = self._loop.call_at(self._timer_at, self._tick)

@@ -1,0 +1,231 @@
+"""Messages with asyncio: one after the other, and how each ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import Any
+
+from curbstone_client.base import end_of
+from curbstone_client.consuming import Consumer, Subscription
+from curbstone_client.errors import Closed, Stale
+from curbstone_client.message import BaseMessage
+from curbstone_client.outcome import Outcome
+
+_TURN_S_MAX = 0.05
+"""A loop over messages that never waits lets the event loop run that often: acks leave, heart-beats too."""
+
+
+def ended(outcome: Outcome) -> Generator[Any, None, None]:
+    """Wait until it has ended, however that was: for `__await__`."""
+    future = asyncio.get_running_loop().create_future()
+    outcome.on_done(lambda: None if future.done() else future.set_result(None))
+    yield from future
+
+
+async def until_ended(outcome: Outcome) -> None:
+    """Wait until it has ended, however that was."""
+    if not outcome.done:
+        future = asyncio.get_running_loop().create_future()
+        outcome.on_done(lambda: None if future.done() else future.set_result(None))
+        await future
+
+
+class Ended(Outcome):
+    """The end of a settling: `await` waits until it is on disk."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.done:
+            yield from ended(self)
+        self.check()
+
+
+class Message(BaseMessage):
+    """One delivery. `async with message` acks it at the end, and gives it back if the block raises."""
+
+    __slots__ = ()
+
+    def ack(self) -> Ended:
+        """Done with it. `await` waits for the disk; without it the ack leaves with the next write. Raise Stale."""
+        ended: Ended = self.subscription.consumer.ack(self)
+        return ended
+
+    def nack(self, delay: float | None = None, error: str = "") -> Ended:
+        """Give it back, to come again after `delay` seconds, or after the queue's own delay. Raise Stale."""
+        ended: Ended = self.subscription.consumer.nack(self, delay, error)
+        return ended
+
+    def reject(self, error: str = "") -> Ended:
+        """Send it to the dead-letter queue, with the reason. Raise Stale."""
+        ended: Ended = self.subscription.consumer.reject(self, error)
+        return ended
+
+    def give_back(self, error: BaseException) -> Ended:
+        """End it as that of a handler that raised this."""
+        end = end_of(error, self.tries)
+        return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
+
+    async def __aenter__(self) -> Message:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if not self.is_settled:
+                self.ack()
+        elif not self.is_stale:
+            self.give_back(error)
+
+
+class Messages:
+    """What a subscription brings. Several tasks may take from it. Leaving `async with` ends the subscription."""
+
+    def __init__(self, consumer: Consumer[Ended], subscription: Subscription) -> None:
+        self._consumer = consumer
+        self.subscription = subscription
+        """Of the core."""
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._waited_at = self._loop.time()
+
+    @property
+    def prefetch(self) -> int:
+        """How many deliveries may be unsettled; can be set where the server knows how."""
+        return self.subscription.prefetch
+
+    @prefetch.setter
+    def prefetch(self, count: int) -> None:
+        self._consumer.widen(self.subscription, count)
+
+    def __aiter__(self) -> Messages:
+        return self
+
+    async def __anext__(self) -> Message:
+        subscription = self.subscription
+        now = self._loop.time()
+        if now - self._waited_at > _TURN_S_MAX:
+            self._waited_at = now
+            await asyncio.sleep(0)
+        while not subscription.inbox:
+            if subscription.error is not None:
+                if isinstance(subscription.error, Closed):
+                    raise StopAsyncIteration
+                raise subscription.error
+            await self._wait()
+        message: Message = subscription.inbox.popleft()
+        return message
+
+    async def aclose(self) -> None:
+        """Take no more; what was not handed out goes back."""
+        self._consumer.unsubscribe(self.subscription)
+
+    async def __aenter__(self) -> Messages:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # Left by `break`: the subscription would hold what it has until the client is closed.
+        if self.subscription.error is None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._consumer.unsubscribe, self.subscription)
+
+    async def _wait(self) -> None:
+        future = self._loop.create_future()
+        self._waiters.append(future)
+        self.subscription.on_arrival = self._wake
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self._wake()  # it was for us, and another takes it
+            else:
+                self._waiters.remove(future)
+            raise
+        finally:
+            self._waited_at = self._loop.time()
+
+    def _wake(self) -> None:
+        wake = len(self._waiters) if self.subscription.error else len(self.subscription.inbox)
+        while self._waiters and wake > 0:
+            future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+                wake -= 1
+        if self._waiters:
+            self.subscription.on_arrival = self._wake
+
+
+class Batches:
+    """Deliveries as lists."""
+
+    def __init__(self, messages: Messages, size: int, wait: float) -> None:
+        self._messages = messages
+        self._size = size
+        self._wait = wait
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch = [await anext(self._messages)]
+        try:
+            async with asyncio.timeout(self._wait):
+                while len(batch) < self._size:
+                    batch.append(await anext(self._messages))
+        except (TimeoutError, StopAsyncIteration):
+            pass
+        return Batch(batch)
+
+    async def aclose(self) -> None:
+        """Take no more."""
+        await self._messages.aclose()
+
+
+class Batch(Sequence[Message]):
+    """Messages that were delivered, to be settled together."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    async def ack(self) -> None:
+        """Ack all, on disk when this returns; raise Stale, after the others, if one of them has ended."""
+        stale: Stale | None = None
+        outcomes: set[Ended] = set()
+        for message in self._messages:
+            try:
+                outcomes.add(message.ack())
+            except Stale as error:
+                stale = error
+        for outcome in outcomes:
+            await outcome
+        if stale is not None:
+            raise stale
+
+    async def __aenter__(self) -> Batch:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.ack()
+            return
+        for message in self._messages:
+            if not message.is_stale:
+                message.give_back(error)

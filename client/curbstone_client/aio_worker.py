@@ -1,0 +1,144 @@
+"""Workers with asyncio: a handler, so many at a time, until the process is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from curbstone_client import base
+from curbstone_client.aio_messages import Message, Messages
+from curbstone_client.errors import ClientError, Stale
+
+if TYPE_CHECKING:
+    from curbstone_client.aio import Client
+
+log = logging.getLogger("curbstone_client")
+
+Handler = Callable[[Message], Any]
+
+
+class Worker:
+    """Hands a queue's messages to a handler, `parallel` at a time.
+
+    It returns: the message is acked, and what it returned goes to whoever asked for an answer. It raises, or takes
+    longer than `timeout` seconds: the message comes again, after 1, 2, 4 … 300 s, give or take 15 %, with the
+    error's text. `Reject` sends it to the dead-letter queue, `Retry` brings it again when that says. A handler that
+    is a plain function runs in the event loop.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        queue: str,
+        handler: Handler,
+        parallel: int,
+        timeout: float | None,
+        prefetch: int | None,
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._handler = handler
+        self._parallel = parallel
+        self._timeout = timeout
+        self._prefetch = prefetch or 2 * parallel
+        self._messages: Messages | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Take messages."""
+        self._messages = self._client.queue(self._queue).consume(self._prefetch)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._work(self._messages)) for _ in range(self._parallel)]
+        self._tasks.append(loop.create_task(self._look_at_options()))
+
+    def stop(self) -> None:
+        """Take no more; what was not begun goes back."""
+        messages, self._messages = self._messages, None
+        if messages is not None:
+            self._client.end(messages)
+
+    async def drained(self) -> None:
+        """Wait until what is in hand is done."""
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    async def failed(self) -> None:
+        """Wait until the queue can't be consumed any more, and raise why."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        await asyncio.Event().wait()
+
+    async def _work(self, messages: Messages) -> None:
+        async for message in messages:
+            await self._handle(message)
+
+    async def _handle(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                result = self._handler(message)
+                if inspect.isawaitable(result):
+                    result = await result
+        except Exception as error:
+            self._give_back(message, error)
+            return
+        except BaseException as error:
+            self._give_back(message, error)
+            raise
+        try:
+            if result is not None and message.reply_to is not None:
+                await self._client.answer(message, result)
+            if not message.is_settled:
+                message.ack()
+        except Stale:
+            log.info("%s: the connection of %r was lost while it was handled; it comes again", self._queue, message)
+        except ClientError as error:
+            log.warning("%s: %r was handled, and its end could not be told: %s", self._queue, message, error)
+            self._give_back(message, error)
+
+    def _give_back(self, message: Message, error: BaseException) -> None:
+        log.info("%s: %r failed: %s: %s", self._queue, message, type(error).__name__, error)
+        if isinstance(error, TimeoutError) and self._timeout is not None and not str(error):
+            error = TimeoutError(f"the handler took longer than {self._timeout:g} s")
+        if not message.is_stale:
+            message.give_back(error)
+
+    async def _look_at_options(self) -> None:
+        try:
+            warning = base.poison_warning(self._queue, await self._client.queue(self._queue).info())
+        except ClientError:
+            return  # no HTTP, or no right to look: it is a hint only
+        if warning:
+            log.warning("%s", warning)
+
+
+async def run_until_signal(workers: Sequence[Worker], stop: asyncio.Event) -> None:
+    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT; raise why one can't go on."""
+    loop = asyncio.get_running_loop()
+    is_main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        for worker in workers:
+            worker.start()
+        waiting = [loop.create_task(stop.wait()), *[loop.create_task(worker.failed()) for worker in workers]]
+        done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest)
+        for worker in workers:
+            worker.stop()
+        for task in done:
+            task.result()
+        for worker in workers:
+            await worker.drained()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,332 @@
+"""Consuming: subscriptions that outlive their connections, and the ways a delivery ends.
+
+A delivery belongs to the connection it came over. When that is lost the server gives the message to whoever asks
+next, so what lies here unhandled is dropped, and settling what was handed out is refused (`Stale`) and sends
+nothing. Acks of one flush share one receipt per subscription.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from curbstone_client.content import milliseconds
+from curbstone_client.errors import ClientError, Closed, NotSupported, Unknown
+from curbstone_client.link import Link, error_of
+from curbstone_client.outcome import Outcome
+from curbstone_client.wire import Delivery, frame, parse_head
+
+if TYPE_CHECKING:
+    from curbstone_client.message import BaseMessage
+
+PREFETCH = 100
+_REASON_MAX = 1000
+_NEVER = float("inf")
+
+S = TypeVar("S", bound=Outcome)
+"""The end of a settling: on disk, refused, or unknown. Acks of one flush share one."""
+
+
+class Subscription:
+    """A subscription to one destination, over as many connections as it takes."""
+
+    def __init__(
+        self,
+        consumer: Consumer[Any],
+        key: bytes,
+        destination: str,
+        prefetch: int,
+        headers: dict[str, str],
+        is_acked: bool,
+    ) -> None:
+        self.consumer = consumer
+        self.key = key
+        self.destination = destination
+        self.prefetch = prefetch
+        self.inbox: deque[Any] = deque()
+        """What came and was not handed out, messages of the shell."""
+        self.on_arrival: Callable[[], None] | None = None
+        """Called once when something comes, or the subscription fails. The shell's."""
+        self.error: ClientError | None = None
+        """Why there will be no more."""
+        self.is_acked = is_acked
+        self.acks: list[bytes] = []
+        self.settled: Any = None
+        self._headers = headers
+
+    def request(self) -> bytes:
+        """Return the SUBSCRIBE frame."""
+        headers = {
+            "id": self.key.decode(),
+            "destination": self.destination,
+            "ack": "client-individual" if self.is_acked else "auto",
+            "prefetch-count": str(self.prefetch),
+            "receipt": f"s.{self.key.decode()}",
+        }
+        return frame("SUBSCRIBE", headers | self._headers)
+
+    def arrived(self) -> None:
+        """Wake who waits."""
+        on_arrival, self.on_arrival = self.on_arrival, None
+        if on_arrival is not None:
+            on_arrival()
+
+
+class Consumer(Generic[S]):
+    """The consuming of one client. Not safe for threads: the shell sees to that."""
+
+    def __init__(
+        self,
+        link: Link,
+        make: Callable[[Delivery, Subscription, int], Any],
+        outcome: Callable[[], S],
+        *,
+        owner: Any = None,
+    ) -> None:
+        """`make` makes the shell's messages, `outcome` its outcomes."""
+        self._link = link
+        self._make = make
+        self._outcome = outcome
+        self.owner = owner
+        """The shell's client."""
+        self._subscriptions: dict[bytes, Subscription] = {}
+        self._prefixes: dict[bytes, Subscription] = {}
+        self._waiting: dict[bytes, Outcome] = {}
+        self._keys = 0
+        self._receipts = 0
+        self._with_acks: list[Subscription] = []
+        self.epoch = 0
+        """Counts the connections; a delivery of another one is stale."""
+        self.delivered_count = self.stale = 0
+
+    # ------------------------------------------------------------ subscribing
+
+    def subscribe(
+        self, destination: str, prefetch: int, headers: dict[str, str] | None = None, *, acked: bool = True
+    ) -> Subscription:
+        """Subscribe, on this connection and all later ones."""
+        self._keys += 1
+        key = b"%d" % self._keys
+        subscription = Subscription(self, key, destination, prefetch, headers or {}, acked)
+        self._subscriptions[key] = subscription
+        if self._link.is_up:
+            self._link.write(subscription.request())
+        return subscription
+
+    def widen(self, subscription: Subscription, prefetch: int) -> None:
+        """Change how many deliveries may be unsettled; raise NotSupported if the server can't."""
+        if self._link.is_up and "window" not in self._link.features:
+            raise NotSupported("this server can't change the window of a subscription")
+        subscription.prefetch = prefetch
+        if self._link.is_up:
+            self._link.write(subscription.request())
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Take no more; what was not handed out goes back at once, what was can still be settled."""
+        if self._subscriptions.pop(subscription.key, None) is None:
+            return
+        self._prefixes = {prefix: each for prefix, each in self._prefixes.items() if each is not subscription}
+        if self._link.is_up:
+            self._link.write(frame("UNSUBSCRIBE", {"id": subscription.key.decode()}))
+            unused, subscription.inbox = list(subscription.inbox), deque()
+            if subscription.is_acked:
+                for message in unused:
+                    if not message.is_stale:
+                        self._link.write(frame("NACK", {"id": message.ack_id().decode(), "x-delta-t": "0"}))
+        subscription.inbox.clear()
+        subscription.error = subscription.error or Closed("the subscription was closed")
+        subscription.arrived()
+
+    # ------------------------------------------------------------ settling
+
+    def ack(self, message: BaseMessage) -> S:
+        """Ack it with all others of this turn; raise Stale."""
+        subscription = message.subscription
+        acks = subscription.acks
+        acks.append(message.ack_id())
+        settled: S | None = subscription.settled
+        if settled is None:
+            settled = subscription.settled = self._outcome()
+            self._with_acks.append(subscription)
+            self._link.changed()
+        return settled
+
+    def nack(self, message: BaseMessage, delay: float | None, error: str) -> S:
+        """Give it back, after a delay in seconds, or after the queue's own; raise Stale."""
+        headers = {} if delay is None else {"x-delta-t": str(milliseconds(delay, "delay"))}
+        return self._nack(message, headers, error)
+
+    def reject(self, message: BaseMessage, error: str) -> S:
+        """Send it to the dead-letter queue; raise Stale."""
+        return self._nack(message, {"requeue": "false"}, error)
+
+    def _nack(self, message: BaseMessage, headers: dict[str, str], error: str) -> S:
+        if error:
+            headers["error"] = error[:_REASON_MAX].replace("\0", "")
+        headers["id"] = message.ack_id().decode()
+        settled = self._outcome()
+        headers["receipt"] = self._receipt(settled)
+        self._link.write(frame("NACK", headers))
+        return settled
+
+    def commit(self, sends: Sequence[tuple[dict[str, str], bytes]], messages: Iterable[BaseMessage]) -> S:
+        """Send these and ack those, all or nothing; raise Stale. Of what a SEND says `headers` has all but the
+        transaction.
+        """
+        if not self._link.is_up:
+            raise Unknown("there is no connection, so nothing of the transaction happened")
+        settling = list(messages)
+        acks = [message.ack_id().decode() for message in settling]
+        settled = self._outcome()
+        receipt = self._receipt(settled)
+        name = f"t{receipt}"
+        parts = [frame("BEGIN", {"transaction": name})]
+        parts += [frame("SEND", headers | {"transaction": name}, body) for headers, body in sends]
+        parts += [frame("ACK", {"id": ack_id, "transaction": name}) for ack_id in acks]
+        parts.append(frame("COMMIT", {"transaction": name, "receipt": receipt}))
+        self._link.write(b"".join(parts))
+        settled.on_done(partial(_not_settled, settled, settling))
+        return settled
+
+    def send(self, headers: dict[str, str], body: bytes) -> S:
+        """Send a message over this connection, and only this one: a request, or its answer."""
+        settled = self._outcome()
+        if not self._link.is_up:
+            settled.finish(Unknown("there is no connection"))
+            return settled
+        self._link.write(frame("SEND", headers | {"receipt": self._receipt(settled)}, body))
+        return settled
+
+    def settled_all(self) -> list[Outcome]:
+        """Return what waits for the disk, acks of this turn included."""
+        gathered = [each.settled for each in self._with_acks if each.settled is not None]
+        return [*self._waiting.values(), *gathered]
+
+    def close(self) -> None:
+        """End all."""
+        self._end_waiting(Unknown("the client was closed before the answer came"))
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        self._prefixes = {}
+        for subscription in subscriptions.values():
+            subscription.inbox.clear()
+            subscription.error = subscription.error or Closed("the client was closed")
+            subscription.arrived()
+
+    # ------------------------------------------------------------ see `link.Role`
+
+    def up(self) -> None:
+        """See `Role`: subscribe again."""
+        self.epoch += 1
+        for subscription in self._subscriptions.values():
+            self._link.write(subscription.request())
+
+    def down(self) -> None:
+        """See `Role`: what lies here comes again, what was settled may be on disk or not."""
+        self.epoch += 1
+        for subscription in self._subscriptions.values():
+            subscription.inbox.clear()
+        for subscription in self._with_acks:
+            settled, subscription.settled, subscription.acks = subscription.settled, None, []
+            if settled is not None:
+                settled.finish(Unknown("the connection was lost before the ack was on disk"))
+        self._with_acks.clear()
+        self._end_waiting(Unknown("the connection was lost before the answer came"))
+
+    def collect(self) -> None:
+        """See `Role`: the acks of this turn, with one receipt for those of a subscription."""
+        if not self._with_acks:
+            return
+        opened, self._with_acks = self._with_acks, []
+        for subscription in opened:
+            settled, subscription.settled = subscription.settled, None
+            acks, subscription.acks = subscription.acks, []
+            if settled is not None and acks:
+                receipt = self._receipt(settled).encode()
+                ids = b"\n\n\0ACK\nid:".join(acks)
+                self._link.output.append(b"ACK\nid:%b\nreceipt:%b\n\n\0" % (ids, receipt))
+
+    def receipts(self, pieces: list[bytes]) -> None:
+        """See `Role`."""
+        for piece in pieces:
+            receipt, _, more = piece.partition(b"\n")
+            settled = self._waiting.pop(receipt, None)
+            if settled is not None:
+                headers = parse_head(more) if b"x-error-code:" in more else None
+                settled.finish(error_of(headers, headers.get("x-error", "")) if headers is not None else None)
+
+    def delivered(self, deliveries: list[Delivery]) -> None:
+        """See `Role`."""
+        make = self._make
+        epoch = self.epoch
+        prefixes = self._prefixes
+        self.delivered_count += len(deliveries)
+        woken: Subscription | None = None
+        for delivery in deliveries:
+            head = delivery[0]
+            # "subscription:3\n": the server puts it first, but no rule says so.
+            line = head[: head.find(b"\n")]
+            subscription = prefixes.get(line)
+            if subscription is None:
+                subscription = self._named(head, line)
+                if subscription is None:
+                    self._give_back(head)
+                    continue
+            subscription.inbox.append(make(delivery, subscription, epoch))
+            if subscription is not woken:
+                if woken is not None:
+                    woken.arrived()
+                woken = subscription
+        if woken is not None:
+            woken.arrived()
+
+    def failed(self, receipt: bytes | None, error: ClientError) -> None:
+        """See `Role`: a subscription that is refused ends, and does not come again on the next connection."""
+        if receipt is None:
+            return
+        if receipt.startswith(b"s."):
+            subscription = self._subscriptions.pop(receipt[2:], None)
+            if subscription is not None:
+                subscription.error = error
+                subscription.arrived()
+        elif settled := self._waiting.pop(receipt, None):
+            settled.finish(error)
+
+    def tick(self, now: float) -> float:
+        """See `Role`."""
+        return _NEVER
+
+    # ------------------------------------------------------------ inside
+
+    def _named(self, head: bytes, line: bytes) -> Subscription | None:
+        """Return whose a message is; None for one that was unsubscribed meanwhile."""
+        key = parse_head(head).get("subscription", "").encode()
+        subscription = self._subscriptions.get(key)
+        if subscription is not None and line == b"subscription:" + key:
+            self._prefixes[line] = subscription
+        return subscription
+
+    def _give_back(self, head: bytes) -> None:
+        """A message came for a subscription that was closed meanwhile."""
+        ack_id = parse_head(head).get("ack")
+        if ack_id is not None:
+            self._link.write(frame("NACK", {"id": ack_id, "x-delta-t": "0"}))
+
+    def _receipt(self, settled: Outcome) -> str:
+        self._receipts += 1
+        receipt = f"r.{self._receipts}"
+        self._waiting[receipt.encode()] = settled
+        return receipt
+
+    def _end_waiting(self, error: ClientError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for outcome in waiting.values():
+            outcome.finish(error)
+
+
+def _not_settled(settled: Outcome, messages: Iterable[BaseMessage]) -> None:
+    """A transaction has ended. Of a refused one nothing happened: what it was to settle still can be."""
+    if settled.error is not None and not isinstance(settled.error, Unknown):
+        for message in messages:
+            message.is_settled = False

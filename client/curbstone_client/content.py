@@ -1,0 +1,70 @@
+"""What an application gives as a message, as bytes and header lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from curbstone_client.wire import escape
+
+Body = bytes | bytearray | memoryview | str | dict[str, Any] | list[Any] | int | float | bool | None
+
+JSON_TYPE = "application/json"
+TEXT_TYPE = "text/plain; charset=utf-8"
+
+PREFIX = "x-msg-x-"
+"""In front of an application's own headers, so that none is taken for one of STOMP's."""
+
+PASSED = frozenset(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"])
+"""Headers that keep their names: others understand them."""
+
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+DAY_S = 86_400
+DURATION_S_MAX = 10 * 366 * DAY_S
+
+
+def encode(body: Body) -> tuple[bytes, str | None]:
+    """Return the bytes of a body and its type: text and bytes as they are, all else as JSON. Raise TypeError."""
+    if type(body) is bytes:
+        return body, None
+    if isinstance(body, str):
+        return body.encode(), TEXT_TYPE
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body), None
+    try:
+        return _encode_json(body).encode(), JSON_TYPE
+    except TypeError:
+        raise TypeError(f"a message is bytes, text or what JSON can say, not {type(body).__name__}") from None
+
+
+def named(headers: Mapping[str, str] | None, delay: float | None, ttl: float | None) -> dict[str, str]:
+    """Return the headers of a SEND that say these; raise TypeError, ValueError."""
+    found: dict[str, str] = {}
+    if delay:
+        found["x-delta-t"] = str(milliseconds(delay, "delay"))
+    if ttl is not None:
+        found["expiration"] = str(milliseconds(ttl, "ttl"))
+    for name, value in (headers or {}).items():
+        if not isinstance(value, str):
+            raise TypeError(f"the value of a header is text; that of {name!r} is {value.__class__.__name__}")
+        found[name.lower() if name.lower() in PASSED else PREFIX + name] = value
+    return found
+
+
+def lines(
+    type: str | None, headers: Mapping[str, str] | None = None, delay: float | None = None, ttl: float | None = None
+) -> str:
+    """Return the header lines of a SEND beyond destination and receipt, each with a LF in front; raise as `named`."""
+    found = named(headers, delay, ttl)
+    if type is not None:
+        found["content-type"] = type
+    return "".join([f"\n{escape(name)}:{escape(value)}" for name, value in found.items()])
+
+
+def milliseconds(seconds: float, what: str) -> int:
+    """Return a duration in ms; raise ValueError."""
+    if not 0 <= seconds <= DURATION_S_MAX:
+        raise ValueError(f"{what} is from 0 to {DURATION_S_MAX} seconds")
+    return round(seconds * 1000)

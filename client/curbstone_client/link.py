@@ -1,0 +1,277 @@
+"""One connection to a server, over and over, without its socket: bytes in, bytes out, and the time by being told it.
+
+    down ──opened──▶ opening ──CONNECTED──▶ up ──lost──▶ down
+
+The owner of the socket connects to `address()`, calls `opened`, then `receive` with what it read, sends what
+`take_output` returns whenever `changed` was called, calls `tick` when it is `due`, and ends the connection once
+`failure` is set. It calls `lost` for each connection that ended or could not be made, and dials again after as many
+seconds as that says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from curbstone_client import websocket
+from curbstone_client.address import Address
+from curbstone_client.errors import CantConnect, ClientError, NotAllowed, refusal
+from curbstone_client.wire import Delivery, Other, Parser, Receipts, WireError, connect
+
+FEATURES = "refusals,ids,window,joined"
+"""What this client asks the server for; without them it does what it can."""
+
+BEAT_S = 10
+"""How often both sides send something."""
+SILENT_S_MAX = 20
+"""A connection that brings nothing for so long is given up."""
+
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 5.0
+_LF = b"\n"
+
+
+class Role(Protocol):
+    """What a connection is for: the publishing of a client, or its consuming."""
+
+    def up(self) -> None:
+        """Connected: what has to be sent goes to `Link.write`."""
+
+    def down(self) -> None:
+        """The connection has ended."""
+
+    def collect(self) -> None:
+        """Output is about to be taken: write what was gathered for it."""
+
+    def receipts(self, pieces: list[bytes]) -> None:
+        """RECEIPT frames came, see `wire.Receipts`."""
+
+    def delivered(self, deliveries: list[Delivery]) -> None:
+        """MESSAGE frames came."""
+
+    def failed(self, receipt: bytes | None, error: ClientError) -> None:
+        """The server ended the connection with an ERROR about the frame that asked for this receipt."""
+
+    def tick(self, now: float) -> float:
+        """Do what is due; return when to look again."""
+
+
+Token = str | Callable[[], str | None] | None
+"""What logs in; a callable is asked at each connection."""
+
+
+class Link:
+    """The state of one connection that is made again whenever it is lost."""
+
+    def __init__(self, addresses: Sequence[Address], token: Token = None) -> None:
+        self._addresses = addresses
+        self._turn = 0
+        self._token = token
+        self.role: Role
+        self.changed: Callable[[], None] = lambda: None
+        """Called when there is output where there was none, or `failure` was set. The shell's."""
+        self.came_up: Callable[[], None] = lambda: None
+        """Called at each CONNECTED. The shell's."""
+        self.output: list[bytes] = []
+        """Frames to be sent; the role may append to it, and calls `changed` for the first."""
+        self.is_up = False
+        self.features: frozenset[str] = frozenset()
+        self.body_bytes_max = 0
+        """The largest body the server takes, 0 if it did not say."""
+        self.ups = 0
+        self.failure: ClientError | None = None
+        """Why this connection is to be ended."""
+        self.last_failure: ClientError | None = None
+        """Why the last one ended."""
+        self.now = 0.0
+        """The time as last told."""
+        self.due = 0.0
+        """When `tick` is to be called; the role may bring it forward."""
+        self._retry_s = RETRY_S_MIN
+        self._reset()
+
+    def _reset(self) -> None:
+        self._parser = Parser()
+        self._decoder: websocket.Decoder | None = None
+        self._key = b""
+        self._hello = b""
+        self._answer = b""
+        self._raw: list[bytes] = []
+        self._is_open = False
+        self._heard_at = 0.0
+        self._sent = False
+
+    # ------------------------------------------------------------ what the shell calls
+
+    def address(self) -> Address:
+        """Return where to connect to; several addresses take turns."""
+        return self._addresses[self._turn % len(self._addresses)]
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether `token` calls the application, and may block."""
+        return callable(self._token)
+
+    def token(self) -> str | None:
+        """Return what logs in; the shell asks, and hands it to `opened`."""
+        return self._token() if callable(self._token) else self._token
+
+    def opened(self, token: str | None, now: float) -> None:
+        """A socket is connected to `address()`."""
+        self._reset()
+        self.failure = None
+        self._heard_at = self.now = self.due = now
+        self._is_open = True
+        address = self.address()
+        beats = f"{BEAT_S * 1000},{BEAT_S * 1000}"
+        headers = {"accept-version": "1.2", "host": address.host, "heart-beat": beats, "x-features": FEATURES}
+        if token and not address.is_websocket:
+            headers |= {"login": "", "passcode": token}
+        hello = connect(headers)
+        if address.is_websocket:
+            self._key = websocket.new_key()
+            self._raw.append(websocket.request(address.authority, f"{address.path}/stomp", self._key, token))
+            self._hello = hello
+        else:
+            self._raw.append(hello)
+        self.changed()
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take what was read. Nothing is raised: what is wrong is in `failure`."""
+        self._heard_at = self.now = now
+        if self.failure is not None:
+            return
+        try:
+            self._take(self._payload(data))
+        except ClientError as error:
+            self._fail(error)
+        except (WireError, websocket.BadFrame) as error:
+            self._fail(CantConnect(str(error)))
+
+    def take_output(self) -> bytes:
+        """Return what to send now, and forget it."""
+        if self.is_up:
+            self.role.collect()
+            if self.output:
+                data = self.output[0] if len(self.output) == 1 else b"".join(self.output)
+                self.output.clear()
+                self._raw.append(data if self._decoder is None else websocket.encode(data))
+        if not self._raw:
+            return b""
+        raw, self._raw = self._raw, []
+        self._sent = True
+        return raw[0] if len(raw) == 1 else b"".join(raw)
+
+    def tick(self, now: float) -> None:
+        """Do what is due: heart-beats, the end of a silent connection, what waits for its time."""
+        self.now = now
+        if self._is_open:
+            if now - self._heard_at > SILENT_S_MAX:
+                self._fail(CantConnect(f"the server was silent for {SILENT_S_MAX} s"))
+            elif self.is_up and not self._sent:
+                self._raw.append(_LF if self._decoder is None else websocket.encode(_LF))
+                self.changed()
+            self._sent = False
+        self.due = now + BEAT_S / 4
+        self.due = min(self.due, self.role.tick(now))
+
+    def lost(self, reason: str, now: float) -> float:
+        """The connection ended, or none could be made; return after how many seconds to try again."""
+        self.last_failure = self.failure or CantConnect(f"{self.address()}: {reason}")
+        self.failure = None
+        self._is_open = False
+        if self.is_up:
+            self.is_up = False
+            self.output.clear()
+            self.role.down()
+        self._turn += 1
+        wait, self._retry_s = self._retry_s, min(RETRY_S_MAX, self._retry_s * 2)
+        return wait * random.uniform(0.5, 1.0)
+
+    # ------------------------------------------------------------ what the role calls
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame, in one piece with all else of this turn; only while it is up."""
+        self.output.append(frame)
+        if len(self.output) == 1:
+            self.changed()
+
+    # ------------------------------------------------------------ inside
+
+    def _fail(self, error: ClientError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self.changed()
+
+    def _payload(self, data: bytes) -> bytes:
+        """Return what came as STOMP's stream."""
+        if self._key:
+            self._answer += data
+            rest = websocket.response(self._answer, self._key)
+            if rest is None:
+                return b""
+            self._key = b""
+            self._decoder = websocket.Decoder()
+            self._raw.append(websocket.encode(self._hello))
+            self.changed()
+            data = rest
+        decoder = self._decoder
+        if decoder is None:
+            return data
+        payload = decoder.feed(data)
+        if decoder.replies:
+            self._raw += decoder.replies
+            decoder.replies.clear()
+            self.changed()
+        return payload
+
+    def _take(self, data: bytes) -> None:
+        role = self.role
+        deliveries: list[Delivery] = []
+        for item in self._parser.feed(data):
+            if type(item) is tuple:
+                deliveries.append(item)
+                continue
+            if deliveries:
+                role.delivered(deliveries)
+                deliveries = []
+            if isinstance(item, Receipts):
+                self._retry_s = RETRY_S_MIN
+                role.receipts(item.pieces)
+            elif isinstance(item, Other):
+                self._other(item)
+        if deliveries:
+            self._retry_s = RETRY_S_MIN
+            role.delivered(deliveries)
+        if self._decoder is not None and self._decoder.close_reason is not None:
+            self._fail(CantConnect(f"the server closed: {self._decoder.close_reason}"))
+
+    def _other(self, frame: Other) -> None:
+        headers = frame.headers
+        if frame.command == "CONNECTED" and not self.is_up:
+            self.features = frozenset(headers.get("x-features", "").split(",")) - {""}
+            self.body_bytes_max = int(headers.get("x-body-max", "0"))
+            self.is_up = True
+            self.ups += 1
+            self.role.up()
+            self.came_up()
+        elif frame.command == "ERROR":
+            error = error_of(
+                headers, frame.body.decode("utf-8", "replace") or headers.get("message", "no reason given")
+            )
+            receipt = headers.get("receipt-id")
+            if self.is_up:
+                self.role.failed(receipt.encode() if receipt is not None else None, error)
+                self._fail(CantConnect(f"the server ended the connection: {error}"))
+            else:
+                self._fail(error if isinstance(error, NotAllowed) else CantConnect(str(error)))
+        else:
+            raise WireError(f"the server sent {frame.command} out of turn")
+
+
+def error_of(headers: dict[str, str], text: str) -> ClientError:
+    """Return what a refusal says: a RECEIPT or an ERROR with `x-error-code`."""
+    code = headers.get("x-error-code", "400")
+    retry = headers.get("retry-after", "")
+    return refusal(int(code) if code.isdigit() else 400, text.strip(), float(retry) if retry.isdigit() else None)

@@ -1,0 +1,183 @@
+"""The socket of a link, with a thread: dials, reads, writes, and dials again."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+
+from curbstone_client.address import Address
+from curbstone_client.errors import CantConnect, NotAllowed
+from curbstone_client.link import Link
+
+_DIAL_S_MAX = 5.0
+_READ_BYTES = 256 * 1024
+_CLOSE_S_MAX = 2.0
+
+
+class Connection:
+    """One link's connections and their thread. The link is touched under `lock` alone, which is the client's."""
+
+    def __init__(
+        self, link: Link, lock: threading.RLock, tls: Callable[[Address], ssl.SSLContext | None], name: str
+    ) -> None:
+        self._link = link
+        self._lock = lock
+        self._tls = tls
+        self._news = threading.Condition(lock)
+        self._stop = threading.Event()
+        self._awake = True
+        self._socket: socket.socket | None = None
+        self._unsent = memoryview(b"")
+        # A socket, not a pipe: every library of green threads knows how to wait for one.
+        self._wake, self._waker = socket.socketpair()
+        self._wake.setblocking(False)
+        self._waker.setblocking(False)
+        link.changed = self._changed
+        link.came_up = self._news.notify_all
+        self._thread = threading.Thread(target=self._run, name=f"curbstone {name}", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------ what the client calls
+
+    def wait_up(self, seconds: float) -> None:
+        """Wait until it is connected; raise CantConnect, or NotAllowed at once."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            while not self._link.is_up:
+                if isinstance(self._link.last_failure, NotAllowed):
+                    raise self._link.last_failure
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    why = self._link.last_failure or "no answer"
+                    raise CantConnect(f"not connected within {seconds:g} s: {why}")
+                self._news.wait(left)
+
+    def close(self) -> None:
+        """End the connection; what was written is sent first."""
+        with self._lock:
+            self._stop.set()
+            self._awake = True
+        self._waker.send(b"x")
+        self._thread.join(_DIAL_S_MAX + _CLOSE_S_MAX)
+        self._wake.close()
+        self._waker.close()
+
+    def forget(self) -> None:
+        """After a fork, in the child: the sockets are the parent's, and the thread is not here."""
+        self._wake.close()
+        self._waker.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    # ------------------------------------------------------------ inside
+
+    def _changed(self) -> None:
+        """There is something to send. Called under the lock, by any thread."""
+        if not self._awake:
+            self._awake = True
+            self._waker.send(b"x")
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            reason = self._connect()
+            with self._lock:
+                wait_s = self._link.lost(reason, time.monotonic())
+                self._news.notify_all()
+            self._stop.wait(wait_s)
+
+    def _connect(self) -> str:
+        """Connect, and stay until it ends; return why it did."""
+        address = self._link.address()
+        try:
+            token = self._link.token()
+        except Exception as error:
+            # What the application's function for tokens raises must not end the connecting.
+            return f"no token: {type(error).__name__}: {error}"
+        try:
+            connected = socket.create_connection((address.host, address.port), _DIAL_S_MAX)
+            with connected:
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if tls := self._tls(address):
+                    with tls.wrap_socket(connected, server_hostname=address.host) as encrypted:
+                        return self._stay(encrypted, token)
+                return self._stay(connected, token)
+        except OSError as error:
+            return str(error) or type(error).__name__
+
+    def _stay(self, connected: socket.socket, token: str | None) -> str:
+        connected.setblocking(False)
+        self._socket = connected
+        self._unsent = memoryview(b"")
+        with self._lock:
+            self._link.opened(token, time.monotonic())
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake, selectors.EVENT_READ)
+            selector.register(connected, selectors.EVENT_READ)
+            stop_by = 0.0
+            while True:
+                wait_s, failure = self._turn(connected)
+                if failure:
+                    return failure
+                if self._stop.is_set():
+                    stop_by = stop_by or time.monotonic() + _CLOSE_S_MAX
+                    if not self._unsent or time.monotonic() > stop_by:
+                        return "closed"
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+                selector.modify(connected, events)
+                for key, ready in selector.select(wait_s):
+                    if key.fileobj is self._wake:
+                        _drain(self._wake)
+                    elif ready & selectors.EVENT_READ and not self._read(connected):
+                        return "the server closed the connection"
+
+    def _turn(self, connected: socket.socket) -> tuple[float, str]:
+        """Send what there is; return how long there is nothing to do but to wait, and why the connection must end."""
+        link = self._link
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                if now >= link.due:
+                    link.tick(now)
+                if not self._unsent:
+                    self._unsent = memoryview(link.take_output())
+                failure = link.failure
+                self._awake = bool(self._unsent) and failure is None
+                wait_s = max(0.0, link.due - now)
+            if self._unsent:
+                try:
+                    self._unsent = self._unsent[connected.send(self._unsent) :]
+                except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                    # More to send does not help until there is room; so nobody needs to wake this thread.
+                    return wait_s, ""
+            if failure is not None:
+                return 0, str(failure)
+            if not self._unsent and not self._awake:
+                return wait_s, ""
+
+    def _read(self, connected: socket.socket) -> bool:
+        """Read what there is; False at the end of the stream."""
+        while True:
+            try:
+                data = connected.recv(_READ_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return True
+            if not data:
+                return False
+            with self._lock:
+                self._awake = True
+                self._link.receive(data, time.monotonic())
+            # What is decrypted already wakes no selector, so an encrypted stream is read to its end.
+            if not isinstance(connected, ssl.SSLSocket):
+                return True
+
+
+def _drain(wake: socket.socket) -> None:
+    try:
+        while wake.recv(4096):
+            pass
+    except BlockingIOError:
+        pass

@@ -1,0 +1,231 @@
+"""Messages with threads: one after the other, and how each ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+from curbstone_client.base import end_of
+from curbstone_client.consuming import Consumer, Subscription
+from curbstone_client.errors import Closed, Stale, Unknown
+from curbstone_client.message import BaseMessage
+from curbstone_client.outcome import Outcome
+
+
+class Owner(Protocol):
+    """What outcomes need of their client."""
+
+    lock: threading.RLock
+
+
+def wait_for(outcome: Outcome, lock: threading.RLock, timeout: float | None) -> bool:
+    """Wait until it has ended, however that was; False if that took too long."""
+    if outcome.done:
+        return True
+    with lock:
+        if outcome.done:
+            return True
+        ended = threading.Lock()
+        ended.acquire()
+        outcome.on_done(ended.release)
+    return ended.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+
+class Ended(Outcome):
+    """The end of a settling: `result` waits until it is on disk."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait for the disk; raise what it was refused for, or Unknown after `timeout` seconds."""
+        if not wait_for(self, self._owner.lock, timeout):
+            raise Unknown(f"no answer within {timeout:g} s; it may come yet")
+        self.check()
+
+
+class Message(BaseMessage):
+    """One delivery. `with message` acks it at the end, and gives it back if the block raises."""
+
+    __slots__ = ()
+
+    def ack(self) -> Ended:
+        """Done with it. `ack().result()` waits for the disk; without it the ack leaves with others. Raise Stale."""
+        consumer: Consumer[Ended] = self.subscription.consumer
+        with self._lock:
+            return consumer.ack(self)
+
+    def nack(self, delay: float | None = None, error: str = "") -> Ended:
+        """Give it back, to come again after `delay` seconds, or after the queue's own delay. Raise Stale."""
+        consumer: Consumer[Ended] = self.subscription.consumer
+        with self._lock:
+            return consumer.nack(self, delay, error)
+
+    def reject(self, error: str = "") -> Ended:
+        """Send it to the dead-letter queue, with the reason. Raise Stale."""
+        consumer: Consumer[Ended] = self.subscription.consumer
+        with self._lock:
+            return consumer.reject(self, error)
+
+    def give_back(self, error: BaseException) -> Ended:
+        """End it as that of a handler that raised this."""
+        end = end_of(error, self.tries)
+        return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
+
+    @property
+    def _lock(self) -> threading.RLock:
+        lock: threading.RLock = self.subscription.consumer.owner.lock
+        return lock
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if not self.is_settled:
+                self.ack()
+        else:
+            with self._lock:
+                if not self.is_stale:
+                    self.give_back(error)
+
+
+class Messages(Iterator[Message]):
+    """What a subscription brings. Several threads may take from it. Leaving `with` ends the subscription."""
+
+    def __init__(self, consumer: Consumer[Ended], subscription: Subscription, lock: threading.RLock) -> None:
+        self._consumer = consumer
+        self._lock = lock
+        self._arrived = threading.Condition(lock)
+        self.subscription = subscription
+        """Of the core."""
+
+    @property
+    def prefetch(self) -> int:
+        """How many deliveries may be unsettled; can be set where the server knows how."""
+        return self.subscription.prefetch
+
+    @prefetch.setter
+    def prefetch(self, count: int) -> None:
+        with self._lock:
+            self._consumer.widen(self.subscription, count)
+
+    def __next__(self) -> Message:
+        message = self.get()
+        assert message is not None
+        return message
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """Return the next, None if there is none within `timeout` seconds; raise StopIteration once it is closed."""
+        subscription = self.subscription
+        try:
+            message: Message = subscription.inbox.popleft()
+            return message
+        except IndexError:
+            pass
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            while not subscription.inbox:
+                if subscription.error is not None:
+                    if isinstance(subscription.error, Closed):
+                        raise StopIteration
+                    raise subscription.error
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                subscription.on_arrival = self._arrived.notify_all
+                self._arrived.wait(left)
+            message = subscription.inbox.popleft()
+            return message
+
+    def close(self) -> None:
+        """Take no more; what was not handed out goes back."""
+        with self._lock:
+            self._consumer.unsubscribe(self.subscription)
+
+    def __enter__(self) -> Messages:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Left by `break`: the subscription would hold what it has until the client is closed.
+        if self.subscription.error is None:
+            self.close()
+
+
+class Batches(Iterator["Batch"]):
+    """Deliveries as lists."""
+
+    def __init__(self, messages: Messages, size: int, wait: float) -> None:
+        self._messages = messages
+        self._size = size
+        self._wait = wait
+
+    def __next__(self) -> Batch:
+        batch = [next(self._messages)]
+        deadline = time.monotonic() + self._wait
+        while len(batch) < self._size:
+            try:
+                message = self._messages.get(max(0.0, deadline - time.monotonic()))
+            except StopIteration:
+                break
+            if message is None:
+                break
+            batch.append(message)
+        return Batch(batch)
+
+    def close(self) -> None:
+        """Take no more."""
+        self._messages.close()
+
+
+class Batch(Sequence[Message]):
+    """Messages that were delivered, to be settled together."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def ack(self, timeout: float | None = None) -> None:
+        """Ack all, on disk when this returns; raise Stale, after the others, if one of them has ended."""
+        stale: Stale | None = None
+        outcomes: set[Ended] = set()
+        for message in self._messages:
+            try:
+                outcomes.add(message.ack())
+            except Stale as error:
+                stale = error
+        for outcome in outcomes:
+            outcome.result(timeout)
+        if stale is not None:
+            raise stale
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.ack()
+            return
+        for message in self._messages:
+            if not message.is_stale:
+                message.give_back(error)

@@ -1,0 +1,312 @@
+"""What both shells promise, over TCP and through the WebSocket, against a real server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import curbstone_client as client_package
+from curbstone_client import CantConnect, NoSuchQueue, NotSupported, QueueFull, Reject, Retry, Stale, TooLarge, Unknown
+from tests.client.shells import SHELLS, WAIT_S_MAX, Shell
+from tests.server import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
+
+
+def tcp_url(server: ServerProcess) -> str:
+    return "stomp://{}:{}".format(*server.stomp)
+
+
+@pytest.fixture(params=[(shell, way) for shell in SHELLS for way in ("websocket", "tcp")], ids="-".join)
+def shell(common: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    name, way = request.param
+    urls = [common.url] if way == "websocket" else [tcp_url(common), common.url]
+    with SHELLS[name](urls) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest) -> str:
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)[-60:]
+
+
+def test_what_is_published_is_on_disk_and_comes_as_it_was(shell: Shell, queue: str) -> None:
+    bodies: list[Any] = [{"total": 12, "ä": None}, [1], "täxt", b"\0bytes", b"", b"x" * 100_000, 7]
+    stored = [shell.publish(queue, body, headers={"customer": "7:\n", "traceparent": "00-1"}) for body in bodies]
+    assert shell.on_queue(queue, "info")["rdy"] == len(bodies)
+    messages = shell.consume(queue)
+    for body, put in zip(bodies, stored, strict=True):
+        message = shell.take(messages)
+        assert message.id == put.id != ""
+        assert not put.maybe_repeated
+        assert message.headers == {"customer": "7:\n", "traceparent": "00-1"}
+        assert (message.tries, message.timestamp > 1e9) == (0, True)
+        if isinstance(body, bytes):
+            assert (message.body, message.type) == (body, "")
+        elif isinstance(body, str):
+            assert (message.text, message.type) == (body, "text/plain; charset=utf-8")
+        else:
+            assert (message.json(), message.type) == (body, "application/json")
+        shell.result(shell.settle(message, "ack"))
+    assert shell.on_queue(queue, "info")["wip"] == 0
+
+
+def test_a_type_of_ones_own_a_delay_and_a_time_to_live(shell: Shell, queue: str) -> None:
+    shell.publish(queue, b"%PDF", type="application/pdf")
+    shell.publish(queue, b"later", delay=3600, ttl=7200)
+    assert shell.on_queue(queue, "info")["delayed"] == 1
+    assert shell.take(shell.consume(queue)).type == "application/pdf"
+
+
+@pytest.mark.parametrize("bad", [object(), {1, 2}, float("nan")])
+def test_what_is_no_message_is_refused_where_it_is_given(shell: Shell, queue: str, bad: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        shell.send(queue, bad)
+    with pytest.raises(TypeError, match="header"):
+        shell.send(queue, "x", headers={"n": 1})
+    with pytest.raises(ValueError, match="delay"):
+        shell.send(queue, "x", delay=-1)
+    with pytest.raises(ValueError, match="named"):
+        shell.send("a/b/c", "x")
+
+
+def test_many_are_stored_in_their_order(shell: Shell, queue: str) -> None:
+    sent = [shell.send(queue, b"%d" % n) for n in range(500)]
+    shell.flush()
+    assert len({shell.result(confirm).id for confirm in sent}) == 500
+    messages = shell.consume(queue)
+    assert [int(shell.take(messages).body) for _ in range(100)] == list(range(100))
+
+
+def test_the_window_holds_the_producer_up(common: ServerProcess, queue: str) -> None:
+    for make in SHELLS.values():
+        with make(common.url, window=10) as shell:
+            for n in range(100):
+                shell.send(queue, b"%d" % n)
+                assert shell.client._publisher.unconfirmed <= 10
+            shell.flush()
+
+
+def test_refusals_are_of_their_kind_and_end_nothing_else(shell: Shell, queue: str) -> None:
+    shell.call("declare", queue, max_message_size=1000)
+    messages = shell.consume(queue)
+    first = shell.send(queue, b"x" * 10)
+    with pytest.raises(TooLarge, match="1000"):
+        shell.result(shell.send(queue, b"x" * 2000))
+    with pytest.raises(TooLarge, match="larger than 1048576"):
+        shell.send(queue, b"x" * 2_000_000)
+    last = shell.send(queue, b"y" * 10)
+    shell.result(first)
+    shell.result(last)
+    assert [shell.take(messages).body[:1] for _ in range(2)] == [b"x", b"y"]
+    shell.send(queue, b"x" * 3000)
+    with pytest.raises(TooLarge):
+        shell.flush()
+    shell.flush()
+    assert shell.client.stats.reconnects == 0
+    with pytest.raises(NoSuchQueue):
+        shell.on_queue("not-there", "info")
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_full_queue_is_waited_for_or_raises(common: ServerProcess, name: str, queue: str) -> None:
+    with SHELLS[name](common.url) as shell, SHELLS[name](common.url, on_full="raise") as impatient:
+        shell.call("declare", queue, cap=131072)
+        sent = [shell.send(queue, b"%06d" % n + bytes(5000)) for n in range(40)]
+        with pytest.raises(QueueFull) as refused:
+            for _ in range(40):
+                impatient.publish(queue, bytes(5000))
+        assert refused.value.status == 507
+        messages = shell.consume(queue, 5)
+        came: list[int] = []
+        while len(came) < 40:
+            message = shell.take(messages)
+            shell.settle(message, "ack")
+            if message.body[:6].strip(b"\0"):
+                came.append(int(message.body[:6]))
+        assert sorted(came) == list(range(40))
+        for confirm in sent:
+            shell.result(confirm)
+
+
+def test_messages_are_acked_given_back_and_rejected(shell: Shell, queue: str) -> None:
+    shell.call("declare", queue, dead_letter=f"{queue}-dead")
+    for body in "abc":
+        shell.publish(queue, body)
+    messages = shell.consume(queue)
+    a, b, c = (shell.take(messages) for _ in range(3))
+    shell.handle(a, lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        shell.handle(b, lambda: print(1 / 0))
+    with pytest.raises(Reject):
+        shell.handle(c, lambda: (_ for _ in ()).throw(Reject("no such customer")))
+    again = shell.take(messages)
+    assert (again.text, again.tries) == ("b", 1)
+    dead = shell.take(shell.consume(f"{queue}-dead"))
+    assert (dead.text, dead.headers["x-dead-error"]) == ("c", "no such customer")
+    shell.result(shell.settle(again, "nack", 0, "not now"))
+    assert shell.take(messages).tries == 2
+    with pytest.raises(Stale, match="settled before"):
+        shell.settle(again, "ack")
+    assert shell.client.stats.stale == 1
+
+
+def test_what_was_not_handed_out_goes_back_when_a_subscription_ends(shell: Shell, queue: str) -> None:
+    for n in range(10):
+        shell.send(queue, b"%d" % n)
+    shell.flush()
+    first = shell.consume(queue, 5)
+    held = shell.take(first)
+    shell.end(first)
+    second = shell.consume(queue)
+    assert sorted(int(shell.take(second).body) for _ in range(9)) == list(range(1, 10))
+    shell.result(shell.settle(held, "ack"))
+
+
+def test_the_window_of_a_subscription_can_grow(shell: Shell, queue: str) -> None:
+    for n in range(4):
+        shell.send(queue, b"%d" % n)
+    shell.flush()
+    messages = shell.consume(queue, 1)
+    shell.take(messages)
+    shell.on_queue(queue, "info")
+    assert not messages.subscription.inbox
+    shell.widen(messages, 4)
+    assert [shell.take(messages).body for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+def test_messages_come_in_batches(shell: Shell, queue: str) -> None:
+    for n in range(7):
+        shell.send(queue, b"%d" % n)
+    shell.flush()
+    assert [int(message.body) for message in shell.batch(queue, 5, 60)] == [0, 1, 2, 3, 4]
+    assert len(shell.batch(queue, 5, 0.01)) <= 2
+
+
+def test_a_transaction_moves_a_message_all_or_nothing(shell: Shell, queue: str) -> None:
+    shell.publish(queue, "1")
+    messages = shell.consume(queue)
+    with pytest.raises(ZeroDivisionError):
+        shell.commit([shell.take(messages)], [(f"{queue}-to", "no"), (queue, ZeroDivisionError())])
+    message = shell.take(messages)
+    assert message.tries == 1
+    shell.commit([message], [(f"{queue}-to", {"n": 1}), (f"{queue}-too", "b")])
+    assert shell.take(shell.consume(f"{queue}-to")).json() == {"n": 1}
+    assert shell.on_queue(queue, "info")["wip"] == 0
+    with pytest.raises(Stale):
+        shell.commit([message], [])
+
+
+def test_a_transaction_that_is_refused_gives_its_message_back(shell: Shell, queue: str) -> None:
+    shell.call("declare", f"{queue}-to", max_message_size=100)
+    shell.publish(queue, "1")
+    messages = shell.consume(queue)
+    with pytest.raises(TooLarge):
+        shell.commit([shell.take(messages)], [(f"{queue}-to", b"x" * 1000)])
+    assert shell.take(messages).tries == 1
+
+
+def test_an_event_has_a_copy_for_each_subscriber(shell: Shell, queue: str) -> None:
+    subscribers = [shell.subscribe(queue) for _ in range(2)]
+    # What goes over the same connection afterwards is answered once both are there.
+    with pytest.raises(Unknown):
+        shell.on_queue("nobody-answers", "request", "?", timeout=0.1)
+    shell.publish_event(queue, {"id": 7})
+    assert [shell.take(subscriber).json() for subscriber in subscribers] == [{"id": 7}] * 2
+
+
+def test_a_worker_handles_retries_rejects_and_answers(shell: Shell, queue: str) -> None:
+    shell.call("declare", queue, dead_letter=f"{queue}-dead", max_tries=5)
+    seen: list[tuple[str, int]] = []
+    done = threading.Event()
+
+    def handle(message: Any) -> Any:
+        seen.append((message.text, message.tries))
+        if message.text == "reject":
+            raise Reject("bad")
+        if message.text == "retry" and message.tries == 0:
+            raise Retry(0, "busy")
+        if message.text == "last":
+            done.set()
+        return {"got": message.text}
+
+    stop = shell.work(queue, handle, parallel=2)
+    assert shell.on_queue(queue, "request", "price", timeout=WAIT_S_MAX).json() == {"got": "price"}
+    for text in ("reject", "retry", "last"):
+        shell.publish(queue, text)
+    assert done.wait(WAIT_S_MAX)
+    shell.call("settled", queue)
+    assert {("price", 0), ("reject", 0), ("retry", 0), ("retry", 1), ("last", 0)} == set(seen)
+    assert shell.on_queue(f"{queue}-dead", "info")["rdy"] == 1
+    stop()
+
+
+def test_a_request_that_nobody_answers_ends(shell: Shell, queue: str) -> None:
+    with pytest.raises(Unknown, match="no answer within"):
+        shell.on_queue(queue, "request", "?", timeout=0.1)
+
+
+def test_the_first_connection_must_succeed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for make in SHELLS.values():
+        with pytest.raises(CantConnect, match="not connected within 0.2 s"):
+            make(f"http://127.0.0.1:{port}", connect_timeout=0.2)
+
+
+def test_several_addresses_are_tried_in_turn(common: ServerProcess, queue: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for make in SHELLS.values():
+        with make([f"http://127.0.0.1:{port}", common.url]) as shell:
+            shell.publish(queue, "x")
+            shell.on_queue(queue, "info")
+
+
+def test_an_address_of_stomp_alone_has_no_calls(common: ServerProcess, queue: str) -> None:
+    for make in SHELLS.values():
+        with make(tcp_url(common)) as shell, pytest.raises(NotSupported, match="HTTP"):
+            shell.on_queue(queue, "info")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://u:p@x", "http://", "http://x?y=1"])
+def test_a_bad_address_is_told(url: str) -> None:
+    with pytest.raises(ValueError, match="an address|no user"):
+        client_package.Client(url)
+
+
+def test_a_token_goes_with_each_connection_and_call(tmp_path: Path) -> None:
+    """Also where it is a function. The server has no logins: a socket of ours says what came."""
+    asked: list[str] = []
+    for make in SHELLS.values():
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            heard: list[bytes] = []
+
+            def hear(listener: socket.socket = listener, heard: list[bytes] = heard) -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    heard.append(connection.recv(10_000))
+                    connection.sendall(b"HTTP/1.1 401 Unauthorized\r\n\r\nbad token")
+
+            thread = threading.Thread(target=hear)
+            thread.start()
+
+            def token() -> str:
+                asked.append("asked")
+                return "secret"
+
+            with pytest.raises(client_package.NotAllowed, match="bad token"):
+                make(f"http://127.0.0.1:{listener.getsockname()[1]}", token=token)
+            thread.join()
+            assert b"GET /stomp HTTP/1.1\r\n" in heard[0]
+            assert b"\r\nAuthorization: Bearer secret\r\n" in heard[0]
+    assert asked
