@@ -428,17 +428,17 @@ class Broker:
         self._fanouts.finish()
         return self._bound(event, project)
 
+    def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
+        """See `core.port.Broker.bound_count`."""
+        return len(self._bindings.names(event, project))
+
     def _bound(self, event: str, project: str) -> list[Queue]:
         return [self._queues[name] for name in self._bindings.names(event, project)]
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """Publish a copy to every queue bound to `event`, each by its own rules; answered as `Queue.publish` does.
-
-        `on_done(EventRefused, 0, count)` says of the next `count` messages which queues refused them; all others have
-        them. Which queues may be left out, and are no error, says `core.events.left_out`.
-        """
+        """See `core.port.Broker.publish_event`; who may be left out, and is no error, says `core.events.left_out`."""
         queues = self._bound(event, project)
         if not queues or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))

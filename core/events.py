@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused, NoSuchQueue, QueueFull
+from curbstone.core.masks import Masks, is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, event_name
 from curbstone.core.values import Published
@@ -45,17 +46,24 @@ def binding_of(name: QueueName, event: str, project: str) -> str:
 
 
 class Bindings:
-    """The queues bound to each event; an event without one is not remembered."""
+    """The queues bound to each event, also by masks; an event without one is not remembered."""
 
     def __init__(self) -> None:
         self._names: dict[EventKey, dict[QueueName, None]] = {}  # in order, so that a simulated run can be repeated
+        self._masks: dict[str, Masks] = {}
+        """Of each project."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     def names(self, event: str, project: str) -> list[QueueName]:
-        """Return the queues bound to an event, in the order in which they were bound."""
-        return list(self._names.get((project, event), ()))
+        """Return the queues bound to an event, each once, in the order in which they were bound to it or to a mask."""
+        names = self._names.get((project, event), {})
+        masks = self._masks.get(project)
+        if masks is None:
+            return list(names)
+        taking = sorted(masks.taking(event))
+        return list(names | {name: None for mask in taking for name in self._names[project, mask]})
 
     def change(self, name: QueueName, gone: Iterable[str], new: Iterable[str]) -> None:
         """A queue has no longer the bindings `gone`, and now has `new`."""
@@ -63,9 +71,20 @@ class Bindings:
             names = self._names[key]
             del names[name]
             if not names:
-                del self._names[key]
+                self._forget(key)
         for key in keys_of(name, new):
+            if key not in self._names and is_mask(key[1]):
+                self._masks.setdefault(key[0], Masks()).add(key[1])
             self._names.setdefault(key, {})[name] = None
+
+    def _forget(self, key: EventKey) -> None:
+        del self._names[key]
+        project, event = key
+        if is_mask(event):
+            masks = self._masks[project]
+            masks.remove(event)
+            if not masks:
+                del self._masks[project]
 
 
 class Fanouts:

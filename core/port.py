@@ -427,10 +427,17 @@ class Broker(Protocol):
     def unused_s(self, name: QueueName) -> float | None:
         """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
 
+    def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
+        """Return how many queues get a copy of what is published to an event now, private ones counted."""
+
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """Publish a copy to every queue bound to `event`; EventRefused says which queues refused which messages."""
+        """Publish a copy to every queue bound to `event`, each by its own rules; answered as `Queue.publish` does.
+
+        `on_done(EventRefused, 0, count)` says of the next `count` messages which queues refused them; all others have
+        them.
+        """
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         """Publish to another connection's private queue; False if that connection is gone.

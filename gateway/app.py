@@ -23,6 +23,7 @@ from curbstone.gateway.resources.admin import Admin
 from curbstone.gateway.resources.batch import Batch
 from curbstone.gateway.resources.browse import Browse
 from curbstone.gateway.resources.event_stream import EventStreams
+from curbstone.gateway.resources.events import Events
 from curbstone.gateway.resources.front import front
 from curbstone.gateway.resources.health import Health
 from curbstone.gateway.resources.journal import Journal
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 QUEUES = "/v2/{project}/queues"
 QUEUE = "/v2/{project}/queues/{queue}"
+EVENTS = "/v2/{project}/events"
 TRANSACTION = "/v2/{project}/transactions/{id}"
 
 logger = logging.getLogger("curbstone.gateway")
@@ -69,6 +71,7 @@ def routes(
     upkeep = Admin(broker, settings)
     groups = ReadingGroups(broker, settings)
     transactions = Transactions(broker, settings, traffic.http)
+    events = Events(broker, settings, traffic.http)
     return [
         Route(QUEUE + "/messages", Resource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
         Route(QUEUE + "/messages/batch", Resource(POST=batch.post)),
@@ -86,6 +89,10 @@ def routes(
         Route(QUEUE + "/groups/{group}/ack", Resource(POST=groups.ack)),
         Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
         Route(QUEUES, Resource(GET=queues.list)),
+        Route(EVENTS + "/{event}/messages", Resource(POST=events.post)),
+        Route(EVENTS + "/{event}/messages/batch", Resource(POST=events.post_batch)),
+        Route(EVENTS + "/{event}/queues/{queue}", Resource(PUT=events.bind, DELETE=events.unbind)),
+        Route(EVENTS, Resource(GET=events.list)),
         Route(TRANSACTION + "/parts/{part}", Resource(PUT=transactions.put_part)),
         Route(TRANSACTION + "/commit", Resource(POST=transactions.commit)),
         Route(TRANSACTION, Resource(GET=transactions.get, DELETE=transactions.delete)),

@@ -55,6 +55,10 @@ class Destination:
     private: bool = False
     """Whether the queue goes when the connection does."""
 
+    def is_same(self, other: Destination) -> bool:
+        """Whether both name the same queue or topic, whatever queue stands behind a subscription to that."""
+        return self.kind is other.kind and (self.event == other.event if self.event else self.queue == other.queue)
+
 
 def parse_destination(text: str, connection: str, single_queue: QueueName | None = None) -> Destination:
     """Return what `text` means on the connection of that name; raise ProtocolError naming the rule it breaks."""

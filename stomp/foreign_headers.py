@@ -1,7 +1,7 @@
 """Headers with a meaning to other brokers and none here: each is an ERROR that names the nearest thing.
 
 Ignored, it would fail in silence: a message is lost, comes too early, or stays for ever. Where a header says what holds
-anyway (`persistent:true` on a SEND, `durable:true` on a queue, `auto-delete:true` on a topic) it passes. docs/stomp.md
+anyway (`persistent:true` on a SEND, `auto-delete:true` on a topic) it passes. docs/stomp.md
 shows the table, and a test holds the two together.
 """
 
@@ -28,7 +28,6 @@ class Gap(NamedTuple):
     rule: str
 
 
-_DURABLE = "a topic's subscription goes with its connection; what outlives it is a queue bound to the event"
 _AUTO_DELETE = "a queue stays until it is deleted; one that goes with its connection is /temp-queue/{name}"
 _EXCLUSIVE = "a queue may have several consumers; one of the connection's own is /temp-queue/{name}"
 _FULL = "how much a queue holds is its option cap, set over HTTP"
@@ -36,13 +35,7 @@ _DEAD = "where dead letters go is the queue's option dead_letter, set over HTTP"
 _SCHEDULE = "a message is delivered once; its delay is AMQ_SCHEDULED_DELAY or x-delta-t, in ms"
 
 GAPS = (
-    Gap("durable", "true", SUBSCRIBE, TOPIC, _DURABLE),
-    Gap("persistent", "true", SUBSCRIBE, TOPIC, _DURABLE),
-    Gap("durable-subscription-name", "…", SUBSCRIBE, TOPIC, _DURABLE),
-    Gap("durable-subscriber-name", "…", SUBSCRIBE, TOPIC, _DURABLE),
-    Gap("activemq.subscriptionName", "…", SUBSCRIBE, TOPIC, _DURABLE),
-    Gap("activemq.subcriptionName", "…", SUBSCRIBE, TOPIC, _DURABLE),
-    Gap("x-queue-name", "…", BOTH, ANY, "a queue is named by the destination; a topic's is a queue bound to the event"),
+    Gap("x-queue-name", "…", SEND, ANY, "a queue is named by the destination"),
     Gap("auto-delete", "true", BOTH, QUEUE, _AUTO_DELETE),
     Gap("x-expires", "…", BOTH, ANY, _AUTO_DELETE),
     Gap("exclusive", "true", BOTH, QUEUE, _EXCLUSIVE),

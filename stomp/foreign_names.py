@@ -26,10 +26,6 @@ def _shape(shown: str, pattern: str, rule: str) -> Shape:
 SHAPES = (
     _shape("`/queue/a,/queue/b`", r".*,(/|[a-z-]+://)", "one destination at a time; send or subscribe to each"),
     _shape("`/queue/a?consumer.x=1`", r"/.*\?consumer\.", "a destination has no options; what there is are headers"),
-    _shape(
-        "`/topic/a.*`, `/topic/a.#`, `/topic/a.>`", r"/topic/(.*[*>]|(.*[./])?#([./]|$))",
-        "topics have no wildcards; subscribe to /topic/{event} for each event",
-    ),
     _shape("`/exchange/…`", r"/exchange(/|$)", "there are no exchanges; /topic/{event} has a copy for each subscriber"),
     _shape("`/amq/queue/{queue}`", r"/amq/queue(/|$)", "it is /queue/{queue} here"),
     _shape("`/temp-topic/{name}`", r"/temp-topic(/|$)", "it is /topic/{event}, or /temp-queue/{name} for replies"),

@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 
 from curbstone.core import headers as blocks
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.stomp import features, frames, header_values, temp_queues
@@ -134,6 +135,8 @@ class Publisher:
         parsed = parse_destination(destination, connection.name, connection.single_queue)
         if parsed.kind is Kind.COUNT:
             raise ProtocolError("a count can be subscribed to, not sent to", f"destination:{destination}")
+        if parsed.kind is Kind.TOPIC and is_mask(parsed.event):
+            raise ProtocolError("a topic with wildcards is for subscribing", f"destination:{destination}")
         key = parsed.kind, parsed.queue, parsed.event
         target = self._targets.get(key)
         if target is None:

@@ -273,6 +273,7 @@ class Session:
         if body and agreement.version != V10:
             raise ProtocolError(f"a body on a {head.command} frame", body[:80])
         connection.version = self._parser.version = agreement.version
+        connection.client_id = head.headers.get("client-id", "")
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._vital.agreed(*beats)
         connection.features = agreement.features
@@ -313,12 +314,10 @@ class Session:
             self._settler.nack(head, receipt)
 
     def _on_subscribe(self, head: Head, receipt: bytes | None, body: bytes) -> None:
-        self._subscriptions.subscribe(head)
-        self._connection.receipt(receipt)
+        self._subscriptions.subscribe(head, receipt)
 
     def _on_unsubscribe(self, head: Head, receipt: bytes | None, body: bytes) -> None:
-        self._subscriptions.unsubscribe(head)
-        self._connection.receipt(receipt)
+        self._subscriptions.unsubscribe(head, receipt)
 
     def _on_begin(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         self._transactions.begin(head)

@@ -43,6 +43,8 @@ class SessionState:
         self.version = ""
         self.features: frozenset[str] = frozenset()
         """What CONNECT asked for beyond STOMP, see `features.py`."""
+        self.client_id = ""
+        """What the client calls itself in CONNECT, where it says so."""
         self.wall_ms = 0
         """Wall-clock time of the current read, for headers that name a time."""
         self.output: list[bytes] = []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
-from curbstone.core.errors import CurbstoneError
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
-from curbstone.stomp import features, frames, header_values, temp_queues
+from curbstone.stomp import durable, features, frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.counts import CountSubscription
 from curbstone.stomp.destinations import Destination, Kind, parse_destination
@@ -39,14 +40,18 @@ class Subscriptions:
         self.by_index: dict[bytes, Subscription] = {}
         """All that can be settled on, also those unsubscribed meanwhile, oldest first."""
 
-    def subscribe(self, head: Head) -> None:
-        """Carry out a SUBSCRIBE; raise ProtocolError or an error of the engine."""
+    def subscribe(self, head: Head, receipt: bytes | None) -> None:
+        """Carry out a SUBSCRIBE, and send its RECEIPT; raise ProtocolError or an error of the engine.
+
+        That of a durable subscription comes when its queue is bound, on disk.
+        """
         connection = self._connection
         text = header_values.required(head, "destination")
         key, lines = self._identity(head, text)
         if key in self._named:
             if features.WINDOW in connection.features:
                 self._change_window(self._named[key], text, head)
+                connection.receipt(receipt)
                 return
             raise ProtocolError(f"subscription [{key[:80]}] already exists", head.lines.get("id", ""))
         self._check_count()
@@ -61,20 +66,65 @@ class Subscriptions:
             )
         if destination.private and destination.kind is Kind.QUEUE:
             self._end_waiting(destination.queue)
+        waiting_in = None if durable.HEADERS.isdisjoint(head.headers) else self._durable(head, destination)
+        if waiting_in is not None:
+            destination = replace(destination, queue=waiting_in, private=False)
         index = self._index()
         if destination.kind is Kind.COUNT:
             name = destination.queue
             queue = temp_queues.make(connection, name) if destination.private else connection.broker.ensure(name)
             self._named[key] = CountSubscription(connection, index, lines, queue)
         else:
-            self._named[key] = self._consume(
-                Subscription(connection, index, key, wishes.mode, destination, lines), wishes
-            )
+            subscription = Subscription(connection, index, key, wishes.mode, destination, lines)
+            self._named[key] = self._consume(subscription, wishes)
+            if waiting_in is not None:
+                # Its RECEIPT comes before its first MESSAGE, as clients have come to expect.
+                subscription.consumer.hold()
+                answered = self._answering(receipt, subscription)
+                connection.broker.bind(destination.event, waiting_in, answered)
+                return
+        connection.receipt(receipt)
+
+    def _durable(self, head: Head, destination: Destination) -> QueueName | None:
+        """Return the queue of a durable subscription; raise ProtocolError where it is another topic's."""
+        connection = self._connection
+        name = durable.queue_of(head, destination, connection.client_id)
+        if name is None or head.headers.get(durable.QUEUE):
+            return name
+        try:
+            bound = connection.broker.bindings(name)
+        except NoSuchQueue:
+            return name
+        if bound and destination.event not in bound:
+            others = ", ".join(sorted(bound))[:200]
+            raise ProtocolError(f"the durable subscription {name} is to the topic {others}", head.lines["destination"])
+        return name
+
+    def _answering(
+        self, receipt: bytes | None, held: Subscription | None = None
+    ) -> Callable[[CurbstoneError | bool | None], None]:
+        """Return what sends the RECEIPT of a frame when something is on disk, and lets a subscription begin then.
+
+        The connection does not end before that.
+        """
+        connection = self._connection
+        connection.started(1)
+
+        def on_done(outcome: CurbstoneError | bool | None) -> None:
+            if isinstance(outcome, CurbstoneError):
+                connection.fail(outcome, receipt)
+            elif not connection.lost:
+                connection.receipt(receipt)
+                if held is not None and not connection.held:
+                    held.consumer.resume()
+            connection.confirmed(1)
+
+        return on_done
 
     def _change_window(self, named: Subscription | CountSubscription, text: str, head: Head) -> None:
         """A SUBSCRIBE of an id in use says how many deliveries may be unsettled from now on."""
         destination = parse_destination(text, self._connection.name, self._connection.single_queue)
-        if not isinstance(named, Subscription) or named.destination != destination:
+        if not isinstance(named, Subscription) or not named.destination.is_same(destination):
             raise ProtocolError("a subscription of this id has another destination", head.lines["destination"])
         named.consumer.resize(self._wishes(head).window)
 
@@ -100,8 +150,13 @@ class Subscriptions:
             waiting.active = False
             self.drop_drained(waiting)
 
-    def unsubscribe(self, head: Head) -> None:
-        """Carry out an UNSUBSCRIBE. What is unsettled stays with the connection and can still be settled."""
+    def unsubscribe(self, head: Head, receipt: bytes | None) -> None:
+        """Carry out an UNSUBSCRIBE, and send its RECEIPT; raise ProtocolError.
+
+        What is unsettled stays with the connection and can still be settled. The queue of a durable subscription
+        stays, unless the frame says that it is about one: then it goes, with all it holds.
+        """
+        connection = self._connection
         headers = head.headers
         if self._connection.version == V10 and "id" not in headers:
             key = "destination " + header_values.required(head, "destination")
@@ -112,13 +167,21 @@ class Subscriptions:
             raise ProtocolError(f"no subscription [{key[:80]}] found", head.lines.get("id", ""))
         if isinstance(subscription, CountSubscription):
             subscription.close()
+            connection.receipt(receipt)
             return
         subscription.active = False
         subscription.consumer.pause()
         destination = subscription.destination
-        if destination.kind is Kind.TOPIC:
-            self._connection.broker.unbind(destination.event, subscription.queue.name, on_done=_ignore)
+        name = subscription.queue.name
+        if destination.kind is Kind.TOPIC and not destination.private and durable.is_wanted(head):
+            self.by_index.pop(b"%d" % subscription.index, None)
+            subscription.consumer.close()
+            connection.broker.delete(name, self._answering(receipt))
+            return
+        if destination.kind is Kind.TOPIC and destination.private:
+            connection.broker.unbind(destination.event, name, on_done=_ignore)
         self.drop_drained(subscription)
+        connection.receipt(receipt)
 
     def active(self, key: str) -> Subscription | None:
         """Return the subscription of that id, or one unsubscribed under it with deliveries to settle."""
@@ -133,7 +196,8 @@ class Subscriptions:
             self.by_index.pop(b"%d" % subscription.index, None)
             subscription.consumer.close()
             # In the other modes acks may be on their way to the disk: then the queue stays to the end.
-            if subscription.destination.kind is Kind.TOPIC and subscription.mode == AUTO:
+            destination = subscription.destination
+            if destination.kind is Kind.TOPIC and destination.private and subscription.mode == AUTO:
                 self._delete_private(subscription.queue.name)
 
     def hold(self) -> None:
@@ -201,11 +265,13 @@ class Subscriptions:
         broker = connection.broker
         destination = subscription.destination
         name = destination.queue
-        if destination.kind is Kind.TOPIC:
-            name = private_name(f"{name.queue}.{subscription.index}")
-        queue = temp_queues.make(connection, name) if destination.private else broker.ensure(name)
-        if destination.kind is Kind.TOPIC:
-            broker.bind(destination.event, name, on_done=self._bound)
+        queue = broker.ensure(name) if not destination.private else None
+        if queue is None:
+            is_topic = destination.kind is Kind.TOPIC
+            name = private_name(f"{name.queue}.{subscription.index}") if is_topic else name
+            queue = temp_queues.make(connection, name)
+            if is_topic:
+                broker.bind(destination.event, name, on_done=self._bound)
         consumer = queue.subscribe(
             subscription.deliver,
             window=wishes.window,

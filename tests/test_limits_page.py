@@ -14,7 +14,7 @@ from curbstone.core.staging import staging
 from curbstone.gateway import http_protocol, server, settings
 from curbstone.gateway.formats import parameters
 from curbstone.gateway.http import json_body
-from curbstone.gateway.resources import batch, browse, messages, metrics
+from curbstone.gateway.resources import browse, incoming, messages, metrics
 from curbstone.gateway.websocket import protocol, publish_session
 from curbstone.mqks import limits as mqks
 from curbstone.settings import MESSAGE_BYTES_MAX, Settings
@@ -53,7 +53,7 @@ def size(count: int) -> str:
         f"idle connection | {server.KEEP_ALIVE_S} s",
         f"{size(settings.GatewaySettings().json_bytes_max)}, or {settings.JSON_GROWTH_MAX} times",
         f"{json_body.VALUES_MAX:,} values, nested {json_body.DEPTH_MAX} deep",
-        f"messages of a batch | {batch.BATCH_MESSAGES_MAX:,} |",
+        f"messages of a batch | {incoming.BATCH_MESSAGES_MAX:,} |",
         f"{parameters.COUNT_MAX:,}; {size(waiters.LEASE_BYTES_MAX)} of a lease, {size(messages.PEEK_BYTES_MAX)} of a",
         f"`/journal` | {size(browse.PAGE_BYTES_MAX)}",
         f"long poll (`wait`) | {parameters.WAIT_S_MAX} s",

@@ -46,8 +46,8 @@ ABOVE_THE_ROOMS = {
 
 # What adapters know of core: what they may ask of an engine, the values they hand over, and the host they run on.
 PORT = {
-    *("errors", "frames", "headers", "host", "message", "names", "options", "port", "port_staging", "positions"),
-    *("stats", "traffic", "values"),
+    *("errors", "frames", "headers", "host", "masks", "message", "names", "options", "port", "port_staging"),
+    *("positions", "stats", "traffic", "values"),
 }
 ADAPTERS = {"access", "gateway", "mqks", "net", "stomp"}
 

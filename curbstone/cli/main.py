@@ -19,6 +19,7 @@ from curbstone.cli.bench import bench
 from curbstone.cli.check import check
 from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
+from curbstone.cli.events import bind, events, unbind
 from curbstone.cli.move import move
 from curbstone.cli.peek import peek
 from curbstone.cli.pipeline import pipeline
@@ -46,7 +47,11 @@ app = typer.Typer(
     # A traceback with the values of local variables could show messages and secrets.
     pretty_exceptions_enable=False,
 )
-for command in (serve, queues, send, recv, peek, dump, purge, move, redrive, top, bench, check, repair, drill):
+COMMANDS = (
+    *(serve, queues, send, recv, peek, dump, purge, move, redrive, events, bind, unbind, top, bench),
+    *(check, repair, drill),
+)
+for command in COMMANDS:
     app.command(epilog=None if command is serve else EXIT_CODES)(command)
 app.add_typer(pipeline)
 app.add_typer(access)

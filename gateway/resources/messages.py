@@ -9,31 +9,26 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.message import Delivery, Message
+from curbstone.core.message import Delivery
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.idempotency import key_of
-from curbstone.gateway.formats.json_message import event_message
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
-from curbstone.gateway.formats.metadata import HttpHeaders, block_of_http, http_headers, is_kept
+from curbstone.gateway.formats.metadata import http_headers
 from curbstone.gateway.formats.parameters import (
     COUNT_MAX,
     encoding_of,
     group_of,
-    groups_of,
     lease_ms,
     query_of,
-    seconds_ms,
-    ttl_ms,
     wait_ms,
     whole_number,
 )
-from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.long_poll import Polls, answer, is_wanted
 from curbstone.gateway.http.origin_policy import OriginPolicy
-from curbstone.gateway.http.problem import ClientGone, Problem
+from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.reply import NO_SNIFFING, reply, reply_json
 from curbstone.gateway.resources.event_stream import EventStream, EventStreams
+from curbstone.gateway.resources.incoming import read_message
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import MIB, GatewaySettings
 
@@ -77,35 +72,13 @@ class Messages:
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: publish the body; answered after the commit."""
         queue = self._broker.get(name_in(scope))
-        fields = tuple([field for field in scope["headers"] if is_kept(field[0])])
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
-        mode = cloud_events.mode_of(fields)
-        if mode:
-            message = await self._read_event(scope, receive, mode, fields, bytes_max)
-        else:
-            message = Message(await read_body(scope, receive, bytes_max), block_of_http(fields))
-        if scope["query_string"]:
-            query = query_of(scope)
-            if "ttl" in query:
-                message.ttl_ms = ttl_ms(query["ttl"], self._settings.max_ttl_s)
-            message.delay_ms = seconds_ms("delay", query.get("delay", 0))
-            message.groups = groups_of(query.get("groups", ""))
+        message = await read_message(scope, receive, self._settings, bytes_max)
         self._traffic.published += 1
         key = key_of(scope["headers"], [message])
         _, seq, _ = await answer(lambda done: queue.publish([message], done, key=key))
         self._traffic.confirmed += 1
         await reply(send, 201, [(b"x-msg-id", queue.message_id(seq).encode())])
-
-    async def _read_event(
-        self, scope: Scope, receive: Receive, mode: bytes, fields: HttpHeaders, bytes_max: int
-    ) -> Message:
-        """Return the message that a CloudEvent in the body stands for; its own metadata stay beside the event's."""
-        if mode == cloud_events.BATCH:
-            raise Problem(415, "a batch of CloudEvents belongs to …/messages/batch")
-        event = cloud_events.parse(await read_body(scope, receive, self._settings.json_bytes_max))
-        message = event_message(event, bytes_max)
-        message.headers += block_of_http(tuple([field for field in fields if field[0].startswith(b"x-")]))
-        return message
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
         """DELETE: take one message; it is settled when the reply leaves, and not before that can be sent."""

@@ -2,33 +2,33 @@
 
 A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame;
 or as one JSON object with `message`; or as a lone binary frame. JSON that is none of these is refused. Each
-message is confirmed after its commit, in the order they came, with an empty text frame or `{"id":…}`. Errors
+message is confirmed after its commit, in the order they came, with an empty text frame or `{"id":…}`. It goes to a
+queue, or to all queues that are bound to an event; then it is confirmed when all have it. Errors
 close the connection once everything before them is answered; only "the queue is full" leaves it open.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from curbstone.core.errors import BadRequest, CurbstoneError, QueueFull
+from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.json_message import check_frame, check_size, message_of, put_body
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.websocket.codec import Inbound, text_frame
+from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
-
-if TYPE_CHECKING:
-    from curbstone.core.port import Queue
+from curbstone.gateway.websocket.targets import Target
 
 UNCONFIRMED_MAX = 20_000
 UNCONFIRMED_BYTES_MAX = 16 * 1024 * 1024
 """Above one of these the socket is not read until half of it is confirmed."""
 
-_CONFIRM = text_frame(b"")
+FULL = 507
+"""The status of what a queue has no room for; the connection goes on."""
 
 
 class _Batch:
@@ -43,24 +43,22 @@ class _Batch:
 
 
 class PublishSession:
-    """See the module's text. Implements `sockets.Session`."""
+    """See the module's text. Implements `session.Session`."""
 
     subprotocol = "publish"
 
     def __init__(
         self,
-        queue: Queue,
+        target: Target,
         settings: GatewaySettings,
         *,
         groups: tuple[str, ...] = (),
-        confirm_ids: bool = False,
         traffic: Traffic | None = None,
     ) -> None:
-        self._queue = queue
+        self._target = target
         self._traffic = traffic or Traffic()
         self._settings = settings
         self._groups = groups
-        self._confirm_ids = confirm_ids
         self._pending: Message | None = None
         self._batches: deque[_Batch] = deque()
         self._unconfirmed = 0
@@ -75,13 +73,13 @@ class PublishSession:
         """See `Session.start`."""
         self._wire = wire
         # Tells also of the queue's end, which a producer that is silent would not hear of otherwise.
-        self._unwatch = self._queue.watch(self._look)
+        self._unwatch = self._target.watch(self._look)
 
     def receive(self, messages: list[Inbound]) -> None:
         """Publish the messages of one read in one call."""
         if self._failure or self._is_closed:
             return
-        self._bytes_max = min(self._settings.max_message_size, self._queue.options.max_message_size)
+        self._bytes_max = min(self._settings.max_message_size, self._target.bytes_max)
         batch: list[Message] = []
         size = 0
         for is_text, data in messages:
@@ -144,7 +142,7 @@ class PublishSession:
             batch.left -= count
             self._settle()
 
-        self._queue.publish(messages, on_done)
+        self._target.publish(messages, on_done)
 
     def _settle(self) -> None:
         """Answer what is known, from the first message on: a refusal must not overtake a confirm."""
@@ -175,17 +173,14 @@ class PublishSession:
         """Confirm or refuse `count` messages; return whether the connection goes on."""
         if error is None:
             self._traffic.confirmed += count
-            if self._confirm_ids:
-                ids = [self._queue.message_id(seq) for seq in range(first_seq, first_seq + count)]
-                self._wire.send(b"".join([text_frame(b'{"id":"%b"}' % name.encode()) for name in ids]))
-            else:
-                self._wire.send(_CONFIRM * count)
+            self._wire.send(self._target.confirms(first_seq, count))
             return True
-        self._wire.send(error_frame(status_of(error), str(error)) * (count if isinstance(error, QueueFull) else 1))
-        if isinstance(error, QueueFull):
-            return True
-        close_for(self._wire, status_of(error), str(error))
-        return False
+        status = status_of(error)
+        is_full = status == FULL
+        self._wire.send(error_frame(status, str(error)) * (count if is_full else 1))
+        if not is_full:
+            close_for(self._wire, status, str(error))
+        return is_full
 
     def _finish(self) -> None:
         """Close for the failure, once everything before it is answered."""
@@ -213,8 +208,8 @@ class PublishSession:
         self._fail(status, reason)
 
     def _look(self) -> None:
-        if self._queue.is_closed:
-            self._fail(404, f"no such queue: {self._queue.name}")
+        if ended := self._target.ended:
+            self._fail(404, ended)
 
     def stop(self) -> None:
         """Take no more, answer what was taken, close."""

@@ -1,4 +1,4 @@
-"""The WebSockets of a queue: which session a request gets, or why it gets none."""
+"""The WebSockets of queues and events: which session a request gets, or why it gets none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from curbstone.core.errors import BadRequest
+from curbstone.core.masks import published_event
 from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.parameters import (
@@ -24,16 +25,20 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
+from curbstone.gateway.websocket.targets import ToEvent, ToQueue
 
 if TYPE_CHECKING:
     from curbstone.core.port import Broker
 
-_PATH = re.compile(r"/v2/([^/]+)/queues/([^/]+)(?:/messages)?")
+_PATH = re.compile(r"/v2/([^/]+)/(queues|events)/([^/]+)(?:/messages)?")
 _CONFIRMS = {"": False, "empty": False, "json": True}
 
 
 class WebSocketRoutes:
-    """Opens sessions for `/v2/{project}/queues/{queue}/messages`, and at `others` those of other protocols."""
+    """Opens sessions for `…/queues/{queue}/messages` and `…/events/{event}/messages` of a project.
+
+    At the paths in `others` those of other protocols are opened.
+    """
 
     def __init__(
         self,
@@ -60,9 +65,12 @@ class WebSocketRoutes:
         match = _PATH.fullmatch(request.path)
         if match is None:
             raise Problem(404, "there is no WebSocket at this path")
-        name = queue_name(unquote(match[2]), unquote(match[1]))
+        project, kind, named = unquote(match[1]), match[2], unquote(match[3])
         protocol = _subprotocol(request)
         query = parse_query(request.query)
+        if kind == "events":
+            return self._to_event(queue_name("any", project).project, published_event(named), protocol, query)
+        name = queue_name(named, project)
         limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, LIMIT_MAX)
         encoding = encoding_of(query)
         group = group_of(query)
@@ -73,10 +81,20 @@ class WebSocketRoutes:
         queue = self._broker.get(name)
         traffic = self._traffic
         if protocol == PublishSession.subprotocol:
-            return PublishSession(queue, self._settings, groups=groups, confirm_ids=confirm_ids, traffic=traffic)
+            target = ToQueue(queue, confirm_ids=confirm_ids)
+            return PublishSession(target, self._settings, groups=groups, traffic=traffic)
         return ConsumeSession(
             queue, settles="ack" in query, limit=limit, encoding=encoding, group=group, traffic=traffic
         )
+
+    def _to_event(self, project: str, event: str, protocol: str, query: Mapping[str, str]) -> Session:
+        if protocol != PublishSession.subprotocol:
+            raise BadRequest("an event is published to; to consume, bind a queue to it and consume from that")
+        if query.get("confirm"):
+            raise BadRequest("the copies of a message to an event have an id each: leave confirm out")
+        target = ToEvent(self._broker, project, event, self._settings.max_message_size)
+        groups = groups_of(query.get("groups", ""))
+        return PublishSession(target, self._settings, groups=groups, traffic=self._traffic)
 
 
 def _subprotocol(request: SocketRequest) -> str:

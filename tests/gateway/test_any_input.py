@@ -12,6 +12,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Frames, Inbound
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.publish_session import PublishSession
+from curbstone.gateway.websocket.targets import ToQueue
 from tests.gateway.fakes import FakeQueue, FakeWire, delivery
 
 SETTINGS = GatewaySettings(max_message_size=200)
@@ -34,7 +35,7 @@ reads = st.lists(st.lists(frames, min_size=1, max_size=5), max_size=5)
 @given(reads)
 def test_a_producer_gets_one_answer_a_message_and_a_close_after_an_error(reads: list[list[Inbound]]) -> None:
     queue = FakeQueue()
-    session = PublishSession(queue.queue, SETTINGS)
+    session = PublishSession(ToQueue(queue.queue), SETTINGS)
     wire = FakeWire(session)
     for read in reads:
         session.receive(read)

@@ -108,7 +108,11 @@ def test_references_lead_somewhere_and_everything_is_used(contract: dict[str, An
 
 def test_the_sockets_in_the_contract_are_those_of_the_server() -> None:
     addresses = {channel["address"] for channel in SOCKETS["channels"].values()}
-    assert addresses == {"/v2/{project}/queues/{queue}/messages", "{destination}"}
+    assert addresses == {
+        "/v2/{project}/queues/{queue}/messages",
+        "/v2/{project}/events/{event}/messages",
+        "{destination}",
+    }
     protocols = {
         channel["bindings"]["ws"]["headers"]["properties"]["Sec-WebSocket-Protocol"]["const"]
         for channel in SOCKETS["channels"].values()

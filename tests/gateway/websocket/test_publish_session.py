@@ -12,6 +12,7 @@ from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.publish_session import UNCONFIRMED_MAX, PublishSession
+from curbstone.gateway.websocket.targets import ToQueue
 from tests.gateway.fakes import FakeQueue, FakeWire, binary, text
 
 SETTINGS = GatewaySettings(max_message_size=500, max_ttl_s=3600)
@@ -23,7 +24,7 @@ class Publisher:
 
     def __init__(self, *, groups: tuple[str, ...] = (), confirm_ids: bool = False) -> None:
         self.queue = FakeQueue()
-        self.session = PublishSession(self.queue.queue, SETTINGS, groups=groups, confirm_ids=confirm_ids)
+        self.session = PublishSession(ToQueue(self.queue.queue, confirm_ids=confirm_ids), SETTINGS, groups=groups)
         self.wire = FakeWire(self.session)
 
     def send(self, *messages: Inbound) -> None:

@@ -16,6 +16,7 @@ from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.protocol import DEAD_AFTER_S, MESSAGE_S_MAX, WebSocketProtocol
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.session import Session
+from curbstone.gateway.websocket.targets import ToQueue
 from curbstone.net import turns as net_turns
 from curbstone.net.unfinished import Unfinished
 from tests.gateway.fakes import FakeQueue
@@ -192,7 +193,7 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
     """Return a WebSocket whose peer does not read."""
     queue = FakeQueue().queue
     session: Session = (
-        PublishSession(queue, GatewaySettings())
+        PublishSession(ToQueue(queue), GatewaySettings())
         if protocol == "publish"
         else ConsumeSession(queue, settles=True, limit=10)
     )

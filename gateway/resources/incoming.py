@@ -1,0 +1,75 @@
+"""Messages in the bodies of requests: one, whatever it is, or an array of them; for a queue or for an event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import Receive, Scope
+
+from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.core.message import Message
+from curbstone.gateway.formats import cloud_events
+from curbstone.gateway.formats.json_message import check_message, event_message, message_of, put_body
+from curbstone.gateway.formats.metadata import HttpHeaders, block_of_http, is_kept
+from curbstone.gateway.formats.parameters import groups_of, query_of, seconds_ms, ttl_ms
+from curbstone.gateway.http.body import read_body
+from curbstone.gateway.http.json_body import parse_json
+from curbstone.gateway.http.problem import Problem, status_of
+from curbstone.gateway.settings import GatewaySettings
+
+BATCH_MESSAGES_MAX = 10_000
+
+
+async def read_message(scope: Scope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:
+    """Return the message that a POST is: its body, its metadata, and what its query asks for."""
+    fields = tuple([field for field in scope["headers"] if is_kept(field[0])])
+    mode = cloud_events.mode_of(fields)
+    if mode:
+        message = await _read_event(scope, receive, settings, mode, fields, bytes_max)
+    else:
+        message = Message(await read_body(scope, receive, bytes_max), block_of_http(fields))
+    if scope["query_string"]:
+        query = query_of(scope)
+        if "ttl" in query:
+            message.ttl_ms = ttl_ms(query["ttl"], settings.max_ttl_s)
+        message.delay_ms = seconds_ms("delay", query.get("delay", 0))
+        message.groups = groups_of(query.get("groups", ""))
+    return message
+
+
+async def _read_event(
+    scope: Scope, receive: Receive, settings: GatewaySettings, mode: bytes, fields: HttpHeaders, bytes_max: int
+) -> Message:
+    """Return the message that a CloudEvent in the body stands for; its own metadata stay beside the event's."""
+    if mode == cloud_events.BATCH:
+        raise Problem(415, "a batch of CloudEvents belongs to …/messages/batch")
+    event = cloud_events.parse(await read_body(scope, receive, settings.json_bytes_max))
+    message = event_message(event, bytes_max)
+    message.headers += block_of_http(tuple([field for field in fields if field[0].startswith(b"x-")]))
+    return message
+
+
+async def read_batch(scope: Scope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> list[Message]:
+    """Return the messages of a JSON array, or of a batch of CloudEvents; an error names the first that is wrong."""
+    text = await read_body(scope, receive, settings.json_bytes_max)
+    of_events = cloud_events.mode_of(tuple(scope["headers"])) == cloud_events.BATCH
+    items = cloud_events.parse(text) if of_events else parse_json(text)
+    if not isinstance(items, list) or not items:
+        raise BadRequest("the body must be a JSON array of messages, at least one")
+    if len(items) > BATCH_MESSAGES_MAX:
+        raise BadRequest(f"the batch has more than {BATCH_MESSAGES_MAX} messages")
+    return [_of_batch(place, item, of_events, settings, bytes_max) for place, item in enumerate(items)]
+
+
+def _of_batch(place: int, item: Any, is_event: bool, settings: GatewaySettings, bytes_max: int) -> Message:
+    if not isinstance(item, dict):
+        raise BadRequest(f"message {place} of the batch is not a JSON object")
+    try:
+        if is_event:
+            return event_message(item, bytes_max)
+        check_message(item)
+        message = message_of(item, settings.max_ttl_s)
+        put_body(message, item, bytes_max)
+    except CurbstoneError as error:
+        raise Problem(status_of(error), f"message {place} of the batch: {error}") from None
+    return message

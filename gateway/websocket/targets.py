@@ -1,0 +1,87 @@
+"""Where a publishing WebSocket's messages go, and how each is confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from curbstone.core.message import Message
+from curbstone.core.values import Published
+from curbstone.gateway.websocket.codec import text_frame
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Broker, Queue
+
+_CONFIRM = text_frame(b"")
+
+
+class Target(Protocol):
+    """Where the messages of a session go: a queue, or an event."""
+
+    @property
+    def bytes_max(self) -> int:
+        """The most that a message may have."""
+
+    def publish(self, messages: list[Message], on_done: Published) -> None:
+        """See `core.port.Queue.publish`."""
+
+    def confirms(self, first_seq: int, count: int) -> bytes:
+        """Return the frames that confirm so many messages, one for each."""
+
+    def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
+        """Call `fn` when `ended` may have changed; returns what ends it."""
+
+    @property
+    def ended(self) -> str:
+        """Why there is no such place any more, or an empty text."""
+
+
+class ToQueue:
+    """Messages go to a queue."""
+
+    def __init__(self, queue: Queue, *, confirm_ids: bool = False) -> None:
+        self._queue = queue
+        self._confirm_ids = confirm_ids
+        self.publish = queue.publish
+        self.watch = queue.watch
+
+    @property
+    def bytes_max(self) -> int:
+        """See `Target`."""
+        return self._queue.options.max_message_size
+
+    def confirms(self, first_seq: int, count: int) -> bytes:
+        """See `Target`; with their ids if that was asked for."""
+        if not self._confirm_ids:
+            return _CONFIRM * count
+        ids = [self._queue.message_id(seq) for seq in range(first_seq, first_seq + count)]
+        return b"".join([text_frame(b'{"id":"%b"}' % name.encode()) for name in ids])
+
+    @property
+    def ended(self) -> str:
+        """See `Target`."""
+        return f"no such queue: {self._queue.name}" if self._queue.is_closed else ""
+
+
+class ToEvent:
+    """Messages go to all queues that are bound to an event."""
+
+    ended = ""
+
+    def __init__(self, broker: Broker, project: str, event: str, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self._broker = broker
+        self._project = project
+        self._event = event
+
+    def publish(self, messages: list[Message], on_done: Published) -> None:
+        """See `Target`."""
+        self._broker.publish_event(self._event, messages, on_done, self._project)
+
+    def confirms(self, _first_seq: int, count: int) -> bytes:
+        """See `Target`; there is no one id for the copies of a message."""
+        return _CONFIRM * count
+
+    def watch(self, _fn: Callable[[], None]) -> Callable[[], None]:
+        """See `Target`; an event has no end."""
+        return lambda: None

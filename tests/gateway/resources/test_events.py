@@ -1,0 +1,166 @@
+"""Events over HTTP and WebSocket: bound, published to, refused, and still there after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from curbstone.core.options import QueueOptions
+from curbstone.gateway.settings import GatewaySettings
+from tests.gateway.running import Running, json_from, running
+
+EVENTS = "/v2/p1/events"
+pytestmark = pytest.mark.anyio
+
+
+async def bind(gateway: Running, event: str, *queues: str, **options: Any) -> None:
+    for queue in queues:
+        assert (await gateway.http.put(f"/v2/p1/queues/{queue}", json=options)).status_code == 201
+        reply = await gateway.http.put(f"{EVENTS}/{event}/queues/{queue}")
+        assert reply.status_code == 201, reply.text
+
+
+async def bodies(gateway: Running, queue: str) -> list[str]:
+    found = (await gateway.http.get(f"/v2/p1/queues/{queue}/messages?limit=100")).json()["messages"]
+    return [message["message"] for message in found]
+
+
+async def test_a_message_to_an_event_is_in_every_queue_bound_to_it(gateway: Running) -> None:
+    await bind(gateway, "order", "a", "b")
+    await bind(gateway, "order.*", "c")
+    reply = await gateway.http.post(f"{EVENTS}/order/messages?delay=0", content="1", headers={"x-msg-x-a": "7"})
+    assert (reply.status_code, reply.json()) == (201, {"queues": 2})
+    (message,) = (await gateway.http.get("/v2/p1/queues/a/messages")).json()["messages"]
+    assert (message["message"], message["x-msg-x-a"]) == ("1", "7")
+    assert [await bodies(gateway, name) for name in "abc"] == [["1"], ["1"], []]
+
+
+async def test_a_queue_bound_twice_over_gets_one_copy(gateway: Running) -> None:
+    for event in ("order.paid", "order.*", "%23", "order.%3E"):
+        await bind(gateway, event, "a")
+    reply = await gateway.http.post(f"{EVENTS}/order.paid/messages", content="1")
+    assert (reply.json(), await bodies(gateway, "a")) == ({"queues": 1}, ["1"])
+
+
+async def test_nobody_bound_is_told_and_no_error(gateway: Running) -> None:
+    reply = await gateway.http.post(f"{EVENTS}/order/messages", content="1")
+    assert (reply.status_code, reply.json()) == (201, {"queues": 0})
+
+
+async def test_the_list_has_what_is_bound_and_nothing_else(gateway: Running) -> None:
+    await bind(gateway, "order", "b", "a")
+    await bind(gateway, "%23", "a")
+    await gateway.http.put("/v2/other/queues/a")
+    await gateway.http.put("/v2/other/events/order/queues/a")
+    events = (await gateway.http.get(EVENTS)).json()
+    assert events == {"events": [{"event": "#", "queues": ["a"]}, {"event": "order", "queues": ["a", "b"]}]}
+    assert (await gateway.http.delete(f"{EVENTS}/order/queues/a")).status_code == 204
+    assert (await gateway.http.delete(f"{EVENTS}/order/queues/a")).status_code == 204, "again"
+    await gateway.http.delete("/v2/p1/queues/b")
+    assert (await gateway.http.get(EVENTS)).json() == {"events": [{"event": "#", "queues": ["a"]}]}
+
+
+async def test_events_of_projects_are_apart(gateway: Running) -> None:
+    await bind(gateway, "order", "a")
+    reply = await gateway.http.post("/v2/p2/events/order/messages", content="1")
+    assert (reply.json(), await bodies(gateway, "a")) == ({"queues": 0}, [])
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "status"),
+    [
+        ("PUT", "/order/queues/missing", 404),
+        ("DELETE", "/order/queues/missing", 404),
+        ("PUT", "/a%20b/queues/q", 400),
+        ("POST", "/order.*/messages", 400),
+        ("POST", "/%23/messages/batch", 400),
+        ("GET", "/order/messages", 405),
+    ],
+)
+async def test_what_is_wrong_is_refused(gateway: Running, verb: str, path: str, status: int) -> None:
+    reply = await gateway.http.request(verb, EVENTS + path)
+    assert reply.status_code == status, reply.text
+
+
+async def test_who_has_no_room_is_named_and_the_others_have_it(gateway: Running) -> None:
+    await bind(gateway, "order", "small", max_message_size=10)
+    await bind(gateway, "order", "large")
+    reply = await gateway.http.post(f"{EVENTS}/order/messages", content="x" * 11)
+    assert reply.status_code == 413
+    assert (reply.json()["stored"], list(reply.json()["refused"])) == (1, ["p1/small"])
+    assert [await bodies(gateway, "small"), await bodies(gateway, "large")] == [[], ["x" * 11]]
+
+
+async def test_a_batch_is_in_all_queues_or_in_none(gateway: Running) -> None:
+    await bind(gateway, "order", "small", max_message_size=10)
+    await bind(gateway, "order", "large")
+    reply = await gateway.http.post(f"{EVENTS}/order/messages/batch", json=[{"message": "1"}, {"message": "2"}])
+    assert (reply.status_code, reply.json()) == (201, {"queues": 2, "messages": 2})
+    reply = await gateway.http.post(f"{EVENTS}/order/messages/batch", json=[{"message": "3"}, {"message": "x" * 11}])
+    assert reply.status_code == 413
+    assert [await bodies(gateway, "small"), await bodies(gateway, "large")] == [["1", "2"], ["1", "2"]]
+
+
+async def test_a_key_is_refused_for_it_could_not_hold(gateway: Running) -> None:
+    reply = await gateway.http.post(f"{EVENTS}/order/messages", content="1", headers={"idempotency-key": "k"})
+    assert reply.status_code == 400
+
+
+async def test_bindings_are_there_after_a_restart(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
+            if not (await gateway.http.get(EVENTS)).json()["events"]:
+                await bind(gateway, "order.*", "a")
+                continue
+            assert (await gateway.http.post(f"{EVENTS}/order.1/messages", content="1")).json() == {"queues": 1}
+            return
+    raise AssertionError("it is not there")
+
+
+async def test_a_websocket_publishes_to_an_event_and_each_message_is_confirmed(gateway: Running) -> None:
+    await bind(gateway, "order.%23", "a", "b")
+    async with gateway.socket("publish", path=f"{EVENTS}/order.paid/messages") as socket:
+        await socket.send(b"1")
+        await socket.send('{"message":"2","x-a":"7"}')
+        assert [await socket.recv(), await socket.recv()] == ["", ""]
+    assert [await bodies(gateway, name) for name in "ab"] == [["1", "2"], ["1", "2"]]
+
+
+async def test_a_websocket_goes_on_when_a_queue_is_full(gateway: Running) -> None:
+    await bind(gateway, "order", "a", cap="64KiB", max_message_size="64KiB")
+    async with gateway.socket("publish", path=f"{EVENTS}/order") as socket, asyncio.timeout(10):
+        error = ""
+        while not error:
+            await socket.send(b"x" * 8000)
+            if reply := await socket.recv(decode=False):
+                error = reply.decode()
+        assert '"code":507' in error and "p1/a" in error
+        await gateway.http.post("/v2/p1/queues/a/purge")
+        await socket.send(b"x")
+        assert await socket.recv() == ""
+
+
+async def test_a_websocket_ends_for_what_is_too_large(gateway: Running) -> None:
+    await bind(gateway, "order", "a", max_message_size=10)
+    async with gateway.socket("publish", path=f"{EVENTS}/order") as socket:
+        await socket.send(b"x" * 11)
+        assert (await json_from(socket))["code"] == 413
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "event", "query"),
+    [("consume", "order", ""), ("publish", "order.*", ""), ("publish", "o", "?confirm=json")],
+)
+async def test_what_a_websocket_of_an_event_can_not_do_is_refused(
+    gateway: Running, protocol: str, event: str, query: str
+) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        async with gateway.socket(protocol, query, path=f"{EVENTS}/{event}/messages"):
+            pass
+    assert refused.value.response.status_code == 400

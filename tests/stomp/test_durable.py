@@ -1,0 +1,162 @@
+"""Topics over STOMP: masks, and durable subscriptions, whose queue waits while their subscriber is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from curbstone.core.names import queue_name
+from curbstone.core.options import QueueOptions
+from curbstone.stomp.limits import Limits
+from tests.stomp.client import Peer
+from tests.stomp.harness import Client, send
+from tests.stomp.test_engine import World, serving
+
+SUBSCRIBE = b"SUBSCRIBE\nid:7\ndestination:/topic/news\nreceipt:s\n%b\n\n\0"
+WAYS = {
+    b"x-queue-name:mine": "mine",
+    b"activemq.subscriptionName:mine": "mine",
+    b"durable-subscription-name:mine\ndurable:true": "mine",
+    b"durable:true": "7",
+    b"persistent:true": "7",
+}
+
+
+def run(path: Path, test: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with serving(path, QueueOptions(), Limits()) as world:
+            await test(world)
+
+    asyncio.run(main())
+
+
+async def receipt(peer: Peer, frame: bytes) -> None:
+    await peer.send(frame)
+    answer = await peer.frame()
+    assert (answer.command, answer.headers.get("receipt-id")) == ("RECEIPT", "s"), answer
+
+
+async def publish(world: World, body: bytes, topic: bytes = b"news") -> None:
+    await receipt(await world.peer(), b"SEND\ndestination:/topic/%b\nreceipt:s\n\n%b\0" % (topic, body))
+
+
+async def leave(peer: Peer) -> None:
+    await peer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
+    assert (await peer.rest())[-1].headers["receipt-id"] == "bye"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_came_while_it_was_away_is_delivered_when_it_is_back(tmp_path: Path, way: bytes) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        await receipt(peer, SUBSCRIBE % way)
+        await publish(world, b"1")
+        assert (await peer.frame()).body == b"1"
+        await leave(peer)
+        await publish(world, b"2")
+        (queue,) = world.broker.queues()
+        assert queue.name == queue_name(WAYS[way])
+        back = await world.peer()
+        await receipt(back, SUBSCRIBE % way)
+        message = await back.frame()
+        assert (message.body, message.headers["destination"]) == (b"2", "/topic/news")
+
+    run(tmp_path, test)
+
+
+def test_it_waits_over_a_restart_of_the_server(tmp_path: Path) -> None:
+    async def before(world: World) -> None:
+        await receipt(await world.peer(), SUBSCRIBE % b"durable:true\nack:client")
+
+    async def after(world: World) -> None:
+        await publish(world, b"1")
+        peer = await world.peer()
+        await receipt(peer, SUBSCRIBE % b"durable:true")
+        assert (await peer.frame()).body == b"1"
+
+    run(tmp_path, before)
+    run(tmp_path, after)
+
+
+def test_unsubscribe_leaves_it_there_and_with_durable_deletes_it(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        await receipt(peer, SUBSCRIBE % b"durable:true")
+        await receipt(peer, b"UNSUBSCRIBE\nid:7\nreceipt:s\n\n\0")
+        await publish(world, b"1")
+        assert world.broker.get(queue_name("7")).counts().rdy == 1
+        await receipt(peer, SUBSCRIBE % b"durable:true\nack:client")
+        assert (await peer.frame()).body == b"1"
+        await receipt(peer, b"UNSUBSCRIBE\nid:7\ndurable:true\nreceipt:s\n\n\0")
+        assert not world.broker.queues()
+        await publish(world, b"2")
+        await leave(peer)
+
+    run(tmp_path, test)
+
+
+def test_several_topics_may_lead_to_one_named_queue(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        for number, topic in enumerate([b"a", b"b.*"]):
+            frame = b"SUBSCRIBE\nid:%d\ndestination:/topic/%b\nx-queue-name:both\nreceipt:s\n\n\0"
+            await receipt(peer, frame % (number, topic))
+        await publish(world, b"1", b"a")
+        await publish(world, b"2", b"b.x")
+        assert [(await peer.frame()).body, (await peer.frame()).body] == [b"1", b"2"]
+        assert world.broker.bindings(queue_name("both")) == {"a", "b.*"}
+
+    run(tmp_path, test)
+
+
+def test_the_client_id_keeps_the_names_of_clients_apart() -> None:
+    client = Client(connect="|client-id:alice")
+    assert client.receipts("SUBSCRIBE|id:1|destination:/topic/news|durable:true|receipt:r") == ["r"]
+    assert list(client.broker.all) == [queue_name("alice.1")]
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ("SUBSCRIBE|id:a b|destination:/topic/news|durable:true", "bad queue name"),
+        ("SUBSCRIBE|id:1|destination:/topic/news|durable:yes", "true or false"),
+        ("SUBSCRIBE|id:1|destination:/queue/a|x-queue-name:b", "for topics"),
+    ],
+)
+def test_what_can_not_be_is_an_error(frame: str, said: str) -> None:
+    client = Client()
+    assert said in client.error(frame).headers["message"]
+    assert not client.broker.all
+
+
+def test_a_name_stands_for_one_topic() -> None:
+    client = Client()
+    client.send("SUBSCRIBE|id:1|destination:/topic/news|durable:true")
+    other = Client(client.broker)
+    error = other.error("SUBSCRIBE|id:1|destination:/topic/sports|durable:true")
+    assert "is to the topic news" in error.headers["message"]
+
+
+def test_a_subscriber_by_mask_gets_each_message_once(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        for number, mask in enumerate([b"order.*.paid", b"order.>", b"#.never"]):
+            await receipt(peer, b"SUBSCRIBE\nid:%d\ndestination:/topic/%b\nreceipt:s\n\n\0" % (number, mask))
+        await publish(world, b"1", b"order.7.paid")
+        await publish(world, b"2", b"order")
+        found = {(frame.headers["subscription"], frame.body) for frame in [await peer.frame() for _ in range(3)]}
+        assert found == {("0", b"1"), ("1", b"1"), ("1", b"2")}
+        await receipt(peer, b"UNSUBSCRIBE\nid:1\nreceipt:s\n\n\0")
+        await publish(world, b"3", b"order.8.paid")
+        assert (await peer.frame()).headers["subscription"] == "0"
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("topic", ["a.*", "#", "a.>"])
+def test_a_mask_is_not_sent_to(topic: str) -> None:
+    client = Client()
+    assert "for subscribing" in client.error(send("x", "receipt:r", queue=f"/topic/{topic}")).headers["message"]
