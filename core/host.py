@@ -68,6 +68,12 @@ class AsyncioHost:
         """What the idle threads wait for, the one that became idle last at the end."""
         self._finished: deque[tuple[JobDone, Any, BaseException | None]] = deque()
         self._wake_pending = False
+        self._unfinished = 0
+        """Jobs that were submitted and whose end was not told yet."""
+        self._held: list[tuple[Job, JobDone]] | None = None
+        """What is submitted while a job has to be alone."""
+        self._lone: Callable[[], None] | None = None
+        """Begins that job, once nothing is unfinished."""
         self._threads = [
             threading.Thread(target=self._work, name=f"curbstone-disk-{n}", daemon=True) for n in range(threads)
         ]
@@ -96,7 +102,57 @@ class AsyncioHost:
 
     def submit(self, job: Job, done: JobDone) -> None:
         """See `Host.submit`."""
-        self._put((job, done))
+        if self._held is None:
+            self._unfinished += 1
+            self._put((job, done))
+        else:
+            self._held.append((job, done))
+
+    def submit_alone(self, plan: Callable[[], Job], done: JobDone, wait_ms: int) -> None:
+        """Run a job while no other runs, and none has an end that was not told; others that are submitted wait for it.
+
+        `plan` is called at that instant, on the host's thread, and returns the job. Where those before it take longer
+        than `wait_ms`, or another job is to be alone already, that is given up: `done(None, TimeoutError)`.
+        """
+        if self._held is not None:
+            self._loop.call_soon(done, None, TimeoutError("another job has to be alone"))
+            return
+        self._held = []
+
+        def begin() -> None:
+            self._lone = None
+            given_up.cancel()
+            try:
+                job = plan()
+            except Exception as error:
+                self._go_on()
+                done(None, error)
+                return
+            self._unfinished += 1
+            self._put((job, ended))
+
+        def ended(result: Any, error: BaseException | None) -> None:
+            self._go_on()
+            done(result, error)
+
+        def give_up() -> None:
+            self._lone = None
+            self._go_on()
+            done(None, TimeoutError(f"other work on the disk took longer than {wait_ms} ms"))
+
+        given_up = self._loop.call_later(wait_ms / 1000, give_up)
+        self._lone = begin
+        if not self._unfinished:
+            self._loop.call_soon(self._begin_lone)
+
+    def _begin_lone(self) -> None:
+        if self._lone is not None and not self._unfinished:
+            self._lone()
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, None
+        for job, done in held or ():
+            self.submit(job, done)
 
     def close(self) -> None:
         """Let the threads finish what was submitted, then end them."""
@@ -158,6 +214,9 @@ class AsyncioHost:
                 done(result, error)
             except Exception:  # a bug; those behind it have a right to be called
                 logger.exception("the end of a job failed")
+            self._unfinished -= 1
         if self._finished and not self._wake_pending:
             self._wake_pending = True
             self._loop.call_soon(self._drain)
+        if self._lone is not None:
+            self._begin_lone()

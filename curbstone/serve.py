@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from curbstone import __version__, descriptors, logs
+from curbstone.backup.source import Backups
 from curbstone.collection import Collections
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
@@ -29,6 +30,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.traffic import Traffic
 from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
+from curbstone.gateway.resources.backup import backup_routes
 from curbstone.gateway.resources.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
@@ -219,7 +221,10 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
             broker,
             host,
             gateway,
-            more_routes=lambda guard: mq_routes(broker, gateway, guard, settings.mq_delay, mq_traffic),
+            more_routes=lambda guard: [
+                *mq_routes(broker, gateway, guard, settings.mq_delay, mq_traffic),
+                *backup_routes(Backups(broker, host, settings.data)),
+            ],
             more_sockets={"/stomp": sockets.open},
             more_traffic={
                 "stomp": stomp.traffic,

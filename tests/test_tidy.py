@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # the rooms together. What is imported for its type alone (`if TYPE_CHECKING`) may be anything.
 ROOMS = {
     "core": ("log", "notes", "pending", "writing", "delivery", "recovery", "staging", "reading"),
-    "curbstone": ("repair", "drill", "cli"),
+    "curbstone": ("repair", "drill", "backup", "cli"),
     "gateway": ("http", "formats", "websocket", "resources"),
 }
 ABOVE_THE_ROOMS = {

@@ -72,6 +72,8 @@ class Log:
         self._tail_bytes = min(TAIL_BYTES_MAX, self.room.segment_bytes)
         self._under_way: Commit | None = None
         self._spare: Spare | None = None
+        self.is_held = False
+        """Whether somebody still reads files that were dropped: then they are not used again."""
         self.reserve = 0
         """Bytes of the reserve."""
         self._leftover: dict[str, int] = {}
@@ -282,7 +284,7 @@ class Log:
 
     def _worth_keeping(self, dropped: list[Segment]) -> Segment | None:
         """Return a dropped segment whose file is worth keeping for the next roll."""
-        if self._spare is not None or self.room.excess:
+        if self._spare is not None or self.room.excess or self.is_held:
             return None
         least = self.room.segment_bytes // 2
         return next((s for s in dropped if not s.damaged and least <= s.size <= RECYCLE_BYTES_MAX), None)

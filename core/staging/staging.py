@@ -439,6 +439,11 @@ class Staging:
                 transaction.answer(Unavailable("the server is shutting down; ask again when it is back"), 0)
 
     @property
+    def is_committing(self) -> bool:
+        """Whether a transaction that has happened is not in its queues yet."""
+        return bool(self._commits)
+
+    @property
     def is_working(self) -> bool:
         """Whether jobs are under way."""
         transactions = any(transaction.is_working for transaction in self._transactions.values())

@@ -122,6 +122,16 @@ class Journal:
         self._waiting.append(_Waiting(tx, record, len(parts), partial(on_done, tx)))
         self._flush()
 
+    @property
+    def path(self) -> str:
+        """Its file."""
+        return _NAME
+
+    @property
+    def needed_until(self) -> int:
+        """How many bytes of the file are needed by the next start; 0 where every part is in its queue's log."""
+        return self._end if self._needed else 0
+
     def replaying(self, recorded: Recorded) -> None:
         """A part that was read back is being written again: until that is done its record must stay."""
         record, left = self._needed.get(recorded.tx, (recorded.record, 0))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -58,6 +60,20 @@ class Client:
         if reply.status_code < 400:
             return reply
         raise Refused(reply.status_code, reason_in(reply))
+
+    @contextmanager
+    def stream(self, method: str, path: str, **options: Any) -> Iterator[Iterator[bytes]]:
+        """Give the body of a reply as it comes; raise CommandFailed as `call` does, also while it is read."""
+        import httpx
+
+        try:
+            with self._http.stream(method, path, **options) as reply:
+                if reply.status_code >= 400:
+                    reply.read()
+                    raise Refused(reply.status_code, reason_in(reply))
+                yield reply.iter_raw()
+        except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise CommandFailed(f"can't reach {self.url}: {error or type(error).__name__}", UNREACHABLE) from None
 
     def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> httpx.Response:
         """Call something of a queue."""

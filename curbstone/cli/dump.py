@@ -36,7 +36,7 @@ def dump(queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> int:
     name = queue_of(queue)
     try:
         with Client(server) as client:
-            for message in _messages(client, name):
+            for message in messages_of(client, name, encoding="base64"):
                 sys.stdout.buffer.write(line_of(message).encode())
         sys.stdout.buffer.flush()
     except BrokenPipeError:
@@ -65,12 +65,9 @@ def escape(body: bytes) -> str:
     return "".join(parts)
 
 
-def _messages(client: Client, name: QueueName) -> Iterator[dict[str, Any]]:
-    """Yield the messages, a page at a time."""
-    parameters = {"limit": str(PAGE), "encoding": "base64", "after": ""}
-    while True:
-        page = client.json("GET", name, "/messages", params=parameters)["messages"]
+def messages_of(client: Client, name: QueueName, **asked: str) -> Iterator[dict[str, Any]]:
+    """Yield the messages, a page at a time; a page of large ones has fewer than were asked for."""
+    parameters = {"limit": str(PAGE), "after": "", **asked}
+    while page := client.json("GET", name, "/messages", params=parameters)["messages"]:
         yield from page
-        if len(page) < PAGE:
-            return
         parameters["after"] = page[-1]["id"]

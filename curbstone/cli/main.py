@@ -15,6 +15,7 @@ from typer.exceptions import Abort, TyperException
 
 from curbstone import __version__
 from curbstone.cli.access import access, user
+from curbstone.cli.backup import backup, restore
 from curbstone.cli.bench import bench
 from curbstone.cli.check import check
 from curbstone.cli.drill import drill
@@ -31,6 +32,7 @@ from curbstone.cli.repair import repair
 from curbstone.cli.send import send
 from curbstone.cli.serve import serve
 from curbstone.cli.top import top
+from curbstone.cli.transfer import export, import_
 from curbstone.core.errors import CurbstoneError
 from curbstone.exit_codes import FAILED, INTERRUPTED, WRONG, CommandFailed
 from curbstone.settings import SettingsError
@@ -48,11 +50,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    *(serve, queues, send, recv, peek, dump, purge, move, redrive, events, bind, unbind, top, bench),
-    *(check, repair, drill),
+    *(serve, queues, send, recv, peek, dump, export, import_, purge, move, redrive, events, bind, unbind, top, bench),
+    *(backup, restore, check, repair, drill),
 )
 for command in COMMANDS:
-    app.command(epilog=None if command is serve else EXIT_CODES)(command)
+    name = command.__name__.rstrip("_")
+    app.command(name, epilog=None if command is serve else EXIT_CODES)(command)
 app.add_typer(pipeline)
 app.add_typer(access)
 app.add_typer(user)

@@ -1,0 +1,81 @@
+"""What a backup is: files of a data directory, an index, and checksums. The same as a directory and as a tar archive.
+
+::
+
+    index.json      format, version, when it was taken, what the server promised
+    data/...        the files, by their paths in the data directory, each cut to the bytes that count
+    SHA256SUMS      of all of the above, as sha256sum(1) writes and checks it
+
+On the wire, and in an archive, the files come in this order. Of a file that the receiver says it has, only what was
+added since comes; its entry then says from where on (`OFFSET`), and its checksum is that of the whole file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+FORMAT = 1
+INDEX = "index.json"
+SUMS = "SHA256SUMS"
+DATA = "data"
+OFFSET = "CURBSTONE.offset"
+"""The pax header of an entry that has the end of a file."""
+
+PIECE_BYTES = 1024 * 1024
+
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+_NAME = re.compile(r"[A-Za-z0-9_.~%+:@-]+")
+
+
+class BackupError(Exception):
+    """A backup is not what it should be; the text says how."""
+
+
+class Had(NamedTuple):
+    """What the receiver has of a file already."""
+
+    size: int
+    sha256: str
+
+
+def checked_path(path: str) -> str:
+    """Return a path that stays below where it is put; raise BackupError for another."""
+    if not all(_NAME.fullmatch(part) and part not in (".", "..") for part in path.split("/")):
+        raise BackupError(f"it has a file {path[:200]!r}, which no data directory has")
+    return path
+
+
+def encode_sums(sums: Mapping[str, str]) -> bytes:
+    """Return the contents of `SHA256SUMS`."""
+    return "".join(f"{digest}  {path}\n" for path, digest in sorted(sums.items())).encode()
+
+
+def decode_sums(data: bytes) -> dict[str, str]:
+    """Return checksums by path; raise BackupError."""
+    found: dict[str, str] = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise BackupError(f"{SUMS} has a line {line[:100]!r}")
+        found[checked_path(match[2])] = match[1]
+    return found
+
+
+def encode_index(facts: Mapping[str, object]) -> bytes:
+    """Return the contents of the index."""
+    return json.dumps({"format": FORMAT, **facts}, indent=1).encode() + b"\n"
+
+
+def decode_index(data: bytes) -> dict[str, object]:
+    """Return what an index says; raise BackupError for one of a newer format."""
+    try:
+        facts = json.loads(data)
+        number = int(facts["format"])
+    except (ValueError, KeyError, TypeError):
+        raise BackupError(f"its {INDEX} is not understood") from None
+    if number > FORMAT:
+        raise BackupError(f"it has format {number}, which is newer than this version reads")
+    return dict(facts)

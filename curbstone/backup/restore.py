@@ -1,0 +1,130 @@
+"""From a backup to a data directory on which no server runs: all of it, or one queue under a name of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from curbstone.backup.files import BackupError
+from curbstone.backup.receive import sync_dir, unpacked
+from curbstone.core.broker import Broker
+from curbstone.core.directories import GONE_SUFFIX, QUEUES
+from curbstone.core.disk import OsDisk
+from curbstone.core.errors import MetaDamaged
+from curbstone.core.host import AsyncioHost
+from curbstone.core.log.commit import SEGMENT_SUFFIX
+from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
+from curbstone.core.log.meta import Meta, load_meta
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions, SyncMode
+
+SETTLE_POLL_S = 0.01
+
+_DEFAULTS = QueueOptions()
+
+
+def restore(source: str, target: Path) -> None:
+    """Make a data directory of a backup; it is there when it is whole, and was not there before. Raise BackupError."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BackupError(f"{target} is there already, and is not empty: move it away, or restore beside it")
+    with unpacked(source, target) as data:
+        data.rename(target)
+        sync_dir(target.parent)
+
+
+def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueName) -> None:
+    """Put one queue of a backup into a data directory on which no server runs, or which is not there yet.
+
+    It has a life of its own there: another uid, and so other message ids; and no event is bound to it.
+    """
+    with unpacked(source, target) as data:
+        _finish(data)
+        found = _directory_of(data, name)
+        disk = OsDisk(target)
+        try:
+            with suppress(FileExistsError):
+                disk.make_dir(QUEUES)
+            if _is_there(disk, new_name):
+                raise BackupError(f"there is a queue {new_name} in {target} already")
+            _put(disk, target, found, new_name)
+        finally:
+            disk.close()
+
+
+def _finish(data: Path) -> None:
+    """Let the engine do what a start does: bring what the journal and staged transactions have into the queues."""
+
+    async def open_and_close() -> None:
+        host = AsyncioHost(asyncio.get_running_loop(), threads=2)
+        closed = asyncio.Event()
+        try:
+            broker = Broker.open(host, OsDisk(data), defaults=_DEFAULTS, sync=SyncMode())
+            while broker.staging.is_committing and not broker.troubles:
+                await asyncio.sleep(SETTLE_POLL_S)
+            broker.shutdown(closed.set)
+            await closed.wait()
+        finally:
+            host.close()
+
+    asyncio.run(open_and_close())
+
+
+def _directory_of(data: Path, name: QueueName) -> Path:
+    disk = OsDisk(data)
+    try:
+        for entry in disk.list_dir(QUEUES) if (data / QUEUES).exists() else ():
+            with suppress(MetaDamaged):
+                meta = load_meta(disk, f"{QUEUES}/{entry}", _DEFAULTS)
+                if meta is not None and meta.name == name:
+                    return data / QUEUES / entry
+    finally:
+        disk.close()
+    raise BackupError(f"it has no queue {name}")
+
+
+def _is_there(disk: OsDisk, name: QueueName) -> bool:
+    for entry in disk.list_dir(QUEUES):
+        with suppress(MetaDamaged, OSError):
+            meta = load_meta(disk, f"{QUEUES}/{entry}", _DEFAULTS)
+            if meta is not None and meta.name == name and not entry.endswith(GONE_SUFFIX):
+                return True
+    return False
+
+
+def _put(disk: OsDisk, target: Path, found: Path, name: QueueName) -> None:
+    """Copy a queue's directory under a name that the next start removes, and give it its own when it is whole."""
+    uid = secrets.token_hex(6)
+    coming = target / QUEUES / (uid + GONE_SUFFIX)
+    coming.mkdir(mode=0o700)
+    try:
+        for path in sorted(found.iterdir()):
+            if path.name == "meta":
+                meta = Meta.decode(path.read_bytes(), str(path), _DEFAULTS)
+                data = replace(meta, uid=uid, name=name, bindings=frozenset()).encode()
+            elif path.name.endswith(SEGMENT_SUFFIX):
+                data = _with_uid(path, int(uid, 16))
+            else:
+                continue
+            with (coming / path.name).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        sync_dir(coming)
+        coming.rename(target / QUEUES / uid)
+        disk.sync_dir(QUEUES)
+    except BaseException:
+        shutil.rmtree(coming, ignore_errors=True)
+        raise
+
+
+def _with_uid(path: Path, uid: int) -> bytes:
+    data = path.read_bytes()
+    header = decode_segment_header(data[:SEGMENT_BYTES])
+    if header is None:
+        raise BackupError(f"{path.name} of the queue has no header; restore all, and try curbstone repair")
+    return encode_segment_header(header._replace(uid=uid)) + data[SEGMENT_BYTES:]

@@ -1,0 +1,136 @@
+"""`curbstone backup` and `curbstone restore`: all of a running server, at one instant, and back."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+from curbstone.exit_codes import DAMAGED, WRONG, CommandFailed
+
+
+def backup(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="A new directory; FILE.tar for an archive; - for one on stdout"),
+    ],
+    since: Annotated[
+        Path | None,
+        typer.Option("--since", metavar="DIR", help="The backup before: only what was added since then is sent"),
+    ] = None,
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """Back up a running server: all queues as they are at one instant, while it goes on.
+
+    TARGET is there when it is whole and every checksum is right. A backup made with --since is as whole as any other:
+    what did not change is linked to the one before.
+    """
+    from curbstone.backup import receive
+    from curbstone.cli.client import Client
+    from curbstone.cli.output import print_json
+
+    is_archive = target == "-" or target.endswith(".tar")
+    if since is not None and is_archive:
+        raise CommandFailed("--since goes with a directory: an archive has everything in it", WRONG)
+    with _told(), Client(server) as client:
+        had: dict[str, Any] = {} if since is None else receive.had_in(since)
+        with client.stream("POST", "/v2/backup", json={"had": had}) as pieces:
+            stream = _Stream(pieces)
+            if not is_archive:
+                index = receive.receive(stream, Path(target), since)
+                if as_json:
+                    print_json(index)
+                else:
+                    print(f"{index['queues']} queues, {index['files']} files, {index['bytes']} bytes in {target}")
+            elif target == "-":
+                receive.pass_on(stream, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+            else:
+                _to_file(stream, Path(target))
+
+
+def restore(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A backup: a directory, an archive, or - for stdin")],
+    data: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory to make; no server runs on it")],
+    queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="This queue alone, into DIR as it is")] = "",
+    name: Annotated[str, typer.Option("--as", metavar="QUEUE", help="Another name for it")] = "",
+) -> None:
+    """Make a data directory of a backup, or put one queue of it into a data directory. Exit code 6 for damage.
+
+    Everything is compared with its checksums before it is used. DIR is there when all of it is on disk.
+    """
+    from curbstone.backup.restore import restore as restore_all
+    from curbstone.backup.restore import restore_queue
+    from curbstone.cli.client import queue_of
+
+    if name and not queue:
+        raise CommandFailed("--as goes with --queue", WRONG)
+    with _told():
+        if queue:
+            restore_queue(source, data, queue_of(queue), queue_of(name or queue))
+        else:
+            restore_all(source, data)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell what went wrong in one line."""
+    from curbstone.backup.files import BackupError
+
+    try:
+        yield
+    except BackupError as error:
+        raise CommandFailed(f"the backup can't be used: {error}", DAMAGED) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise CommandFailed(f"{where}{error.strerror or error}") from None
+
+
+def _to_file(stream: _Stream, target: Path) -> None:
+    from curbstone.backup import receive
+    from curbstone.backup.files import BackupError
+
+    partial = target.with_name(target.name + receive.PARTIAL)
+    if target.exists():
+        raise BackupError(f"{target} is there already")
+    try:
+        with partial.open("wb") as file:
+            receive.pass_on(stream, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(target)
+        receive.sync_dir(target.parent)
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+
+
+class _Stream:
+    """The pieces of a reply as a file that is read."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return up to so many bytes, fewer only at the end."""
+        parts = [self._rest]
+        there = len(self._rest)
+        while size < 0 or there < size:
+            piece = next(self._pieces, b"")
+            if not piece:
+                break
+            parts.append(piece)
+            there += len(piece)
+        data = b"".join(parts)
+        if size < 0:
+            size = len(data)
+        self._rest = data[size:]
+        return data[:size]

@@ -1,0 +1,105 @@
+"""`curbstone export` and `curbstone import`: queues with their messages as JSON lines, to be moved elsewhere.
+
+A queue is a line `{"queue":"project/name","options":{...}}`; behind it come its messages, each an object with `queue`
+and what `recv --json` prints. Nothing of the server is in it that another broker would not know what to do with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, ServerUrl, complete_queue
+from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, publishable
+from curbstone.exit_codes import CommandFailed
+
+Fields = dict[str, Any]
+
+
+def export(
+    queues: Annotated[
+        list[str],
+        typer.Argument(metavar="QUEUE...", help="Queues, or PROJECT/ for all of one", autocompletion=complete_queue),
+    ],
+    server: ServerUrl = DEFAULT_SERVER,
+) -> None:
+    """Print queues and all their messages as JSON lines. Nothing changes, and nothing is delivered by it."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.dump import messages_of
+    from curbstone.cli.output import print_json
+
+    with Client(server) as client:
+        names = [found for text in queues for found in (_queues_of(client, text) if text.endswith("/") else [text])]
+        for text in names:
+            name = queue_of(text)
+            options = {key: value for key, value in client.json("GET", name)["options"].items() if value is not None}
+            print_json({"queue": str(name), "options": options})
+            for message in messages_of(client, name):
+                print_json({"queue": str(name), **message})
+
+
+def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
+    """Read such lines from stdin: make the queues, and publish the messages.
+
+    Done again with the same lines within an hour, nothing is published twice.
+    """
+    from curbstone.cli.client import Client, queue_of
+
+    sent = 0
+    with Client(server) as client:
+        for queue, batch in _batches(_lines(sys.stdin.buffer)):
+            name = queue_of(queue)
+            if "options" in batch[0]:
+                client.queue("PUT", name, json=batch[0]["options"])
+                continue
+            body = json.dumps([publishable(message) for message in batch]).encode()
+            # Two equal batches of one file differ in the ids of their messages.
+            key = hashlib.sha256(json.dumps([batch, queue], sort_keys=True).encode()).hexdigest()
+            headers = {"content-type": "application/json", "idempotency-key": f'"{key}"'}
+            client.queue("POST", name, "/messages/batch", content=body, headers=headers)
+            sent += len(batch)
+    print(f"{sent} messages imported")
+
+
+def _queues_of(client: Any, project: str) -> Iterator[str]:
+    for queue in client.call("GET", f"/v2/{project.rstrip('/')}/queues").json()["queues"]:
+        yield f"{project}{queue['name']}"
+
+
+def _lines(stream: Iterable[bytes]) -> Iterator[Fields]:
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except ValueError as error:
+            raise CommandFailed(f"line {number} is not JSON: {error}") from None
+        if not isinstance(fields, dict) or not isinstance(fields.get("queue"), str):
+            raise CommandFailed(f"line {number} is not an object with a member queue, as export writes them")
+        yield fields
+
+
+def _batches(lines: Iterable[Fields]) -> Iterator[tuple[str, list[Fields]]]:
+    """Yield what one request takes: a queue's options, or messages of one queue."""
+    batch: list[Fields] = []
+    queue, size = "", 0
+    for fields in lines:
+        name = fields.pop("queue")
+        is_options = "options" in fields
+        item_bytes = len(str(fields.get("message", "")))
+        if batch and (is_options or name != queue or len(batch) >= BATCH_MESSAGES or size + item_bytes > BATCH_BYTES):
+            yield queue, batch
+            batch, size = [], 0
+        if is_options:
+            yield name, [fields]
+            continue
+        queue = name
+        batch.append(fields)
+        size += item_bytes
+    if batch:
+        yield queue, batch

@@ -1,0 +1,358 @@
+"""Backups of a running server: what is in them, and what is left when something is killed in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from curbstone.cli.main import main
+from tests.commands import curbstone
+from tests.server import ServerProcess, clean_environment
+
+
+def call(server: ServerProcess, method: str, path: str, body: object = None) -> Any:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(server.url + path, data=data, method=method)
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        text = reply.read()
+    return json.loads(text) if text else None
+
+
+def publish(server: ServerProcess, queue: str, *bodies: str) -> None:
+    call(server, "PUT", f"/v2/p/queues/{queue}", {})
+    for start in range(0, len(bodies), 10):
+        batch = [{"message": body} for body in bodies[start : start + 10]]
+        call(server, "POST", f"/v2/p/queues/{queue}/messages/batch", batch)
+
+
+def bodies(server: ServerProcess, queue: str) -> list[str]:
+    found: list[str] = []
+    after = ""
+    while page := call(server, "GET", f"/v2/p/queues/{queue}/messages?limit=1000&after={after}")["messages"]:
+        found += [message["message"] for message in page]
+        after = page[-1]["id"]
+    return found
+
+
+def here(*words: object) -> tuple[int, str]:
+    """Run a command in this process, which is many times faster; return its exit code and what it says on stderr."""
+    said = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["curbstone", *map(str, words)]),
+        contextlib.redirect_stderr(said),
+        contextlib.redirect_stdout(io.StringIO()),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, said.getvalue()
+
+
+def backup(server: ServerProcess, target: Path, *options: object) -> None:
+    assert here("backup", target, "--server", server.url, *options) == (0, "")
+
+
+@contextmanager
+def restored(source: Path, data: Path) -> Iterator[ServerProcess]:
+    assert here("restore", source, data) == (0, "")
+    with ServerProcess(data) as server:
+        yield server
+
+
+class Load:
+    """Publishes and takes in one small queue, so that its segments go and come; and keeps account."""
+
+    def __init__(self, server: ServerProcess, queue: str) -> None:
+        self._http = http.client.HTTPConnection(*server.http, timeout=30)
+        self._path = f"/v2/p/queues/{queue}"
+        self._over = threading.Event()
+        self._turned = threading.Condition()
+        self._thread = threading.Thread(target=self._run)
+        self.turns = 0
+        self.failure: BaseException | None = None
+        self.confirmed: set[str] = set()
+        self.acking: set[str] = set()
+        self.acked: set[str] = set()
+
+    def __enter__(self) -> Load:
+        self._ask("PUT", "", {})
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._http.close()
+        assert kind is not None or self.failure is None, self.failure
+
+    def goes_on(self, turns: int) -> None:
+        """Wait until so many more turns are done."""
+        with self._turned:
+            wanted = self.turns + turns
+            assert self._turned.wait_for(lambda: self.turns >= wanted or self.failure, timeout=60)
+
+    def _ask(self, method: str, path: str, body: object) -> Any:
+        self._http.request(method, self._path + path, json.dumps(body), {"content-type": "application/json"})
+        reply = self._http.getresponse()
+        text = reply.read()
+        assert reply.status < 300, text
+        return json.loads(text) if text else None
+
+    def _run(self) -> None:
+        """Each turn publishes what the log has room for once, and acks all but what came last."""
+        try:
+            while not self._over.is_set():
+                batch = [f"{self.turns:06d}.{place:02d}".ljust(2000, "x") for place in range(20)]
+                self._ask("POST", "/messages/batch", [{"message": body} for body in batch])
+                self.confirmed.update(batch)
+                leased = self._ask("POST", "/messages/lease", {"count": 20})["messages"] if self.turns > 1 else []
+                if leased:
+                    bodies = {message["message"] for message in leased}
+                    self.acking |= bodies
+                    self._ask("POST", "/messages/ack", {"ackIds": [message["ackId"] for message in leased]})
+                    self.acked |= bodies
+                with self._turned:
+                    self.turns += 1
+                    self._turned.notify_all()
+        except BaseException as error:
+            self.failure = error
+            with self._turned:
+                self._turned.notify_all()
+
+
+def test_what_was_confirmed_before_is_in_it_whatever_goes_on_meanwhile(tmp_path: Path) -> None:
+    """The queue is small: its segments are dropped, and their files would be used again, under the backup's hands."""
+    with ServerProcess(tmp_path / "data", "--cap", "256KiB") as server, Load(server, "q") as load:
+        load.goes_on(20)
+        before: Path | None = None
+        for number in range(2):
+            confirmed, acked = set(load.confirmed), set(load.acked)
+            target = tmp_path / f"backup{number}"
+            backup(server, target, *(["--since", before] if before else []))
+            acking = set(load.acking)
+            load.goes_on(5)
+            with restored(target, tmp_path / f"restored{number}") as other:
+                found = bodies(other, "q")
+            assert found == sorted(set(found)), "twice, or out of order"
+            assert not acked & set(found), "what was settled before the backup is in it"
+            assert confirmed - acking <= set(found), "what was confirmed before the backup is not in it"
+            assert here("check", tmp_path / f"restored{number}")[0] == 0
+            before = target
+
+
+def test_each_transaction_is_in_it_whole_or_not_at_all(tmp_path: Path) -> None:
+    over = threading.Event()
+    committed = threading.Semaphore(0)
+
+    def transactions(address: tuple[str, int]) -> None:
+        with socket.create_connection(address) as client, client.makefile("rb") as replies:
+            client.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+            number = 0
+            while not over.is_set():
+                frames = [b"BEGIN\ntransaction:t\n\n\0"]
+                frames += [
+                    b"SEND\ndestination:/queue/p/%b\ntransaction:t\n\n%06d\0" % (queue, number)
+                    for queue in (b"a", b"b")
+                ]
+                frames.append(b"COMMIT\ntransaction:t\nreceipt:r%d\n\n\0" % number)
+                client.sendall(b"".join(frames))
+                while (line := replies.readline()) != b"receipt-id:r%d\n" % number:
+                    assert line
+                number += 1
+                committed.release()
+
+    with ServerProcess(tmp_path / "data") as server:
+        thread = threading.Thread(target=transactions, args=(server.stomp,))
+        thread.start()
+        try:
+            for number in range(2):
+                for _ in range(10):
+                    assert committed.acquire(timeout=30)
+                backup(server, tmp_path / f"backup{number}.tar")
+        finally:
+            over.set()
+            thread.join()
+        assert server.stop() == 0
+    for number in range(2):
+        with restored(tmp_path / f"backup{number}.tar", tmp_path / f"restored{number}") as other:
+            a, b = bodies(other, "a"), bodies(other, "b")
+        assert a == b
+        assert len(a) >= 10 * (number + 1)
+
+
+def test_a_backup_since_another_has_only_what_was_added_and_is_whole(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
+        publish(server, "still", *["x" * 1000] * 500)
+        publish(server, "grows", "first")
+        backup(server, tmp_path / "one")
+        publish(server, "grows", "second")
+        had = {path.relative_to(tmp_path / "one").as_posix(): path.stat() for path in (tmp_path / "one").rglob("*.seg")}
+        backup(server, tmp_path / "two", "--since", tmp_path / "one")
+        same = [name for name, was in had.items() if (tmp_path / "two" / name).stat().st_ino == was.st_ino]
+        assert len(same) == len(had) - 1, "one queue has changed, and the file of the other is linked"
+        assert server.stop() == 0
+    shutil.rmtree(tmp_path / "one")
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=tmp_path / "two", check=True)
+    with restored(tmp_path / "two", tmp_path / "restored") as other:
+        assert bodies(other, "grows") == ["first", "second"]
+        assert len(bodies(other, "still")) == 500
+
+
+def test_staged_transactions_and_options_are_in_it(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7, "groups": ["g"]})
+        lines = b'{"queue":"q","message":"staged"}\n'
+        request = urllib.request.Request(f"{server.url}/v2/p/transactions/t/parts/1", data=lines, method="PUT")
+        request.add_header("content-type", "application/x-ndjson")
+        urllib.request.urlopen(request).close()
+        backup(server, tmp_path / "one")
+        assert server.stop() == 0
+    with restored(tmp_path / "one", tmp_path / "restored") as other:
+        assert call(other, "GET", "/v2/p/queues/q")["options"]["max_tries"] == 7
+        call(other, "POST", "/v2/p/transactions/t/commit", {})
+        assert bodies(other, "q") == ["staged"]
+
+
+def test_a_server_that_dies_leaves_no_backup_and_forgets_what_it_kept(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
+        publish(server, "q", *["x" * 100_000] * 100)
+        with socket.create_connection(server.http) as client:  # it never reads on
+            client.sendall(b"POST /v2/backup HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+            assert client.recv(10)
+            assert (tmp_path / "data" / ".backup").exists()
+            code, said = here("backup", tmp_path / "b", "--server", server.url)
+            assert code == 1
+            assert "another backup is under way" in said
+            server.kill()
+        server.restart()
+        assert not (tmp_path / "data" / ".backup").exists()
+        backup(server, tmp_path / "b")
+
+
+def test_a_backup_that_is_killed_is_not_there(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
+        publish(server, "q", *["x" * 100_000] * 100)
+        command = [sys.executable, "-m", "curbstone", "backup", "b", "--server", server.url]
+        with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as client:
+            while not list(tmp_path.glob("b.partial/data/queues/*/*.seg")):
+                assert client.poll() is None
+            client.send_signal(signal.SIGKILL)
+        assert not (tmp_path / "b").exists()
+        backup(server, tmp_path / "b")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "data", "data.log"]
+
+
+def test_a_restore_that_is_killed_is_not_there(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
+        publish(server, "q", *["x" * 100_000] * 100)
+        backup(server, tmp_path / "b.tar")
+    command = [sys.executable, "-m", "curbstone", "restore", "b.tar", "new"]
+    with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as client:
+        while not list(tmp_path.glob("new.partial/data/queues/*/*.seg")):
+            assert client.poll() is None
+        client.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "new").exists()
+    with restored(tmp_path / "b.tar", tmp_path / "new") as other:
+        assert len(bodies(other, "q")) == 100
+
+
+@pytest.mark.parametrize("kind", ["directory", "archive", "cut"])
+def test_damage_is_found_and_nothing_is_made_of_it(tmp_path: Path, kind: str) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        publish(server, "q", "x" * 5000)
+        backup(server, tmp_path / "b")
+        backup(server, tmp_path / "b.tar")
+    source = tmp_path / ("b" if kind == "directory" else "b.tar")
+    if kind == "directory":
+        (path,) = source.rglob("*.seg")
+        path.write_bytes(path.read_bytes().replace(b"xxxx", b"xxyx", 1))
+    else:
+        data = source.read_bytes()
+        source.write_bytes(data.replace(b"xxxx", b"xxyx", 1) if kind == "archive" else data[: len(data) // 2])
+    code, said = here("restore", source, tmp_path / "new")
+    assert code == 6
+    assert "the backup can't be used" in said
+    assert not (tmp_path / "new").exists() and not (tmp_path / "new.partial").exists()
+
+
+def test_an_archive_that_wants_to_write_elsewhere_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "b.tar", "w") as archive:
+        for name in ("data/../../evil",):
+            archive.addfile(tarfile.TarInfo(name))
+    code, said = here("restore", tmp_path / "b.tar", tmp_path / "new")
+    assert code == 6
+    assert "which no data directory has" in said
+
+
+def test_a_data_directory_with_something_in_it_is_not_written_over(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        backup(server, tmp_path / "b")
+    code, said = here("restore", tmp_path / "b", tmp_path / "data")
+    assert code == 6
+    assert "is there already" in said
+
+
+def test_one_queue_comes_back_under_another_name(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7})
+        publish(server, "q", "one", "two")
+        publish(server, "other", "three")
+        backup(server, tmp_path / "b")
+        publish(server, "q", "later")
+        command = ("restore", tmp_path / "b", tmp_path / "data", "--queue")
+        assert "is in use by process" in here(*command, "p/q", "--as", "p/old")[1]
+        assert server.stop() == 0
+    assert here(*command, "p/q", "--as", "p/old") == (0, "")
+    code, said = here(*command, "p/q", "--as", "p/old")
+    assert code == 6
+    assert "there is a queue p/old" in said
+    assert here(*command, "p/none")[0] == 6
+    with ServerProcess(tmp_path / "data") as server:
+        assert bodies(server, "old") == ["one", "two"]
+        assert bodies(server, "q") == ["one", "two", "later"]
+        assert call(server, "GET", "/v2/p/queues/old")["options"]["max_tries"] == 7
+        publish(server, "old", "more")
+        server.kill()
+        server.restart()
+        assert bodies(server, "old") == ["one", "two", "more"]
+    assert here("check", tmp_path / "data")[0] == 0
+
+
+def test_export_and_import_move_queues_with_their_messages_once(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7})
+        call(server, "POST", "/v2/p/queues/q/messages/batch", [{"message": "a\nb", "x-lang": "en"}, {"message": "é"}])
+        call(server, "PUT", "/v2/p/queues/raw", {})
+        raw = [{"message": "/wA=", "encoding": "base64"}]
+        call(server, "POST", "/v2/p/queues/raw/messages/batch", raw)
+        exported = curbstone("export", "p/", "--server", server.url, cwd=tmp_path)
+        assert exported.code == 0, exported.err
+        assert [line["queue"] for line in exported.json] == ["p/q", "p/q", "p/q", "p/raw", "p/raw"]
+        assert server.stop() == 0
+    with ServerProcess(tmp_path / "other") as other:
+        for _ in range(2):
+            done = curbstone("import", "--server", other.url, cwd=tmp_path, stdin=exported.raw)
+            assert (done.code, done.out) == (0, "3 messages imported\n"), done.err
+        assert call(other, "GET", "/v2/p/queues/q")["options"]["max_tries"] == 7
+        again = curbstone("export", "p/q", "p/raw", "--server", other.url, cwd=tmp_path)
+    kept = ("queue", "message", "encoding", "x-lang", "options")
+    assert [{name: line.get(name) for name in kept} for line in again.json] == [
+        {name: line.get(name) for name in kept} for line in exported.json
+    ]

@@ -1,0 +1,169 @@
+"""The instant of a backup: what comes later is not in it, however late it is read; and who waits for it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curbstone.backup.receive import receive
+from curbstone.backup.source import FOLDER, Archive, Backups
+from curbstone.core.broker import Broker
+from curbstone.core.disk import OsDisk
+from curbstone.core.errors import Conflict
+from curbstone.core.host import AsyncioHost
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import queue_name
+from curbstone.core.options import QueueOptions, SyncMode
+
+BODY = 4000
+CAP = 256 * 1024
+
+
+async def done(call: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
+    """Return what a call's callback gets; raise where that is an error."""
+    future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
+    call(lambda *results: future.set_result(results))
+    results = await future
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results
+
+
+class Running:
+    """An engine on a real directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.host = AsyncioHost(asyncio.get_running_loop(), threads=4)
+        self.broker = Broker.open(self.host, OsDisk(root), defaults=QueueOptions(cap=CAP), sync=SyncMode())
+        self.queue = self.broker.ensure(queue_name("q"))
+
+    async def publish(self, *bodies: bytes) -> None:
+        for body in bodies:
+            await done(lambda told, body=body: self.queue.publish([Message(body)], told))  # type: ignore[misc]
+
+    async def take(self) -> bytes:
+        (taken,) = await done(self.queue.pop)
+        assert isinstance(taken, Delivery)
+        return taken.message.body
+
+
+class Stream:
+    """An archive as a file."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._rest = b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        while (size < 0 or len(self._rest) < size) and (piece := self._archive.read()):
+            self._rest += piece
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def body(number: int) -> bytes:
+    return b"%06d".ljust(BODY, b"x") % number
+
+
+async def stopped(running: Running) -> None:
+    over = asyncio.Event()
+    running.broker.shutdown(over.set)
+    await over.wait()
+    running.host.close()
+
+
+def test_what_is_dropped_and_written_over_later_is_in_it_all_the_same(tmp_path: Path) -> None:
+    """The files of dropped segments are used again: one that a backup still reads would then have other contents."""
+
+    async def run() -> None:
+        running = Running(tmp_path / "data")
+        backups = Backups(running.broker, running.host, tmp_path / "data")
+        await running.publish(*map(body, range(30)))
+        archive: Archive
+        _, archive = await done(lambda told: backups.begin({}, told))
+        with pytest.raises(Conflict):
+            backups.begin({}, lambda *_: None)
+        for number in range(30, 230):  # three times through the ring
+            assert await running.take() == body(number - 30)
+            await running.publish(body(number))
+        await asyncio.to_thread(receive, Stream(archive), tmp_path / "backup")
+        archive.close()
+        await stopped(running)
+
+        restored = Running(tmp_path / "backup" / "data")
+        assert [await restored.take() for _ in range(30)] == [*map(body, range(30))]
+        assert restored.queue.counts().rdy == 0
+        await stopped(restored)
+
+    asyncio.run(run())
+
+
+def test_what_it_kept_is_given_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        running = Running(tmp_path / "data")
+        backups = Backups(running.broker, running.host, tmp_path / "data")
+        await running.publish(body(1))
+        for _ in range(2):
+            _, archive = await done(lambda told: backups.begin({}, told))
+            assert running.queue.log.is_held
+            assert list((tmp_path / "data" / FOLDER).iterdir())
+            archive.close()
+            await done(lambda told: running.host.submit(lambda: None, lambda *_: told(None)))
+            while running.queue.log.is_held:
+                await asyncio.sleep(0)
+            assert not (tmp_path / "data" / FOLDER).exists()
+        await stopped(running)
+
+    asyncio.run(run())
+
+
+def test_a_lone_job_waits_for_others_and_others_for_it() -> None:
+    async def run() -> None:
+        host = AsyncioHost(asyncio.get_running_loop(), threads=4)
+        order: list[str] = []
+        gate, lone = threading.Event(), threading.Event()
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def note(name: str) -> Callable[[Any, BaseException | None], None]:
+            return lambda _result, error: order.append(f"{name} {error}")
+
+        def plan() -> Callable[[], object]:
+            order.append("planned")
+            host.submit(lambda: order.append("after"), lambda *_: over.set_result(None))
+            return lone.wait
+
+        host.submit(gate.wait, note("first"))
+        host.submit_alone(plan, note("lone"), 60_000)
+        host.submit(lambda: order.append("later"), note("later"))
+        host.submit_alone(plan, note("second"), 60_000)
+        gate.set()
+        while "planned" not in order:
+            await asyncio.sleep(0)
+        lone.set()
+        await over
+        host.close()
+        assert order[:4] == ["second another job has to be alone", "first None", "planned", "lone None"]
+        assert set(order[4:]) >= {"later", "after"}
+
+    asyncio.run(run())
+
+
+def test_a_lone_job_is_given_up_where_others_take_too_long() -> None:
+    async def run() -> None:
+        host = AsyncioHost(asyncio.get_running_loop(), threads=2)
+        gate = threading.Event()
+        host.submit(gate.wait, lambda *_: None)
+        future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        host.submit_alone(lambda: lambda: None, lambda _result, error: future.set_result(error), 10)
+        error = await future
+        assert isinstance(error, TimeoutError)
+        gate.set()
+        await done(lambda told: host.submit(lambda: None, lambda *_: told(None)))
+        host.close()
+
+    asyncio.run(run())
