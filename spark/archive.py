@@ -18,7 +18,8 @@ from curbstone.spark import checks, jobs
 from curbstone.spark.claim import Check, claimed, locked
 from curbstone.spark.failure import PipelineError, last_line
 from curbstone.spark.gaps import gaps_in
-from curbstone.spark.lake import JOURNAL, MESSAGES, Lake, checkpoint_in
+from curbstone.spark.lake import Lake, checkpoint_in
+from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from curbstone.spark import calls
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.server import Address, Server
 from curbstone.spark.session import submitted
+from curbstone.spark.table import Table
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -41,8 +42,7 @@ def check_writable(path: str, what: str) -> None:
 
 def check_lake(path: str, table: str) -> None:
     """Raise PipelineError where nothing was ever archived."""
-    folder = local_folder(path)
-    if folder is not None and not (folder / table).is_dir():
+    if local_folder(path) is not None and not Table(path, table).exists:
         raise PipelineError(f"there are no {table} in the lake {path}")
 
 

@@ -2,7 +2,7 @@
 
 On a local disk it is a lock that the system takes back from a process that ends, however it ends: the second archive
 is refused. Elsewhere it is a file that names the last one that started; the one before it ends at its next batch.
-Neither is what keeps a lake exact: that is the rename to a name that must not be there yet (see `lake`).
+Neither is what keeps a lake exact: that is the commit of a batch, which names it (see `table`).
 """
 
 from __future__ import annotations

@@ -8,24 +8,21 @@ beginning of what the journal and the lake know.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake import JOURNAL, MESSAGES, Lake
+from curbstone.spark.lake_columns import JOURNAL, MESSAGES
+from curbstone.spark.server import Address, Server
+from curbstone.spark.table import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import duckdb
 
 MINUTES_MAX = 500_000
 """Rows of a report; more is a report over too long a time."""
-
-_EVENT = ("project", "queue", "epoch", "position", "event", "seq", "count", "time", "group", "bytes")
-_OF_MESSAGE = ("project", "queue", "epoch", "seq")
-_PLACE = ("project", "queue", "group", "minute")
-_ENDED = ("settled", "rejected", "dead", "expired", "purged", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,100 +45,129 @@ class Minute:
     backlog: int
 
 
-def events_of(spark: SparkSession, options: Mapping[str, str] | None, lake: Lake | None) -> DataFrame:
-    """Return the events of the server's journals, of the lake's, or of both, each once; raise PipelineError."""
-    from pyspark.sql import functions as f
+def gather(base: duckdb.DuckDBPyConnection, *, server: Address | None, queues: Sequence[str], lake: str) -> None:
+    """Make the tables `events` and `published` of the server's journals of `queues`, of the lake's, or of both.
 
-    parts: list[DataFrame] = []
-    if options:
-        live = spark.read.format("curbstone").options(**{**options, "mode": "journal"}).load()
-        name = f.split("queue", "/")
-        parts.append(live.withColumn("project", name[0]).withColumn("queue", name[1]).select(*_EVENT))
-    if lake and lake.has(JOURNAL):
-        parts.append(lake.read(JOURNAL).select(*_EVENT))
-    if not parts:
+    `events` has each event once. `published` has each message once for each group it names ("": all), also what came
+    before the journal begins, if it is in the lake. Raises PipelineError where there is no journal.
+    """
+    base.execute(f"CREATE TEMP TABLE gathered ({_EVENT})")
+    if server is not None:
+        from curbstone.spark import live
+
+        asked = Server(server)
+        try:
+            base.register("fetched", live.journal(asked, queues))
+            base.execute(f"INSERT INTO gathered SELECT {_EVENT_NAMES} FROM fetched")
+            base.unregister("fetched")
+        finally:
+            asked.close()
+    has_journal = bool(lake) and Table(lake, JOURNAL).exists
+    if has_journal:
+        base.register("stored", Table(lake, JOURNAL).open().to_pyarrow_dataset())
+        base.execute(f"INSERT INTO gathered SELECT {_EVENT_NAMES} FROM stored")
+        base.unregister("stored")
+    elif server is None:
         raise PipelineError("there is no journal: name queues, or a lake that `archive --journal` has filled")
-    together = parts[0]
-    for part in parts[1:]:
-        together = together.unionByName(part)
-    return together.dropDuplicates(["project", "queue", "epoch", "position", "event", "seq", "group"])
+    base.execute(_EVENTS)
+    if lake and Table(lake, MESSAGES).exists:
+        base.register("messages", Table(lake, MESSAGES).open().to_pyarrow_dataset())
+        base.execute(_OLDER)
+        base.unregister("messages")
 
 
-def published_of(events: DataFrame, lake: Lake | None) -> DataFrame:
-    """Return each message once, with when it came, its bytes and the group it names ("": all)."""
-    from pyspark.sql import functions as f
+def minutes(
+    base: duckdb.DuckDBPyConnection,
+    *,
+    queues: Sequence[str] = (),
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> list[Minute]:
+    """Return the figures in the order of project, queue, group and time; raise PipelineError for too many.
 
-    columns = (*_OF_MESSAGE, "time", "bytes", "group")
-    found = events.where(f.col("event") == "published").select(*columns)
-    if lake and lake.has(MESSAGES):
-        # What came before the journal begins.
-        stored = lake.read(MESSAGES).select(
-            *_OF_MESSAGE,
-            f.col("timestamp").alias("time"),
-            f.length("body").cast("long").alias("bytes"),
-            f.lit("").alias("group"),
-        )
-        known = found.select(*_OF_MESSAGE).distinct()
-        older = stored.dropDuplicates(list(_OF_MESSAGE)).join(known, list(_OF_MESSAGE), "left_anti")
-        found = found.unionByName(older)
-    return found.dropDuplicates([*_OF_MESSAGE, "group"])
-
-
-def minutes_of(events: DataFrame, published: DataFrame) -> DataFrame:
-    """Return a row per project, queue, group and minute: the columns of `Minute`."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    to_minute = f.date_trunc("minute", "time").alias("minute")
-    named = events.where(f.col("event") != "published").select("project", "queue", "group")
-    unnamed = published.select("project", "queue").distinct().withColumn("group", f.lit(""))
-    readers = named.unionByName(unnamed).distinct()
-    for_whom = published.withColumnRenamed("group", "named").join(readers, ["project", "queue"])
-    came = (
-        for_whom.where((f.col("named") == "") | (f.col("named") == f.col("group")))
-        .groupBy("project", "queue", "group", to_minute)
-        .agg(f.count(f.lit(1)).alias("published"), f.sum("bytes").alias("bytes"))
-    )
-    kinds = {"settled": ["settled"], "rejected": ["rejected", "dead"], "expired": ["expired"], "retried": ["released"]}
-
-    def total(names: Sequence[str]) -> Any:
-        return f.sum(f.when(f.col("event").isin(list(names)), f.col("count")).otherwise(0))
-
-    went = events.where(f.col("event") != "published").groupBy("project", "queue", "group", to_minute)
-    gone = went.agg(*[total(names).alias(name) for name, names in kinds.items()], total(_ENDED).alias("ended"))
-    joined = came.join(gone, list(_PLACE), "outer").join(_latencies(events, published), list(_PLACE), "left")
-    filled = joined.fillna(0, ["published", "bytes", "ended", *kinds])
-    so_far = Window.partitionBy("project", "queue", "group").orderBy("minute")
-    backlog = f.greatest(f.lit(0), f.sum(f.col("published") - f.col("ended")).over(so_far))
-    return filled.withColumn("backlog", backlog).drop("ended")
-
-
-def _latencies(events: DataFrame, published: DataFrame) -> DataFrame:
-    """Return the percentiles of the time from publish to settle, per place and minute of settling."""
-    from pyspark.sql import functions as f
-
-    settled = events.where(f.col("event") == "settled").select(
-        "project",
-        "queue",
-        "epoch",
-        "group",
-        f.col("time").alias("settled_at"),
-        f.explode(f.sequence("seq", f.col("seq") + f.col("count") - 1)).alias("seq"),
-    )
-    times = published.select(*_OF_MESSAGE, "time").dropDuplicates(list(_OF_MESSAGE))
-    took = (f.unix_millis("settled_at") - f.unix_millis("time")).alias("ms")
-    each = settled.join(times, list(_OF_MESSAGE)).select(
-        "project", "queue", "group", f.date_trunc("minute", "settled_at").alias("minute"), took
-    )
-    ranks = f.expr("percentile(ms, array(0.5, 0.95, 0.99))").alias("ranks")
-    found = each.groupBy(*_PLACE).agg(ranks)
-    columns = [f.col("ranks")[place].alias(f"p{rank}_ms") for place, rank in enumerate((50, 95, 99))]
-    return found.select(*_PLACE, *columns)
-
-
-def collect(minutes: DataFrame) -> list[Minute]:
-    """Bring the figures to this process, in order; raise PipelineError where there are too many for a page."""
-    rows = minutes.orderBy(*_PLACE).limit(MINUTES_MAX + 1).collect()
+    `queues` (`project/queue`) and the times limit what is returned, not what is counted.
+    """
+    base.execute(_MINUTES)
+    wanted = """
+        SELECT * FROM minutes
+        WHERE (len($queues) = 0 OR list_contains($queues, project || '/' || queue))
+          AND ($since IS NULL OR epoch_ms(minute) >= $since // 60000 * 60000)
+          AND ($until IS NULL OR epoch_ms(minute) < $until)
+        ORDER BY project, queue, "group", minute
+    """
+    limits = {"queues": list(queues), "since": since_ms, "until": until_ms}
+    rows = base.sql(f"{wanted} LIMIT {MINUTES_MAX + 1}", params=limits).to_arrow_table().to_pylist()
     if len(rows) > MINUTES_MAX:
         raise PipelineError(f"more than {MINUTES_MAX:,} rows; report on fewer queues or a shorter time")
-    return [Minute(**row.asDict()) for row in rows]
+    return [Minute(**row) for row in rows]
+
+
+_EVENT = (
+    'project VARCHAR, queue VARCHAR, epoch VARCHAR, "position" BIGINT, event VARCHAR, seq BIGINT, "count" BIGINT,'
+    ' "time" TIMESTAMPTZ, "group" VARCHAR, bytes BIGINT'
+)
+_EVENT_NAMES = 'project, queue, epoch, "position", event, seq, "count", "time", "group", bytes'
+
+_EVENTS = """
+    CREATE TEMP TABLE events AS
+        SELECT DISTINCT ON (project, queue, epoch, "position", event, seq, "group") * FROM gathered;
+    DROP TABLE gathered;
+    CREATE TEMP TABLE published AS
+        SELECT DISTINCT ON (project, queue, epoch, seq, "group") project, queue, epoch, seq, "time", bytes, "group"
+        FROM events WHERE event = 'published'
+"""
+
+_OLDER = """
+    INSERT INTO published
+        SELECT DISTINCT ON (project, queue, epoch, seq)
+            project, queue, epoch, seq, "timestamp", octet_length(body), ''
+        FROM messages
+        WHERE NOT EXISTS (
+            FROM published AS known
+            WHERE known.project = messages.project AND known.queue = messages.queue
+              AND known.epoch = messages.epoch AND known.seq = messages.seq
+        )
+"""
+
+_MINUTES = """
+    CREATE TEMP TABLE minutes AS
+    WITH readers AS (
+        SELECT project, queue, "group" FROM events WHERE event <> 'published'
+        UNION SELECT project, queue, '' FROM published
+    ),
+    came AS (
+        SELECT readers.project, readers.queue, readers."group", date_trunc('minute', "time") AS minute,
+            count(*) AS published, sum(bytes) AS bytes
+        FROM published JOIN readers ON published.project = readers.project AND published.queue = readers.queue
+            AND published."group" IN ('', readers."group")
+        GROUP BY ALL
+    ),
+    went AS (
+        SELECT project, queue, "group", date_trunc('minute', "time") AS minute,
+            sum("count") FILTER (event = 'settled') AS settled,
+            sum("count") FILTER (event = 'released') AS retried,
+            sum("count") FILTER (event IN ('rejected', 'dead')) AS rejected,
+            sum("count") FILTER (event = 'expired') AS expired,
+            sum("count") FILTER (event IN ('settled', 'rejected', 'dead', 'expired', 'purged', 'skipped')) AS ended
+        FROM events WHERE event <> 'published' GROUP BY ALL
+    ),
+    settled AS (
+        SELECT project, queue, epoch, "group", "time" AS settled_at, unnest(range(seq, seq + "count")) AS seq
+        FROM events WHERE event = 'settled'
+    ),
+    first AS (SELECT project, queue, epoch, seq, min("time") AS "time" FROM published GROUP BY ALL),
+    ranks AS (
+        SELECT project, queue, settled."group", date_trunc('minute', settled_at) AS minute,
+            quantile_cont(epoch_ms(settled_at) - epoch_ms("time"), [0.5, 0.95, 0.99]) AS ranks
+        FROM settled JOIN first USING (project, queue, epoch, seq) GROUP BY ALL
+    )
+    SELECT project, queue, "group", minute,
+        coalesce(published, 0)::BIGINT AS published, coalesce(bytes, 0)::BIGINT AS bytes,
+        coalesce(settled, 0)::BIGINT AS settled, coalesce(retried, 0)::BIGINT AS retried,
+        coalesce(rejected, 0)::BIGINT AS rejected, coalesce(expired, 0)::BIGINT AS expired,
+        ranks[1]::DOUBLE AS p50_ms, ranks[2]::DOUBLE AS p95_ms, ranks[3]::DOUBLE AS p99_ms,
+        greatest(0, sum(coalesce(published, 0) - coalesce(ended, 0))
+            OVER (PARTITION BY project, queue, "group" ORDER BY minute))::BIGINT AS backlog
+    FROM came FULL JOIN went USING (project, queue, "group", minute)
+        LEFT JOIN ranks USING (project, queue, "group", minute)
+"""

@@ -11,13 +11,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 from curbstone.spark.failure import PipelineError, last_line
 from curbstone.spark.options import DEFAULT_URL, TOKEN_VARIABLE, URL_VARIABLE
-from curbstone.spark.session import check_packages
+from curbstone.spark.session import PACKAGES, check_packages
 
 DONE, FAILED, WRONG = 0, 1, 2
 
@@ -26,14 +26,17 @@ class Wrong(PipelineError):
     """The command line asks for something that can't be."""
 
 
-def parser(name: str, text: str) -> argparse.ArgumentParser:
-    """Return a parser with what every job takes."""
+def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentParser:
+    """Return a parser with what every job takes, and what those take that ask a `server` and run on Spark."""
     made = argparse.ArgumentParser(
         prog=f"curbstone pipeline {name}",
         description=text,
         epilog="Exit codes: 0 done; 1 it can't be done; 2 wrong command line.",
         allow_abbrev=False,
     )
+    if not server:
+        made.set_defaults(verbose=False)
+        return made
     made.add_argument(
         "--server",
         metavar="URL",
@@ -53,10 +56,16 @@ def source_options(known: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace) -> int:
+LAKE_PACKAGES = ("deltalake", "pyarrow")
+"""What jobs need that only look after a lake."""
+SQL_PACKAGES = (*LAKE_PACKAGES, "duckdb")
+"""And those that look into it."""
+
+
+def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace, *, needs: Sequence[str] = PACKAGES) -> int:
     """Run a job and print the line it returns; what goes wrong is one line on stderr. Return the exit code."""
     try:
-        check_packages()
+        check_packages(needs)
         print(job(known))
     except Wrong as error:
         return _fail(error, WRONG)

@@ -242,6 +242,11 @@ def _check_together(found: ReadOptions, stream: bool | None) -> None:
         raise PipelineError("startingOffsets=group needs groupId")
 
 
+def address_of(url: str, token_file: str) -> Address:
+    """Return the server that `url` and `token_file` name, or the environment where they are empty; raise."""
+    return _address(_Options({"url": url, "tokenFile": token_file}, ("url", "tokenFile")))
+
+
 def _address(options: _Options) -> Address:
     url = options.text("url") or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     url = url if "://" in url else f"http://{url}"

@@ -1,29 +1,37 @@
 """`curbstone pipeline replay`: messages out of a lake into queues again, in their order, once per name.
 
-A replay is one transaction named after it, so that all of it is published or nothing, and the same replay again
-publishes nothing.
+What is to be replayed is settled when it begins, and written down in the lake: which version of the table, which
+messages of it, and where to. It is published in pieces, each a transaction named after the replay and its number, so
+a replay that was killed goes on where it was, and one that is done does nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls, checks, jobs
+from curbstone.spark.duck import database, first_line
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake import MESSAGES, Lake
-from curbstone.spark.options import moment_ms, write_options
-from curbstone.spark.server import Server, checked_name
+from curbstone.spark.frames import write_part
+from curbstone.spark.lake_columns import DAY, MESSAGES
+from curbstone.spark.options import address_of, moment_ms
+from curbstone.spark.server import Address, Server, checked_name
+from curbstone.spark.table import Table, absolute, day_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import duckdb
 
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,190}")
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,180}")
 FROM_HEADER = "x-replayed-from"
+PIECE_BYTES = 32 << 20
+"""Bodies of one transaction; a part of it is half as large at most."""
+ROWS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Filter:
     since_ms: int | None = None
     until_ms: int | None = None
     where: str = ""
-    """A condition in SQL over the columns of the lake, such as `headers['x-msg-x-lang'] = 'de'`."""
+    """A condition in DuckDB's SQL over the columns of the lake, as `headers['x-msg-x-lang'] = 'de'`."""
 
 
 @dataclass(frozen=True)
@@ -47,84 +55,184 @@ class Replayed:
     repeated: bool = False
 
 
-def chosen(lake: Lake, wanted: Filter) -> DataFrame:
-    """Return the rows meant, each message once; raise PipelineError for a condition that is none."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql import functions as f
+class Plan:
+    """What a replay of this name does, as it is written down in the lake; `pieces` of it are published."""
 
-    rows = lake.read(MESSAGES)
-    if wanted.queues:
-        rows = rows.where(f.concat_ws("/", "project", "queue").isin(list(wanted.queues)))
-    if wanted.since_ms is not None:
-        rows = rows.where(f.unix_millis("timestamp") >= wanted.since_ms)
-    if wanted.until_ms is not None:
-        rows = rows.where(f.unix_millis("timestamp") < wanted.until_ms)
-    if wanted.where:
-        try:
-            rows = rows.where(wanted.where)
-        except PySparkException as error:
-            raise PipelineError(f"--where: {str(error).splitlines()[0]}") from None
-    return rows.dropDuplicates(["project", "queue", "epoch", "seq"])
+    def __init__(self, lake: str, name: str, wanted: Filter, into: str) -> None:
+        from curbstone.spark.parts import filesystem
 
+        self._files, root = filesystem(absolute(lake))
+        self._folder, self._path = f"{root}/_replays", f"{root}/_replays/{name}.json"
+        meant = {**asdict(wanted), "queues": list(wanted.queues), "into": into}
+        known = self._read()
+        if known is not None and known["meant"] != meant:
+            raise PipelineError(f"replay {name} was begun with other choices; give this one another name")
+        self._facts: dict[str, Any] = known or {"meant": meant, "version": None, "pieces": 0, "done": False}
 
-def replay(
-    spark: SparkSession, lake_path: str, name: str, options: Mapping[str, str], wanted: Filter, *, dry_run: bool = False
-) -> Replayed:
-    """Publish what `wanted` means to the queues it came from, or to the option `queue`; return how many messages.
+    @property
+    def version(self) -> int | None:
+        """Which version of the table is meant; None before it begins."""
+        version: int | None = self._facts["version"]
+        return version
 
-    `options` are those of the data source. Raises PipelineError, and what Spark raises.
-    """
-    from pyspark.sql import functions as f
+    @property
+    def pieces(self) -> int:
+        return int(self._facts["pieces"])
 
-    rows = chosen(Lake(spark, lake_path), wanted)
-    jobs.say("looking through the lake")
-    sums = rows.agg(
-        f.count(f.lit(1)).alias("messages"),
-        f.sum(f.length("body")).alias("bytes"),
-        f.count_distinct("project", "queue").alias("queues"),
-        f.collect_set("project").alias("projects"),
-    ).collect()[0]
-    found = Replayed(sums.messages, sums.bytes or 0, sums.queues)
-    if dry_run or not found.messages:
-        jobs.say_done()
+    @property
+    def is_done(self) -> bool:
+        return bool(self._facts["done"])
+
+    def note(self, **facts: int | bool) -> None:
+        """Write down what has changed."""
+        self._facts.update(facts)
+        self._files.create_dir(self._folder, recursive=True)
+        with self._files.open_output_stream(f"{self._path}.new") as file:
+            file.write(json.dumps(self._facts).encode())
+        self._files.move(f"{self._path}.new", self._path)
+
+    def _read(self) -> dict[str, Any] | None:
+        if not self._files.get_file_info(self._path).is_file:
+            return None
+        with self._files.open_input_file(self._path) as file:
+            found: dict[str, Any] = json.loads(file.read())
         return found
-    checked = write_options({**options, "transactionId": f"replay-{name}"}, stream=False)
-    target = dict(options)
-    if checked.queue:
-        project = checked_name(checked.queue).project
-    else:
-        if len(sums.projects) > 1:
-            raise PipelineError("messages of several projects: replay them one project at a time, or give --into")
-        project = target["project"] = sums.projects[0]
-    server = Server(checked.address)
+
+
+def replay(lake: str, name: str, server: Address, wanted: Filter, *, into: str = "", dry_run: bool = False) -> Replayed:
+    """Publish what `wanted` means to the queues it came from, or into one; return how many messages that are.
+
+    Raises PipelineError; what was published until then is not published again by the same call.
+    """
+    plan = Plan(lake, name, wanted, into)
+    was_done = plan.is_done
+    version = plan.version
+    table = Table(lake, MESSAGES).open(version)
+    with database() as base:
+        jobs.say("looking through the lake")
+        base.register("stored", table.to_pyarrow_dataset())
+        _choose(base, wanted)
+        found = Replayed(*base.execute(_SUMS).fetchall()[0])
+        if not dry_run and found.messages and not was_done:
+            if version is None:
+                plan.note(version=table.version())
+            _publish(base, plan, name, server, into, found)
+        jobs.say_done()
+    return replace(found, repeated=was_done and not dry_run)
+
+
+_SUMS = """
+    SELECT count(*), coalesce(sum(octet_length(body)), 0)::BIGINT, count(DISTINCT project || '/' || queue) FROM chosen
+"""
+
+
+def _choose(base: duckdb.DuckDBPyConnection, wanted: Filter) -> None:
+    """Make the view `chosen` of the rows meant, each message once."""
+    import duckdb
+
+    limits = ["TRUE"]
+    if wanted.queues:
+        limits.append("project || '/' || queue IN (" + ", ".join(f"'{queue}'" for queue in wanted.queues) + ")")
+    for time_ms, compares in ((wanted.since_ms, ">="), (wanted.until_ms, "<")):
+        if time_ms is not None:
+            limits.append(f"timestamp {compares} make_timestamptz({time_ms * 1000})")
+            limits.append(f"{DAY} {compares[0]}= DATE '{day_of(time_ms)}'")
     try:
-        state = calls.transaction_state(server, project, checked.transaction)
-        if state is not None and state["state"] == "committed":
-            return Replayed(found.messages, found.bytes, found.queues, repeated=True)
+        base.execute(f"CREATE VIEW limited AS SELECT * FROM stored WHERE {' AND '.join(limits)}")
+        base.execute(
+            "CREATE VIEW chosen AS SELECT DISTINCT ON (project, queue, epoch, seq) *"
+            f" FROM limited WHERE ({wanted.where or 'TRUE'})"
+        )
+    except duckdb.Error as error:
+        raise PipelineError(f"--where: {first_line(error)}") from None
+
+
+def _publish(
+    base: duckdb.DuckDBPyConnection, plan: Plan, name: str, address: Address, into: str, found: Replayed
+) -> None:
+    server = Server(address)
+    done = 0
+    try:
+        for number, piece in enumerate(_pieces(base, into)):
+            done += piece.messages
+            if number < plan.pieces:
+                continue
+            transaction = f"replay-{name}-{number:06d}"
+            state = calls.transaction_state(server, piece.project, transaction)
+            if state is None or state["state"] != "committed":
+                parts = [f"{place:05d}" for place in range(len(piece.parts))]
+                for part, frames in zip(parts, piece.parts, strict=True):
+                    calls.put_part(server, piece.project, transaction, part, frames)
+                calls.commit(server, piece.project, transaction, parts)
+            plan.note(pieces=number + 1)
+            jobs.say(f"replayed {done:,} of {found.messages:,} messages")
+        plan.note(done=True)
     finally:
         server.close()
-    jobs.say(f"replaying {found.messages:,} messages")
-    writer = _in_order(rows, keep_queue=not checked.queue).write.format("curbstone").options(**target)
-    writer.option("transactionId", checked.transaction).mode("append").save()
-    jobs.say_done()
-    return found
 
 
-def _in_order(rows: DataFrame, *, keep_queue: bool) -> DataFrame:
-    """Return what is written: by queue, then in the order of publishing, also over queues made anew."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
+@dataclass
+class _Piece:
+    """What one transaction publishes: parts of frames, to queues of one project."""
 
-    began = f.min("timestamp").over(Window.partitionBy("project", "queue", "epoch"))
-    place = f.concat(f.col("project"), f.lit("/"), f.col("queue"), f.lit("/"), f.col("seq").cast("string"))
-    named = f.map_concat(
-        f.map_filter("headers", lambda key, _: key != FROM_HEADER), f.create_map(f.lit(FROM_HEADER), place)
-    )
-    ordered = rows.withColumn("began", began).orderBy("project", "queue", "began", "epoch", "seq")
-    columns = ["body", "content_type", named.alias("headers")]
-    if keep_queue:
-        columns.append(f.concat_ws("/", "project", "queue").alias("queue"))
-    return ordered.select(*columns)
+    project: str
+    parts: list[bytes]
+    messages: int
+    size: int
+
+    def add(self, queue: str, bodies: Sequence[bytes], blocks: Sequence[bytes]) -> None:
+        frame = write_part(queue, bodies, blocks, [0] * len(bodies))
+        if self.parts and len(self.parts[-1]) + len(frame) <= PIECE_BYTES // 2:
+            self.parts[-1] += frame
+        else:
+            self.parts.append(frame)
+        self.messages += len(bodies)
+        self.size += sum(map(len, bodies))
+
+
+_IN_ORDER = """
+    SELECT project, queue, seq, content_type, headers, body FROM (
+        SELECT *, min(timestamp) OVER (PARTITION BY project, queue, epoch) AS began FROM chosen
+    ) ORDER BY project, queue, began, epoch, seq
+"""
+"""By queue, then in the order of publishing, also over queues that were made anew."""
+
+
+def _pieces(base: duckdb.DuckDBPyConnection, into: str) -> Iterator[_Piece]:
+    """Yield what to publish; the same rows give the same pieces."""
+    from curbstone.spark.arrow import Blocks
+
+    blocks = Blocks()
+    target = checked_name(into) if into else None
+    piece: _Piece | None = None
+    for batch in base.sql(_IN_ORDER).to_arrow_reader(ROWS_AT_ONCE):
+        rows = batch.to_pylist()
+        start = 0
+        while start < len(rows):
+            first = rows[start]
+            project, queue = target or (first["project"], first["queue"])
+            end, size = start, 0
+            while end < len(rows) and size < PIECE_BYTES // 4:
+                if not target and (rows[end]["project"], rows[end]["queue"]) != (project, queue):
+                    break
+                size += len(rows[end]["body"])
+                end += 1
+            if piece is not None and (piece.project != project or piece.size + size > PIECE_BYTES):
+                yield piece
+                piece = None
+            piece = piece or _Piece(project, [], 0, 0)
+            part = rows[start:end]
+            piece.add(queue, [row["body"] for row in part], [_block(row, blocks) for row in part])
+            start = end
+    if piece is not None:
+        yield piece
+
+
+def _block(row: dict[str, Any], blocks: Any) -> bytes:
+    pairs = [(name, value) for name, value in row["headers"] or () if name != FROM_HEADER]
+    pairs.append((FROM_HEADER, f"{row['project']}/{row['queue']}/{row['seq']}"))
+    made: bytes = blocks.of(row["content_type"], pairs)
+    return made
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -132,7 +240,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = jobs.parser(
         "replay", "Publish messages of a lake again, in their order; the same NAME again does nothing."
     )
-    parser.add_argument("name", metavar="NAME", help="what this replay is called, 1 to 190 of A-Z a-z 0-9 . _ : -")
+    parser.add_argument("name", metavar="NAME", help="what this replay is called, 1 to 180 of A-Z a-z 0-9 . _ : -")
     parser.add_argument("--lake", required=True, metavar="DIR", help="the lake that `archive` fills")
     parser.add_argument("--queue", action="append", default=[], metavar="QUEUE", help="only of this one (repeatable)")
     parser.add_argument("--since", default="", metavar="TIME", help="published at or after, as 2026-01-31T12:00:00Z")
@@ -144,13 +252,11 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _job(known: argparse.Namespace) -> str:
-    from curbstone.spark.session import session
-
-    options = {**jobs.source_options(known), **({"queue": known.into} if known.into else {})}
     try:
         if not _NAME.fullmatch(known.name):
-            raise PipelineError("a replay's name is 1 to 190 of A-Z a-z 0-9 . _ : -")
-        target = write_options(options, stream=False)
+            raise PipelineError("a replay's name is 1 to 180 of A-Z a-z 0-9 . _ : -")
+        address = address_of(known.server, known.token_file or "")
+        into = str(checked_name(known.into)) if known.into else ""
         wanted = Filter(
             tuple(str(checked_name(queue)) for queue in known.queue),
             moment_ms(known.since, "--since") if known.since else None,
@@ -161,9 +267,8 @@ def _job(known: argparse.Namespace) -> str:
         raise jobs.Wrong(str(error)) from None
     checks.check_lake(known.lake, MESSAGES)
     if not known.dry_run:
-        checks.check_server(target.address, (target.queue,) if target.queue else ())
-    with session("curbstone replay", verbose=known.verbose, short=True) as spark:
-        done = replay(spark, known.lake, known.name, options, wanted, dry_run=known.dry_run)
+        checks.check_server(address, (into,) if into else ())
+    done = replay(known.lake, known.name, address, wanted, into=into, dry_run=known.dry_run)
     what = f"{jobs.counted(done.messages, 'message')} ({done.bytes:,} bytes) of {jobs.counted(done.queues, 'queue')}"
     if known.dry_run:
         return f"would replay {what}"
@@ -174,7 +279,7 @@ def _job(known: argparse.Namespace) -> str:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    return jobs.run(_job, arguments(given))
+    return jobs.run(_job, arguments(given), needs=jobs.SQL_PACKAGES)
 
 
 if __name__ == "__main__":

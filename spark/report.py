@@ -5,30 +5,27 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from curbstone.spark import checks, jobs
+from curbstone.spark.duck import database, first_line
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.figures import Minute, collect, events_of, minutes_of, published_of
-from curbstone.spark.lake import JOURNAL, Lake
+from curbstone.spark.figures import Minute, gather, minutes
+from curbstone.spark.lake_columns import JOURNAL
 from curbstone.spark.options import moment_ms, read_options
 from curbstone.spark.page import page
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from curbstone.spark.server import Address
 
 PAGE, TABLE = "report.html", "report.parquet"
 TITLE = "Curbstone: queues by the minute"
 
 
 def report(
-    spark: SparkSession,
     out: Path,
     *,
-    options: Mapping[str, str] | None = None,
+    server: Address | None = None,
     lake_path: str = "",
     queues: Sequence[str] = (),
     since_ms: int | None = None,
@@ -37,30 +34,21 @@ def report(
 ) -> list[Minute]:
     """Write `report.parquet` and `report.html` into the folder `out`; return the figures.
 
-    `options` are those of the data source, for the journals of a server that runs; `lake_path` is a lake that was
-    archived with its journal. `queues` (`project/queue`) and the times limit what is shown, not what is counted:
-    a message that was published before and settled within has its latency.
+    `server` is one that runs, for the journals of `queues` (`project/queue`); `lake_path` is a lake that was archived
+    with its journal. `queues` and the times limit what is shown, not what is counted: a message that was published
+    before and settled within has its latency. Raises PipelineError.
     """
-    from pyspark.sql import functions as f
+    import duckdb
 
-    lake = Lake(spark, lake_path) if lake_path else None
     jobs.say("reading the journal")
-    events = events_of(spark, options, lake)
-    published = published_of(events, lake)
-    if queues:
-        wanted = f.concat_ws("/", "project", "queue").isin(list(queues))
-        events, published = events.where(wanted), published.where(wanted)
-    events, published = events.cache(), published.cache()
     try:
-        minutes = minutes_of(events, published)
-        if since_ms is not None:
-            minutes = minutes.where(f.unix_millis("minute") >= since_ms // 60_000 * 60_000)
-        if until_ms is not None:
-            minutes = minutes.where(f.unix_millis("minute") < until_ms)
-        rows = collect(minutes)
+        with database() as base:
+            gather(base, server=server, queues=queues, lake=lake_path)
+            jobs.say("counting")
+            rows = minutes(base, queues=queues, since_ms=since_ms, until_ms=until_ms)
+    except duckdb.Error as error:
+        raise PipelineError(f"can't count what is in the journal: {first_line(error)}") from None
     finally:
-        events.unpersist()
-        published.unpersist()
         jobs.say_done()
     out.mkdir(parents=True, exist_ok=True)
     _write_table(rows, out / TABLE)
@@ -111,8 +99,6 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _job(known: argparse.Namespace) -> str:
-    from curbstone.spark.session import session
-
     options = {
         **jobs.source_options(known),
         "queues": ",".join(known.queues),
@@ -129,31 +115,29 @@ def _job(known: argparse.Namespace) -> str:
         since, until = (moment_ms(text, name) if text else None for text, name in ((known.since, "--since"), (known.until, "--until")))  # fmt: skip # noqa: E501
     except PipelineError as error:
         raise jobs.Wrong(str(error)) from None
-    live = options if names and not known.offline else None
     checks.check_writable(str(known.out), "--out")
     if known.lake:
         checks.check_lake(known.lake, JOURNAL)
-    if live and source:
-        checks.check_server(source.address, names)
-    with session("curbstone report", verbose=known.verbose, short=True) as spark:
-        rows = report(
-            spark,
-            known.out,
-            options=live,
-            lake_path=known.lake,
-            queues=names,
-            since_ms=since,
-            until_ms=until,
-            title=known.title,
-        )
-    minutes = jobs.counted(len({row.minute for row in rows}), "minute")
+    live = source.address if source and not known.offline else None
+    if live:
+        checks.check_server(live, names)
+    rows = report(
+        known.out,
+        server=live,
+        lake_path=known.lake,
+        queues=names,
+        since_ms=since,
+        until_ms=until,
+        title=known.title,
+    )
+    times = jobs.counted(len({row.minute for row in rows}), "minute")
     queues = jobs.counted(len({(row.project, row.queue) for row in rows}), "queue")
-    return f"reported {minutes} of {queues}: {known.out / PAGE}, {known.out / TABLE}"
+    return f"reported {times} of {queues}: {known.out / PAGE}, {known.out / TABLE}"
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    return jobs.run(_job, arguments(given))
+    return jobs.run(_job, arguments(given), needs=jobs.SQL_PACKAGES)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,9 +31,13 @@ JAVA_MISSING = f"the pipeline needs Java {JAVA_MIN} or newer: set JAVA_HOME, or 
 _VERSION = re.compile(r'version "(\d+)')
 
 
-def missing_packages() -> list[str]:
+PACKAGES = ("pyspark", "pyarrow", "deltalake")
+"""What the extra brings."""
+
+
+def missing_packages(needed: Sequence[str] = PACKAGES) -> list[str]:
     """Return which parts of the extra are not installed."""
-    return [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+    return [name for name in needed if importlib.util.find_spec(name) is None]
 
 
 def find_java() -> Path | None:
@@ -63,10 +67,11 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def check_packages() -> None:
+def check_packages(needed: Sequence[str] = PACKAGES) -> None:
     """Raise PipelineError, in one line, where the extra is missing."""
-    if missing := missing_packages():
-        raise PipelineError(f"{' and '.join(missing)} not installed; {EXTRA_MISSING}")
+    if missing := missing_packages(needed):
+        advice = EXTRA_MISSING if "pyspark" in needed else "pip install 'curbstone[sql]'"
+        raise PipelineError(f"{' and '.join(missing)} not installed; {advice}")
 
 
 def check_installed() -> None:

@@ -67,10 +67,14 @@ DOORS = {
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}
 # Only these may use what an extra installs.
+<<<<<<< HEAD
 EXTRAS = {"spark": "spark"}
 # The Python client, a distribution of its own: two shells around a core that knows no socket, thread or clock.
 CLIENT_SHELLS = {"aio", "sync"}
 CLIENT_CORE_LACKS = {"asyncio", "select", "selectors", "signal", "socket", "threading", "time"}
+=======
+EXTRAS = {"spark": ("spark", "sql")}
+>>>>>>> 4a61bfc (A lake is Delta tables: each batch is a commit; report, replay, compact and curbstone sql work on it without Spark)
 # They turn a given time into a text and ask no clock.
 HARMLESS = {"time.gmtime", "time.strftime"}
 
@@ -123,8 +127,9 @@ def imported_to_run(tree: ast.Module) -> set[str]:
 
 def declared_dependencies(folder: str) -> set[str]:
     """Return the import names of the run-time dependencies, with those of the extra that a folder is in."""
-    extra = PROJECT["project"]["optional-dependencies"][EXTRAS[folder]] if folder in EXTRAS else []
-    names = (re.match(r"[\w.-]+", line) for line in [*PROJECT["project"]["dependencies"], *extra])
+    extras = PROJECT["project"]["optional-dependencies"]
+    more = [line for extra in EXTRAS.get(folder, ()) for line in extras[extra]]
+    names = (re.match(r"[\w.-]+", line) for line in [*PROJECT["project"]["dependencies"], *more])
     return {IMPORTED_AS.get(name[0], name[0].replace("-", "_")) for name in names if name}
 
 

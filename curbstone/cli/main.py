@@ -31,6 +31,7 @@ from curbstone.cli.redrive import redrive
 from curbstone.cli.repair import repair
 from curbstone.cli.send import send
 from curbstone.cli.serve import serve
+from curbstone.cli.sql import sql
 from curbstone.cli.top import top
 from curbstone.cli.transfer import export, import_
 from curbstone.core.errors import CurbstoneError
@@ -51,7 +52,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(serve, queues, send, recv, peek, dump, export, import_, purge, move, redrive, events, bind, unbind, top, bench),
-    *(backup, restore, check, repair, drill),
+    *(backup, restore, check, repair, drill, sql),
 )
 for command in COMMANDS:
     name = command.__name__.rstrip("_")

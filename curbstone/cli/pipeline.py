@@ -1,4 +1,4 @@
-"""`curbstone pipeline archive|report|replay`: the jobs that run on Spark, if the extra `spark` is installed.
+"""`curbstone pipeline …`: the jobs on Spark and on its lake, if the extra `spark` is installed.
 
 Their command lines are their own (`python -m curbstone.spark.archive` is the same); nothing of Spark is imported
 before one of them is asked for.
@@ -14,6 +14,8 @@ JOBS = {
     "archive": "Archive queues to a lake of Parquet files; each message once, whatever is killed.",
     "report": "What happened in queues, per minute, as Parquet and as one HTML page.",
     "replay": "Publish messages of a lake again, in their order; the same name again does nothing.",
+    "compact": "Make the small files of a lake large ones, and remove what is old.",
+    "upgrade": "Take over a lake that an earlier release wrote.",
 }
 
 # All that follows the name of a job is the job's own, --help too.
@@ -24,7 +26,7 @@ pipeline = typer.Typer(name="pipeline")
 
 @pipeline.callback(invoke_without_command=True)
 def _jobs(ctx: typer.Context) -> None:
-    """Jobs on Spark: archive, report, replay (pip install 'curbstone[spark]')."""
+    """Jobs on Spark and its lake: archive, report, replay, compact, upgrade (pip install 'curbstone[spark]')."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Brings what the tests in this folder need: the extra `spark` into the environment of the Python given, and a Java;
+# Brings what the tests in this folder need: the extras `spark` and `sql` into the environment of the Python given, and a Java;
 # for Spark Connect more packages, in a folder of their own there.
 # Where that is impossible this says why and goes on.
 set -u
 python=$1
 complete=0
 
-"$python" -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable ".[dev,spark]" || complete=1
+"$python" -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable ".[dev,spark,sql]" || complete=1
 
 # For the test of Spark Connect, apart from the rest: all else has to work without pandas.
 "$python" -c 'import sys, pathlib; sys.exit(not (pathlib.Path(sys.prefix) / "spark-connect").is_dir())' ||

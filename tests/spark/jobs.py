@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from pyarrow import dataset
+from deltalake import DeltaTable
 
 from tests.spark.kit import job_environment
 
@@ -76,10 +76,11 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
 
 def batches(lake: Path) -> int:
     """Return how many batches of messages are in a lake."""
-    return len(list(lake.glob("messages/run=*/batch=*")))
+    table = lake / "messages"
+    return DeltaTable(table).version() + 1 if DeltaTable.is_deltatable(str(table)) else 0
 
 
 def bodies(lake: Path) -> list[str]:
-    """Return what every Parquet file of the lake holds, as a reader that knows nothing of Spark sees it."""
-    table = dataset.dataset(lake / "messages", format="parquet", partitioning="hive").to_table(["body"])
+    """Return what the lake holds, as a reader of Delta tables sees it that knows nothing of Spark."""
+    table = DeltaTable(lake / "messages").to_pyarrow_table(columns=["body"])
     return sorted(body.decode() for body in table.column("body").to_pylist())

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import dataset, parquet
+from pyarrow import parquet
 
 from curbstone.spark import jobs as command
 from curbstone.spark.archive import archive
 from curbstone.spark.claim import claimed
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake import MESSAGES, Lake, checkpoint_in
-from curbstone.spark.replay import Filter, replay
+from curbstone.spark.lake import Lake, checkpoint_in
+from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.report import PAGE, TABLE, report
+from curbstone.spark.server import Address, Secret
 from tests.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.kit import call, make_queue, numbered, publish
@@ -40,8 +41,8 @@ def settle(server: ServerProcess, count: int) -> None:
     assert call(server.url, "POST", f"{path}/ack", {"ackIds": tokens[1:]})["settled"] == count - 1
 
 
-def test_from_queue_to_lake_to_report_to_queue(
-    spark: Any, server: ServerProcess, options: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_from_queue_to_lake_to_report(
+    spark: Any, server: ServerProcess, options: dict[str, str], tmp_path: Path
 ) -> None:
     lake, out = tmp_path / "lake", tmp_path / "out"
     publish(server.url, QUEUE, numbered(300), **{"x-msg-x-a": "b"})
@@ -51,9 +52,10 @@ def test_from_queue_to_lake_to_report_to_queue(
     publish(server.url, QUEUE, numbered(20, 300))
     assert archive(spark, str(lake), options, once=True, journal=True).messages == 20
     assert jobs.bodies(lake) == sorted(numbered(320)[51:])
-    assert list(lake.glob("messages/run=*/batch=*/project=shop/queue=0042/date=*/*.parquet"))
+    files = Lake(spark, str(lake)).table(MESSAGES).files()
+    assert len(files) >= 2 and spark.read.parquet(*files).count() == 320 - 51, "plain Parquet, for any reader"
 
-    rows = report(spark, out, options=options, lake_path=str(lake))
+    rows = report(out, server=Address(server.url, Secret("")), queues=[QUEUE], lake_path=str(lake))
     mine = [row for row in rows if not row.group]
     assert {(row.project, row.queue) for row in rows} == {("shop", "0042")}
     assert [sum(getattr(row, name) for row in mine) for name in ("published", "settled", "rejected")] == [320, 50, 1]
@@ -67,46 +69,24 @@ def test_from_queue_to_lake_to_report_to_queue(
     assert "shop/0042" in page and "<svg" in page
     assert not re.search(r"(?:src|href)=\"(?!#)|@import|url\(|<script", page), "the page loads nothing"
 
-    make_queue(server.url, "shop/again")
-    target = {"url": server.url, "queue": "shop/again"}
-    late = Filter(queues=(QUEUE,), where="seq > 300 AND headers['x-msg-x-a'] IS NULL")
-    assert replay(spark, str(lake), "late", target, late, dry_run=True).messages == 20
-    assert call(server.url, "GET", "/v2/shop/queues/again")["rdy"] == 0
-    assert not replay(spark, str(lake), "late", target, late).repeated
-    assert replay(spark, str(lake), "late", target, late).repeated
-    replayed = call(server.url, "GET", "/v2/shop/queues/again/messages?limit=100")["messages"]
-    assert [message["message"] for message in replayed] == numbered(20, 300)
-    assert replayed[0]["x-replayed-from"] == f"{QUEUE}/301"
-    capfd.readouterr()
-    with pytest.raises(PipelineError, match="--where"):
-        replay(spark, str(lake), "bad", target, Filter(where="no_such_column = 1"))
-    assert capfd.readouterr().err == "", "PySpark printed 5 KB of JSON"
 
-
-def archived(lake: Path) -> list[int]:
-    """Return what the lake holds of a column `id`, as a reader that knows nothing of Spark sees it."""
-    table = dataset.dataset(lake / "messages", format="parquet", partitioning="hive").to_table(["id"])
-    return sorted(table.column("id").to_pylist())
-
-
-@pytest.mark.parametrize("is_local", [True, False])
-def test_of_two_that_store_the_same_batch_one_is_told_and_nothing_is_doubled(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
-) -> None:
-    """Both saw that the batch was not there: the second rename moved its files into the batch of the first."""
+def test_of_two_that_store_the_same_batch_one_is_told_and_nothing_is_doubled(spark: Any, tmp_path: Path) -> None:
+    """Both saw that the batch was not there."""
     first, second = Lake(spark, str(tmp_path)), Lake(spark, str(tmp_path))
-    if not is_local:
-        monkeypatch.setattr(Lake, "local", lambda lake, path: None)
-    rows = spark.range(20).selectExpr("id", "'shop/a' AS queue", "current_timestamp() AS timestamp")
+    rows = spark.range(20).selectExpr(
+        *("'shop/a' AS queue", "'e' AS epoch", "id AS seq", "'m' AS message_id", "current_timestamp() AS timestamp"),
+        *("'text/plain' AS content_type", "map('a', 'b') AS headers", "CAST(id AS STRING) AS text", "0 AS tries"),
+    )
+    rows = rows.withColumn("body", rows.text.cast("binary")).drop("text")
+    for batch in range(2):
 
-    def overtake() -> None:
-        assert first.add(MESSAGES, "run", 0, rows, lambda: None) == 20
+        def overtake(batch: int = batch) -> None:
+            assert first.add(MESSAGES, "run", batch, rows, lambda: None) == 20
 
-    with pytest.raises(PipelineError, match="another archive has stored .*batch=0000000000 meanwhile; this one ends"):
-        second.add(MESSAGES, "run", 0, rows, overtake)
-    assert archived(tmp_path) == list(range(20))
-    assert second.add(MESSAGES, "run", 0, rows, lambda: None) == 0
-    assert not list((tmp_path / "_work").iterdir()), "nothing is left of the attempts"
+        with pytest.raises(PipelineError, match=f"another archive has stored batch {batch} of .* meanwhile"):
+            second.add(MESSAGES, "run", batch, rows, overtake)
+        assert second.add(MESSAGES, "run", batch, rows, lambda: None) == 0
+    assert jobs.bodies(tmp_path) == sorted(str(number) for number in range(20) for _ in range(2))
 
 
 def test_elsewhere_than_on_a_local_disk_the_last_archive_that_started_goes_on(
@@ -207,10 +187,17 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("job", [["archive", "a", "--lake", "x"], ["report", "a"], ["replay", "a", "--lake", "x"]])
+@pytest.mark.parametrize("job", [["archive", "a", "--lake", "x"], ["replay", "a", "--lake", "x"]])
 def test_without_the_extra_a_job_names_it_in_one_line(job: list[str]) -> None:
     code, out, err = jobs.finish(jobs.start("-c", WITHOUT, "pipeline", *job))
     line = "curbstone: pyspark not installed; the pipeline needs Spark: pip install 'curbstone[spark]'\n"
+    assert (code, out, err) == (command.FAILED, "", line)
+
+
+@pytest.mark.parametrize("job", [["report", "a"], ["compact", "x"], ["upgrade", "x"]])
+def test_what_works_without_spark_names_what_it_lacks(job: list[str]) -> None:
+    code, out, err = jobs.finish(jobs.start("-c", WITHOUT.replace("pyspark", "deltalake"), "pipeline", *job))
+    line = "curbstone: deltalake not installed; pip install 'curbstone[sql]'\n"
     assert (code, out, err) == (command.FAILED, "", line)
 
 

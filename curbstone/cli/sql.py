@@ -1,0 +1,148 @@
+"""`curbstone sql`: ask what was archived and what is still queued."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+import sys
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from enum import StrEnum
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, ServerUrl
+from curbstone.exit_codes import FAILED, WRONG, CommandFailed
+
+ROWS_SHOWN = 1000
+"""A table on a terminal is for looking at; JSON and CSV have no end."""
+BARS_WIDTH = 40
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def sql(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="SQL, as DuckDB has it; - reads it from stdin")],
+    lake: Annotated[str, typer.Option("--lake", metavar="DIR", help="Tables messages, journal and gaps")] = "",
+    as_of: Annotated[str, typer.Option("--as-of", metavar="WHEN", help="The lake at a version or a time")] = "",
+    queue: Annotated[list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Of these (repeatable)")] = None,
+    project: Annotated[str, typer.Option("--project", help="All queues of this project, if none is named")] = "default",
+    output: Annotated[Format, typer.Option("--format", help="How rows are printed")] = Format.TABLE,
+    chart: Annotated[bool, typer.Option("--chart", help="Draw the last column, a number, as bars")] = False,
+    server: ServerUrl = DEFAULT_SERVER,
+    token_file: Annotated[str, typer.Option("--token-file", metavar="FILE", help="File with a token")] = "",
+) -> None:
+    """Query a lake (messages, journal, gaps) and a server (queues, and queued: what is in them now).
+
+    Needs pip install 'curbstone[sql]'. Nothing is taken or changed. queued has the columns of messages.
+    """
+    try:
+        from curbstone.spark.session import missing_packages
+
+        if missing := missing_packages(("duckdb", "deltalake", "pyarrow")):
+            raise CommandFailed(f"{' and '.join(missing)} not installed; pip install 'curbstone[sql]'", FAILED)
+        from curbstone.spark.failure import PipelineError
+        from curbstone.spark.options import address_of
+        from curbstone.spark.sql import Sql
+
+        text = sys.stdin.read() if query == "-" else query
+        address = address_of(server, token_file)
+        with Sql(lake=lake, as_of=as_of, server=address, queues=queue or (), project=project) as database:
+            names, rows = database.run(text)
+            if chart:
+                _print_chart(names, rows)
+            else:
+                PRINT[output](names, rows)
+    except PipelineError as error:
+        raise CommandFailed(str(error).removeprefix("curbstone: "), FAILED) from None
+
+
+def _print_table(names: list[str], rows: Iterator[list[Any]]) -> None:
+    from curbstone.cli.output import console, note, table
+
+    shown = [[_shown(value) for value in row] for row in islice(rows, ROWS_SHOWN)]
+    if names:
+        console().print(table(names, shown))
+    if next(rows, None) is not None:
+        note(f"… and more: {ROWS_SHOWN:,} rows are shown; --format csv or json prints all")
+
+
+def _print_json(names: list[str], rows: Iterable[list[Any]]) -> None:
+    from curbstone.cli.output import print_json
+
+    for row in rows:
+        print_json({name: _plain(value) for name, value in zip(names, row, strict=True)})
+
+
+def _print_csv(names: list[str], rows: Iterable[list[Any]]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_text(value) for value in row] for row in rows)
+
+
+PRINT = {Format.TABLE: _print_table, Format.JSON: _print_json, Format.CSV: _print_csv}
+
+
+def _print_chart(names: list[str], rows: Iterator[list[Any]]) -> None:
+    from rich.bar import Bar
+    from rich.text import Text
+
+    from curbstone.cli.output import console, printable, table
+
+    found = list(islice(rows, ROWS_SHOWN))
+    values = [float(row[-1] or 0) if isinstance(row[-1], (int, float, Decimal, type(None))) else None for row in found]
+    if not names or None in values:
+        raise CommandFailed("--chart draws the last column of the query, and that is no number", WRONG)
+    grid = table(names, [])
+    grid.columns[-1].justify = "right"
+    grid.add_column("")
+    most = max((value for value in values if value), default=1.0)
+    for row, value in zip(found, values, strict=True):
+        bar = Bar(most, 0, max(value or 0, 0), width=BARS_WIDTH)
+        grid.add_row(*[Text(printable(_shown(cell))) for cell in row], bar)
+    console().print(grid)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; of bytes the text, or base64 where they are none."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, datetime.timedelta)):
+        return str(value)
+    if isinstance(value, list):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return {str(key): _plain(item) for key, item in value}
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+def _text(value: Any) -> str:
+    plain = _plain(value)
+    if plain is None:
+        return ""
+    if isinstance(plain, (dict, list)):
+        import json
+
+        return json.dumps(plain, ensure_ascii=False)
+    return str(plain)
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _text(value)
+    return text if len(text) <= 60 else text[:59] + "…"

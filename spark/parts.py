@@ -1,0 +1,168 @@
+"""Rows to Parquet files of a lake, in a task of Spark or without Spark.
+
+A file holds rows of one day (of UTC), and gets a name that no other has. It belongs to a table only when a commit says
+so (see `table`): what a task leaves that was killed, or whose twin was faster, belongs to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs, parquet
+
+from curbstone.spark.arrow import TYPES
+from curbstone.spark.lake_columns import COLUMNS, DAY, MOMENT
+
+_OUTLINED = ("project", "queue", "seq")
+"""Columns whose least and greatest values the table's log keeps, so that readers skip files; and the moment."""
+_GROUP_BYTES = 64 << 20
+_GROUP_ROWS = 250_000
+"""A row group is written when it has so much."""
+_DAY_US = 86_400_000_000
+
+
+def stored_schema(table: str) -> pa.Schema:
+    """Return the columns of a file."""
+    types = {**TYPES, "project": pa.string()}
+    return pa.schema([pa.field(name, types[name]) for name in COLUMNS[table]])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file: `path` below the table, and what the table's log says of it."""
+
+    path: str
+    day: str
+    size: int
+    rows: int
+    stats: str
+
+
+def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return where a path or an address such as `s3://…` leads."""
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
+    return found
+
+
+class PartWriter:
+    """Writes rows of one table, a file for each day; to be closed, or dropped where something went wrong."""
+
+    def __init__(self, uri: str, table: str) -> None:
+        """`uri`: of the table, an absolute path or an address."""
+        self._files, self._root = filesystem(uri)
+        self._table = table
+        self._schema = stored_schema(table)
+        self._open: dict[date, _Part] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows with the columns that are stored."""
+        rows = pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
+        moments = rows.column(MOMENT[self._table]).cast(pa.int64())
+        days = pc.floor(pc.divide(moments.cast(pa.float64()), _DAY_US)).cast(pa.int32()).cast(pa.date32())
+        for day in pc.unique(days).to_pylist():
+            part = self._open.get(day) or self._new(day)
+            part.add(rows.filter(pc.equal(days, pa.scalar(day, pa.date32()))))
+
+    def close(self) -> list[Part]:
+        """Finish all files and return them."""
+        return [part.close() for _, part in sorted(self._open.items())]
+
+    def drop(self) -> None:
+        """Remove what was written."""
+        for part in self._open.values():
+            part.drop()
+
+    def _new(self, day: date) -> _Part:
+        path = f"{DAY}={day.isoformat()}/part-{uuid.uuid4().hex}.parquet"
+        self._open[day] = part = _Part(self._files, self._root, path, self._table, day)
+        return part
+
+
+@dataclass
+class _Part:
+    """A file that is being written."""
+
+    files: fs.FileSystem
+    root: str
+    path: str
+    table: str
+    day: date
+    rows: int = 0
+    bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._schema = stored_schema(self.table)
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+        self._where = f"{self.root}/{self.path}"
+        self.files.create_dir(self._where.rpartition("/")[0], recursive=True)
+        outlined = [name for name in self._schema.names if name not in ("body", "headers")]
+        self._writer = parquet.ParquetWriter(
+            self._where,
+            self._schema,
+            filesystem=self.files,
+            compression="zstd",
+            use_dictionary=[name for name in outlined if name not in ("seq", "message_id", "position")],
+            write_statistics=outlined,
+        )
+
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._bytes += rows.nbytes
+        self.rows += rows.num_rows
+        for name in (*_OUTLINED, MOMENT[self.table]):
+            least, most = pc.min_max(rows.column(name)).as_py().values()
+            if least is not None:
+                known = self.bounds.get(name, (least, most))
+                self.bounds[name] = (min(least, known[0]), max(most, known[1]))
+        if self._bytes >= _GROUP_BYTES or sum(table.num_rows for table in self._waiting) >= _GROUP_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=_GROUP_ROWS)
+        self._waiting, self._bytes = [], 0
+
+    def close(self) -> Part:
+        self._write()
+        self._writer.close()
+        size = self.files.get_file_info(self._where).size
+        return Part(self.path, self.day.isoformat(), size, self.rows, self._stats())
+
+    def drop(self) -> None:
+        self._writer.close()
+        self.files.delete_file(self._where)
+
+    def _stats(self) -> str:
+        """Return what the log says of the rows: https://github.com/delta-io/delta/blob/master/PROTOCOL.md,
+        Per-file Statistics. Times have milliseconds there; the greatest is rounded up."""
+        least = {name: _in_log(low) for name, (low, _) in self.bounds.items()}
+        most = {name: _in_log(high, up=True) for name, (_, high) in self.bounds.items()}
+        return json.dumps({"numRecords": self.rows, "minValues": least, "maxValues": most, "nullCount": {}})
+
+
+def _in_log(value: Any, *, up: bool = False) -> Any:
+    if not isinstance(value, datetime):
+        return value
+    if up and value.microsecond % 1000:
+        value += timedelta(milliseconds=1)
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+
+
+def in_project_and_queue(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose `queue` was `project/queue` with both apart."""
+    full = batch.column("queue")
+    halves = pc.split_pattern(full.cast(pa.string()), "/", max_splits=1)
+    columns: Mapping[str, pa.Array] = {
+        **dict(zip(batch.schema.names, batch.columns, strict=True)),
+        "project": pc.list_element(halves, 0),
+        "queue": pc.list_element(halves, 1),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

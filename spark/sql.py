@@ -1,0 +1,120 @@
+"""SQL over what was archived and what is still queued, in this process, by DuckDB.
+
+The tables are `messages`, `journal` and `gaps` of a lake, and of a server `queues`, and `queued`: the messages that
+are in its queues now, with the columns of `messages`. Reading takes nothing from anybody. What is queued is fetched
+when a query names it, page by page; DuckDB writes what does not fit into memory to the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from curbstone.spark.duck import database, first_line
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.lake_columns import TABLES
+from curbstone.spark.server import Address, Server
+from curbstone.spark.table import Table, absolute
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+QUEUED, QUEUES, GAPS = "queued", "queues", "gaps"
+ROWS_AT_ONCE = 1000
+
+
+class Sql:
+    """A database of one lake, one server, or both; `close` it."""
+
+    def __init__(
+        self,
+        *,
+        lake: str = "",
+        as_of: str = "",
+        server: Address | None = None,
+        queues: Sequence[str] = (),
+        project: str = "default",
+    ) -> None:
+        """`as_of`: the lake at a version (a number) or a time. `queues` of the server: those, or all of `project`."""
+        self._lake = lake
+        self._as_of: int | str | None = int(as_of) if as_of.isdecimal() else as_of or None
+        self._server = Server(server) if server else None
+        self._queues = queues
+        self._project = project
+        self._made: set[str] = set()
+        self._closing = ExitStack()
+        self._database = self._closing.enter_context(database())
+
+    def __enter__(self) -> Sql:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._closing.close()
+        if self._server:
+            self._server.close()
+
+    def run(self, query: str) -> tuple[list[str], Iterator[list[Any]]]:
+        """Return the names of the columns, and the rows; raise PipelineError, with DuckDB's own words."""
+        import duckdb
+
+        for name in (*TABLES, GAPS, QUEUED, QUEUES):
+            if name not in self._made and re.search(rf"\b{name}\b", query, re.IGNORECASE):
+                self._make(name)
+                self._made.add(name)
+        try:
+            found: duckdb.DuckDBPyRelation | None = self._database.sql(query)
+        except duckdb.Error as error:
+            raise PipelineError(f"SQL: {first_line(error)}") from None
+        if found is None:
+            return [], iter(())
+        return list(found.columns), self._rows(found)
+
+    def _rows(self, found: duckdb.DuckDBPyRelation) -> Iterator[list[Any]]:
+        import duckdb
+
+        try:
+            for batch in found.to_arrow_reader(ROWS_AT_ONCE):
+                columns = [column.to_pylist() for column in batch.columns]
+                yield from map(list, zip(*columns, strict=True))
+        except duckdb.Error as error:
+            raise PipelineError(f"SQL: {first_line(error)}") from None
+
+    def _make(self, name: str) -> None:
+        if name in (QUEUED, QUEUES):
+            if self._server is None:
+                raise PipelineError(f"table {name} is on a server: name it with --server")
+            from curbstone.spark import live
+
+            if name == QUEUES:
+                self._database.register(name, live.counts(self._server, self._project, self._queues))
+                return
+            # A copy: what a generator gives can be read only once, and a query may name the table twice.
+            self._database.register("fetched", live.messages(self._server, self._project, self._queues))
+            self._database.execute(f"CREATE TEMP TABLE {QUEUED} AS SELECT * FROM fetched")
+            self._database.unregister("fetched")
+            return
+        if not self._lake:
+            raise PipelineError(f"table {name} is in a lake: name it with --lake")
+        found = _gaps(self._lake) if name == GAPS else Table(self._lake, name).open(self._as_of).to_pyarrow_dataset()
+        self._database.register(name, found)
+
+
+def _gaps(lake: str) -> pa.Table:
+    """Return what the archive could not read any more; see `gaps`."""
+    import pyarrow as pa
+    from pyarrow import fs
+
+    from curbstone.spark.parts import filesystem
+
+    files, root = filesystem(absolute(lake))
+    found = []
+    for info in files.get_file_info(fs.FileSelector(f"{root}/_gaps", allow_not_found=True)):
+        with files.open_input_file(info.path) as file:
+            found.append(json.loads(file.read()))
+    texts, numbers = ("queue", "epoch", "why"), ("from", "to", "lost", "at_least")
+    types = [(name, pa.string()) for name in texts] + [(name, pa.int64()) for name in numbers]
+    return pa.Table.from_pylist(found, schema=pa.schema(types))

@@ -1,0 +1,154 @@
+"""A table of a lake: Parquet files, and a Delta log that says which of them it consists of.
+
+A batch is in it from one commit on, which names the query it belongs to and the batch's number. So a batch that is
+repeated is seen to be there, and of two that add the same one at the same time the second is refused. All readers of
+Delta tables see each row once, at any time, without Spark; `files` is for those that read plain Parquet.
+
+The rule is that of the Delta protocol, *Transaction Identifiers*:
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.lake_columns import DAY
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from curbstone.spark.parts import Part
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_OLD_BATCHES = "run="
+KEEP_HOURS = 7 * 24
+"""For so long what a commit has replaced stays, for readers that began before it and for looking back."""
+
+
+def absolute(path: str) -> str:
+    """Return a lake's place such that each process means the same by it."""
+    return path.rstrip("/") if _ADDRESS.match(path) else str(Path(path.removeprefix("file:")).absolute())
+
+
+def day_of(time_ms: int) -> date:
+    """Return the day (of UTC) that a time is in."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).date()
+
+
+class Table:
+    """The table `name` of a lake; nothing need be there yet."""
+
+    def __init__(self, lake: str, name: str, *, upgrading: bool = False) -> None:
+        """`upgrading`: what an earlier release has left there is being taken over; else it is an error."""
+        self.name = name
+        self._upgrading = upgrading
+        self.lake = absolute(lake)
+        self.uri = f"{self.lake}/{name}"
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was stored; raise PipelineError where an earlier release has stored some of it."""
+        from deltalake import DeltaTable
+
+        if not self._upgrading and self.old_batches():
+            advice = f"run `curbstone pipeline upgrade {self.lake}` once"
+            raise PipelineError(f"the lake {self.lake} was written by an earlier release: {advice}")
+        return bool(DeltaTable.is_deltatable(self.uri))
+
+    def old_batches(self) -> list[str]:
+        """Return the folders of batches, below the table, as the first release wrote them; in order."""
+        from pyarrow import fs
+
+        from curbstone.spark.parts import filesystem
+
+        files, root = filesystem(self.uri)
+        found: list[str] = []
+        for run in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+            if run.base_name.startswith(_OLD_BATCHES):
+                found += [
+                    f"{run.base_name}/{batch.base_name}" for batch in files.get_file_info(fs.FileSelector(run.path))
+                ]
+        return sorted(found)
+
+    def open(self, version: int | str | None = None) -> DeltaTable:
+        """Return it as it is now, or was at a version or a time; raise PipelineError where there is none."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        if not self.exists:
+            raise PipelineError(f"there are no {self.name} in the lake {self.lake}")
+        table = DeltaTable(self.uri)
+        if version is not None:
+            try:
+                table.load_as_version(version)
+            except (DeltaError, ValueError) as error:
+                raise PipelineError(f"the lake {self.lake} has no version {version}: {error}") from None
+        return table
+
+    def has_batch(self, run: str, batch: int) -> bool:
+        """Say whether a batch of a query was stored."""
+        last = self.open().transaction_version(run) if self.exists else None
+        return last is not None and last >= batch
+
+    def commit(self, run: str, batch: int, parts: Sequence[Part]) -> None:
+        """Add a batch, all of it or nothing; raise PipelineError where another process has added it meanwhile."""
+        from deltalake import CommitProperties, Schema, Transaction
+        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.transaction import AddAction, create_table_with_add_actions
+
+        from curbstone.spark.parts import filesystem
+
+        now_ms = time.time_ns() // 1_000_000
+        adds = [
+            AddAction(
+                path=quote(part.path, safe="/=-_."),
+                size=part.size,
+                partition_values={DAY: part.day},
+                modification_time=now_ms,
+                data_change=True,
+                stats=part.stats,
+            )
+            for part in parts
+        ]
+        whose = CommitProperties(app_transactions=[Transaction(run, batch)])
+        try:
+            if not self.exists:
+                files, root = filesystem(self.uri)
+                files.create_dir(root, recursive=True)
+                schema = Schema.from_arrow(self.arrow_schema())
+                create_table_with_add_actions(
+                    self.uri, schema, adds, "error", [DAY], name=self.name, commit_properties=whose
+                )
+                return
+            table = self.open()
+            last = table.transaction_version(run)
+            if last is None or last < batch:
+                table.create_write_transaction(adds, "append", table.schema(), [DAY], commit_properties=whose)
+                return
+        except CommitFailedError:
+            pass
+        except DeltaError as error:
+            if not self.exists:
+                raise PipelineError(f"can't write to {self.uri}: {error}") from None
+            return self.commit(run, batch, parts)  # the table was made meanwhile, by another archive
+        raise PipelineError(f"another archive has stored batch {batch} of {self.uri} meanwhile; this one ends")
+
+    def arrow_schema(self) -> Any:
+        """Return all columns, with the one it is partitioned by."""
+        import pyarrow as pa
+
+        from curbstone.spark.parts import stored_schema
+
+        return stored_schema(self.name).append(pa.field(DAY, pa.date32()))
+
+    def files(self, *, version: int | str | None = None) -> list[str]:
+        """Return the addresses of its files, for readers of plain Parquet."""
+        found: list[str] = self.open(version).file_uris()
+        return found if _ADDRESS.match(self.uri) else [unquote(path) for path in found]

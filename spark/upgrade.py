@@ -1,0 +1,109 @@
+"""`curbstone pipeline upgrade`: a lake of an earlier release becomes tables, batch by batch, without Spark.
+
+Such a lake was folders of Parquet files, `run=<query>/batch=<number>/project=…/queue=…/date=…`. A batch is stored in
+the table under the same identity, and then its folder is removed; so it may be killed and run again, and the archive
+goes on from its checkpoint as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from curbstone.spark import jobs
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.lake_columns import TABLES
+from curbstone.spark.table import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import fs
+
+
+def upgrade(lake: str) -> int:
+    """Take over all batches of an earlier release; return how many. No archive may be at work meanwhile."""
+    done = 0
+    for name in TABLES:
+        table = Table(lake, name, upgrading=True)
+        for batch in table.old_batches():
+            _take_over(table, batch)
+            done += 1
+            jobs.say(f"{jobs.counted(done, 'batch')} taken over")
+        _remove_empty(table)
+    jobs.say_done()
+    return done
+
+
+def _take_over(table: Table, folder: str) -> None:
+    from curbstone.spark.parts import PartWriter, filesystem
+
+    run, number = (half.partition("=")[2] for half in folder.split("/"))
+    files, root = filesystem(table.uri)
+    if not table.has_batch(run, int(number)):
+        writer = PartWriter(table.uri, table.name)
+        try:
+            for batch in _rows(files, f"{root}/{folder}"):
+                writer.add(batch)
+            parts = writer.close()
+        except BaseException:
+            writer.drop()
+            raise
+        if parts:
+            table.commit(run, int(number), parts)
+    files.delete_dir(f"{root}/{folder}")
+
+
+def _rows(files: fs.FileSystem, folder: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch, with the columns that only their folders say."""
+    import pyarrow as pa
+    from pyarrow import fs, parquet
+
+    found = files.get_file_info(fs.FileSelector(folder, recursive=True))
+    for info in sorted(found, key=lambda one: str(one.path)):
+        if not info.is_file or info.extension != "parquet":
+            continue
+        place = dict(part.split("=", 1) for part in info.path[len(folder) :].split("/") if "=" in part)
+        with files.open_input_file(info.path) as source:
+            for batch in parquet.ParquetFile(source).iter_batches():
+                for name in ("project", "queue"):
+                    batch = batch.append_column(name, pa.repeat(pa.scalar(unquote(place[name])), batch.num_rows))
+                yield batch
+
+
+def _remove_empty(table: Table) -> None:
+    from pyarrow import fs
+
+    from curbstone.spark.parts import filesystem
+
+    files, root = filesystem(table.uri)
+    for run in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+        if run.base_name.startswith("run="):
+            files.delete_dir(run.path)
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line; ends the process with code 2 where it is wrong."""
+    parser = jobs.parser("upgrade", "Take over a lake that an earlier release wrote.", server=False)
+    parser.add_argument("lake", metavar="LAKE", help="the lake; no archive may be at work with it")
+    return parser.parse_args(given)
+
+
+def _job(known: argparse.Namespace) -> str:
+    tables = [Table(known.lake, name, upgrading=True) for name in TABLES]
+    if not any(table.old_batches() for table in tables):
+        if not any(table.exists for table in tables):
+            raise PipelineError(f"there is no lake at {known.lake}")
+        return f"the lake {known.lake} needs no upgrade"
+    return f"took over {jobs.counted(upgrade(known.lake), 'batch')}"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    return jobs.run(_job, arguments(given), needs=jobs.LAKE_PACKAGES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The lake without Spark: tables that grow by batches, are compacted and looked back at, and lakes of before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyarrow import parquet
+
+from curbstone.spark import compact, upgrade
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.lake_columns import JOURNAL, MESSAGES
+from curbstone.spark.parts import PartWriter, in_project_and_queue, stored_schema
+from curbstone.spark.table import Table
+
+MORNING = datetime(2026, 11, 22, 23, 59, 59, 123_456, tzinfo=UTC)
+"""One second and a little before the next day."""
+
+
+def rows(seqs: Sequence[int], queue: str = "shop/a:b", start: datetime = MORNING) -> pa.RecordBatch:
+    """Return messages as they are read from a queue, a second apart."""
+    columns: dict[str, Any] = {
+        "queue": [queue] * len(seqs),
+        "epoch": ["e"] * len(seqs),
+        "seq": list(seqs),
+        "message_id": [f"e-{seq}" for seq in seqs],
+        "timestamp": pa.array([start + timedelta(seconds=n) for n in range(len(seqs))], pa.timestamp("us", "UTC")),
+        "content_type": ["text/plain"] * len(seqs),
+        "headers": pa.array([[("a", "b")]] * len(seqs), pa.map_(pa.string(), pa.string())),
+        "body": [b"body %d" % seq for seq in seqs],
+        "tries": pa.array([0] * len(seqs), pa.int32()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def store(table: Table, batch: int, seqs: Sequence[int], run: str = "run") -> None:
+    writer = PartWriter(table.uri, table.name)
+    writer.add(in_project_and_queue(rows(seqs)))
+    table.commit(run, batch, writer.close())
+
+
+def seqs_of(table: Table, version: int | None = None) -> list[int]:
+    found = table.open(version).to_pyarrow_table(columns=["seq"])
+    return sorted(found.column("seq").to_pylist())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(str(tmp_path / "a lake"), MESSAGES)
+
+
+def test_rows_are_in_files_of_their_day_and_all_columns_come_back(table: Table) -> None:
+    store(table, 0, range(4))
+    first_day, second_day = sorted(table.files())
+    assert [path.rpartition("/part-")[0] for path in (first_day, second_day)] == [
+        f"{table.uri}/date=2026-11-22",
+        f"{table.uri}/date=2026-11-23",
+    ]
+    found = table.open().to_pyarrow_table().sort_by("seq").to_pylist()
+    first = rows(range(4)).to_pylist()[0]
+    assert found[0] == first | {"project": "shop", "queue": "a:b", "date": date(2026, 11, 22)}
+    assert parquet.read_schema(table.files()[0]).names == stored_schema(MESSAGES).names
+
+
+def test_readers_skip_files_by_what_the_log_says_of_them(table: Table) -> None:
+    """Times in the log have milliseconds: a row in the last one must not be missed."""
+    store(table, 0, range(4))
+    stats = sorted(map(json.loads, _stats(table)), key=lambda one: int(one["minValues"]["seq"]))
+    assert stats[0]["maxValues"]["timestamp"] == "2026-11-22T23:59:59.124Z"
+    assert [one["minValues"]["seq"] for one in stats] == [0, 1]
+    data = table.open().to_pyarrow_dataset()
+    assert data.to_table(filter=pa.compute.field("timestamp") >= pa.scalar(MORNING)).num_rows == 4
+    assert data.to_table(filter=pa.compute.field("seq") == 3).num_rows == 1
+
+
+def _stats(table: Table) -> list[str]:
+    log = Path(table.uri, "_delta_log", f"{0:020d}.json").read_text().splitlines()
+    return [line["add"]["stats"] for line in map(json.loads, log) if "add" in line]
+
+
+def test_a_batch_is_there_once_whoever_adds_it(table: Table) -> None:
+    store(table, 0, range(3))
+    store(table, 0, range(3), run="another")
+    for batch in (0, 1):
+        assert table.has_batch("run", batch) == (batch == 0)
+    with pytest.raises(PipelineError, match="another archive has stored batch 0 of .* meanwhile; this one ends"):
+        store(table, 0, range(3))
+    assert len(seqs_of(table)) == 6
+
+
+def test_a_task_that_fails_leaves_no_file(table: Table) -> None:
+    writer = PartWriter(table.uri, table.name)
+    writer.add(in_project_and_queue(rows(range(3))))
+    writer.drop()
+    assert not list(Path(table.uri).rglob("*.parquet"))
+
+
+def test_many_small_files_become_one_and_the_rows_stay(table: Table) -> None:
+    for batch in range(10):
+        store(table, batch, [batch])
+    [done] = compact.compact(table.lake)
+    assert (done.table, done.small, done.large, done.forgotten) == (MESSAGES, 10, 1, 0)
+    assert seqs_of(table) == list(range(10))
+    assert seqs_of(table, 4) == list(range(5)), "one may look back"
+    assert len(table.files()) == 1
+    assert table.has_batch("run", 9), "what was stored is known afterwards, too"
+    store(table, 10, [10])
+    assert seqs_of(table) == list(range(11))
+
+
+def test_old_days_go_when_asked_for(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    store(table, 0, range(4))
+    assert compact.main([table.lake, "--delete-before", "2026-11-23", "--keep-hours", "1"]) == 0
+    assert capsys.readouterr().out.startswith("messages: 0 files became 0, 1 of earlier days left the table")
+    assert seqs_of(table) == [1, 2, 3]
+    assert compact.main([table.lake, "--keep-hours", "0"]) == 1
+    assert "kept for 1 hour at least" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        compact.main([table.lake, "--delete-before", "soon"])
+
+
+def old_lake(lake: Path, batches: int = 3) -> None:
+    """Write what the first release did: a folder for each batch, whose name is a part of its rows."""
+    for number in range(batches):
+        place = f"messages/run=r-1/batch={number:010d}/project=shop/queue=a%3Ab/date=2026-11-22"
+        (lake / place).mkdir(parents=True)
+        stored = pa.Table.from_batches([rows([2 * number, 2 * number + 1])]).drop_columns(["queue"])
+        parquet.write_table(stored, lake / place / f"part-{number}.zstd.parquet", compression="zstd")
+
+
+def test_a_lake_of_the_first_release_is_taken_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = tmp_path / "lake"
+    old_lake(lake)
+    before = Table(str(lake), MESSAGES)
+    with pytest.raises(PipelineError, match=f"earlier release: run `curbstone pipeline upgrade {lake}` once"):
+        before.open()
+    assert upgrade.main([str(lake)]) == 0
+    assert capsys.readouterr().out == "took over 3 batches\n"
+    assert seqs_of(before) == list(range(6))
+    assert not list(lake.glob("messages/run=*"))
+    assert {row["queue"] for row in before.open().to_pyarrow_table(columns=["queue"]).to_pylist()} == {"a:b"}
+    assert before.has_batch("r-1", 2) and not before.has_batch("r-1", 3)
+    assert upgrade.main([str(lake)]) == 0
+    assert capsys.readouterr().out == f"the lake {lake} needs no upgrade\n"
+    assert upgrade.main([str(tmp_path / "none")]) == 1
+
+
+def test_an_upgrade_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """It was committed, and its folder is there yet: it must not come twice."""
+    lake, kept = tmp_path / "lake", tmp_path / "kept"
+    old_lake(lake)
+    shutil.copytree(lake / "messages" / "run=r-1" / f"batch={0:010d}", kept)
+    assert upgrade.upgrade(str(lake)) == 3
+    shutil.copytree(kept, lake / "messages" / "run=r-1" / f"batch={0:010d}")
+    assert upgrade.upgrade(str(lake)) == 1
+    assert seqs_of(Table(str(lake), MESSAGES)) == list(range(6))
+
+
+def test_the_journal_is_a_table_as_well(tmp_path: Path) -> None:
+    table = Table(str(tmp_path), JOURNAL)
+    names = [name for name in stored_schema(JOURNAL).names if name != "project"]
+    values = {"queue": "shop/a", "time": MORNING, "due": None, "epoch": "e", "event": "settled", "group": ""}
+    batch = pa.RecordBatch.from_pylist(
+        [{name: values.get(name, 1) for name in names}],
+        schema=pa.schema([stored_schema(JOURNAL).field(name) for name in names]),
+    )
+    writer = PartWriter(table.uri, JOURNAL)
+    writer.add(in_project_and_queue(batch))
+    table.commit("run", 0, writer.close())
+    [row] = DeltaTable(table.uri).to_pyarrow_table().to_pylist()
+    assert (row["project"], row["queue"], row["event"]) == ("shop", "a", "settled")

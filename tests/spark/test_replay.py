@@ -1,0 +1,108 @@
+"""`curbstone pipeline replay`: out of a lake and into queues, in order, once per name. Needs no Java."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from curbstone.spark import calls
+from curbstone.spark import replay as job
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.lake_columns import MESSAGES
+from curbstone.spark.parts import PartWriter, in_project_and_queue
+from curbstone.spark.replay import Filter, replay
+from curbstone.spark.server import Address, Secret
+from curbstone.spark.table import Table
+from tests.server import ServerProcess
+from tests.spark.kit import call, make_queue, taken
+from tests.spark.test_lake import MORNING, rows
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def address(server: ServerProcess) -> Address:
+    make_queue(server.url, "shop/again")
+    return Address(server.url, Secret(""), retry_s=1)
+
+
+def stock(lake: str, batch: int, seqs: Sequence[int], queue: str = "shop/a:b") -> None:
+    table = Table(lake, MESSAGES)
+    writer = PartWriter(table.uri, MESSAGES)
+    writer.add(in_project_and_queue(rows(seqs, queue)))
+    table.commit("run", batch, writer.close())
+
+
+def bodies(seqs: Sequence[int]) -> list[str]:
+    return [f"body {seq}" for seq in seqs]
+
+
+def test_the_same_name_again_publishes_nothing(server: ServerProcess, address: Address, lake: str) -> None:
+    stock(lake, 0, range(20, 40))
+    stock(lake, 1, range(20))
+    late = Filter(queues=("shop/a:b",), where="seq >= 10 AND headers['a'] = 'b' AND octet_length(body) < 100")
+    assert replay(lake, "late", address, late, into="shop/again", dry_run=True).messages == 30
+    assert call(server.url, "GET", "/v2/shop/queues/again")["rdy"] == 0
+    done = replay(lake, "late", address, late, into="shop/again")
+    assert (done.messages, done.queues, done.repeated) == (30, 1, False)
+    stock(lake, 2, range(100, 110))
+    assert replay(lake, "late", address, late, into="shop/again").repeated
+    first = call(server.url, "GET", "/v2/shop/queues/again/messages?limit=1")["messages"][0]
+    assert (first["x-replayed-from"], first["Content-Type"]) == ("shop/a:b/10", "text/plain")
+    assert taken(server.url, "shop/again") == bodies(range(10, 40))
+    with pytest.raises(PipelineError, match="replay late was begun with other choices; give this one another name"):
+        replay(lake, "late", address, Filter(), into="shop/again")
+
+
+def test_back_to_where_they_came_from_and_only_of_some_time(server: ServerProcess, address: Address, lake: str) -> None:
+    stock(lake, 0, range(4))
+    stock(lake, 1, range(4, 6), "shop/again")
+    make_queue(server.url, "shop/a:b")
+    until = int(MORNING.timestamp() * 1000) + 2001
+    assert replay(lake, "first", address, Filter(until_ms=until)).queues == 2
+    assert taken(server.url, "shop/a:b") == bodies(range(3))
+    assert taken(server.url, "shop/again") == bodies([4, 5])
+    assert replay(lake, "none", address, Filter(since_ms=until + 100_000)).messages == 0
+
+
+def test_a_replay_that_was_killed_between_pieces_goes_on_with_the_same_rows(
+    server: ServerProcess, address: Address, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came into the lake meanwhile would have moved the edges of the pieces."""
+    monkeypatch.setattr(job, "PIECE_BYTES", 64)
+    stock(lake, 0, range(50, 100))
+    commit, commits = calls.commit, []
+
+    def killed(*given: object) -> object:
+        commits.append(given[2])
+        if len(commits) == 4:
+            commit(*given)  # type: ignore[arg-type]
+            raise KeyboardInterrupt  # it is on the server, and the lake does not know
+        return commit(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(calls, "commit", killed)
+    with pytest.raises(KeyboardInterrupt):
+        replay(lake, "all", address, Filter(), into="shop/again")
+    stock(lake, 1, range(50))
+    done = replay(lake, "all", address, Filter(), into="shop/again")
+    assert (done.messages, done.repeated) == (50, False)
+    assert len(commits) == len(set(commits)) > 4
+    assert taken(server.url, "shop/again") == bodies(range(50, 100))
+
+
+def test_mistakes_are_told_in_one_line(address: Address, lake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stock(lake, 0, range(4))
+    common = ("--lake", lake, "--server", address.url)
+    for arguments, line in (
+        (["bad", "--where", "no_such_column = 1"], "--where: Binder Error: Referenced column"),
+        (["bad", "--into", "shop/none"], "no such queue: shop/none"),
+        (["bad", "--where", "seq ="], "--where: Parser Error: syntax error"),
+    ):
+        assert job.main([*arguments, *common]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and line in err and err.count("\n") == 1, err

@@ -1,0 +1,81 @@
+"""`curbstone sql` over a lake and a running server."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from curbstone.exit_codes import FAILED, WRONG
+from curbstone.spark.lake_columns import MESSAGES
+from curbstone.spark.table import Table
+from tests.server import ServerProcess, clean_environment
+from tests.spark.kit import make_queue, numbered, publish
+from tests.spark.test_lake import store
+
+
+def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "curbstone", "sql", *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=clean_environment(), timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_what_was_archived_and_what_is_queued_are_asked_together(server: ServerProcess, tmp_path: Path) -> None:
+    for queue in ("shop/a:b", "shop/other"):
+        make_queue(server.url, queue)
+    publish(server.url, "shop/a:b", numbered(1200), **{"x-msg-x-lang": "de"})
+    publish(server.url, "shop/other", numbered(3))
+    table = Table(str(tmp_path), MESSAGES)
+    store(table, 0, range(5))
+    store(table, 1, range(5, 7))
+    asked = ("--server", server.url, "--lake", str(tmp_path), "--project", "shop", "--format", "json")
+    both = "SELECT queue, count(*) AS n FROM (FROM messages UNION ALL BY NAME FROM queued) GROUP BY ALL ORDER BY 1"
+    code, out, err = run(both, *asked)
+    assert (code, err) == (0, "")
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"queue": "a:b", "n": 1207},
+        {"queue": "other", "n": 3},
+    ]
+    one = "SELECT project, seq, headers['x-msg-x-lang'] AS lang, headers, body FROM queued ORDER BY seq LIMIT 1"
+    assert json.loads(run(one, *asked, "--queue", "shop/a:b")[1]) == {
+        **{"project": "shop", "seq": 1, "lang": "de"},
+        **{"headers": {"x-msg-x-lang": "de"}, "body": "message 00000000"},
+    }
+    assert json.loads(run("SELECT count(*) AS n FROM messages", *asked, "--as-of", "0")[1]) == {"n": 5}
+    counts = run("-", "--server", server.url, "--project", "shop", stdin="SELECT queue, rdy FROM queues ORDER BY rdy")
+    assert counts[1].split() == ["queue", "rdy", "other", "3", "a:b", "1,200"]
+    code, out, _ = run("SELECT queue, rdy FROM queues ORDER BY rdy", *asked[:2], "--project", "shop", "--chart")
+    assert code == 0 and out.splitlines()[-1].count("█") == 40
+    code, out, _ = run("SELECT body, timestamp, NULL AS nothing FROM messages ORDER BY seq", *asked[:-1], "csv")
+    assert list(csv.reader(io.StringIO(out)))[:2] == [
+        ["body", "timestamp", "nothing"],
+        ["body 0", "2026-11-22T23:59:59.123456+00:00", ""],
+    ]
+
+
+def test_gaps_are_a_table(tmp_path: Path) -> None:
+    store(Table(str(tmp_path), MESSAGES), 0, range(2))
+    assert run("SELECT count(*) AS n FROM gaps", "--lake", str(tmp_path), "--format", "csv")[1] == "n\n0\n"
+    (tmp_path / "_gaps").mkdir()
+    gap = {"queue": "shop/a", "epoch": "e", "from": 3, "to": 9, "lost": 6, "at_least": 6, "why": "purged", "run": "r"}
+    (tmp_path / "_gaps" / "one.json").write_text(json.dumps(gap))
+    assert run('SELECT queue, lost, "from" FROM gaps', "--lake", str(tmp_path), "--format", "csv")[1] == (
+        "queue,lost,from\nshop/a,6,3\n"
+    )
+
+
+def test_mistakes_are_one_line(server: ServerProcess, tmp_path: Path) -> None:
+    for arguments, code, line in (
+        (["SELEC 1"], FAILED, "SQL: Parser Error"),
+        (["SELECT * FROM messages"], FAILED, "table messages is in a lake: name it with --lake"),
+        (["SELECT * FROM messages", "--lake", str(tmp_path)], FAILED, "there are no messages in the lake"),
+        (["SELECT * FROM queued", "--queue", "none", "--server", server.url], FAILED, "no such queue: default/none"),
+        (["SELECT 'a'", "--chart"], WRONG, "--chart draws the last column of the query, and that is no number"),
+        (["SELECT 1", "--format", "xml"], WRONG, "xml"),
+    ):
+        found, out, err = run(*arguments)
+        assert (found, out) == (code, ""), err
+        assert line in err and err.count("\n") == 1, err
