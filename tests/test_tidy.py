@@ -67,14 +67,10 @@ DOORS = {
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}
 # Only these may use what an extra installs.
-<<<<<<< HEAD
-EXTRAS = {"spark": "spark"}
+EXTRAS = {"spark": ("spark", "sql")}
 # The Python client, a distribution of its own: two shells around a core that knows no socket, thread or clock.
 CLIENT_SHELLS = {"aio", "sync"}
 CLIENT_CORE_LACKS = {"asyncio", "select", "selectors", "signal", "socket", "threading", "time"}
-=======
-EXTRAS = {"spark": ("spark", "sql")}
->>>>>>> 4a61bfc (A lake is Delta tables: each batch is a commit; report, replay, compact and curbstone sql work on it without Spark)
 # They turn a given time into a text and ask no clock.
 HARMLESS = {"time.gmtime", "time.strftime"}
 
