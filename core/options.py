@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
+from zlib import crc32
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name, parse_queue_name
@@ -41,8 +42,31 @@ class QueueOptions:
     max_tries: int = 0
     dead_letter: str = ""
     nack_delay: float = 0
+    nack_delay_max: float = 0
+    """Above `nack_delay` the delay doubles with each try, up to here."""
     lease: float = 30
     groups: tuple[str, ...] = ()
+    paused: bool = False
+    """Whether nothing is delivered."""
+    unused: float | None = None
+    """The queue goes when so long nobody took from it; None for never."""
+
+    @property
+    def backs_off(self) -> bool:
+        """Whether a message that is given back waits the longer the more often it was tried."""
+        return self.nack_delay_max > self.nack_delay > 0
+
+    def nack_delay_ms(self, tries: int, seq: int) -> int:
+        """Return how long a message waits that is given back, after `tries` deliveries before this one.
+
+        Where it backs off, messages that failed together do not come back together: each has a share of its own, of
+        up to 15 % more or less. It hangs on the message and the try alone, so that a run can be repeated.
+        """
+        if not self.backs_off:
+            return int(self.nack_delay * 1000)
+        delay_ms = min(self.nack_delay * 2.0 ** min(tries, 40), self.nack_delay_max) * 1000
+        share = crc32(b"%d %d" % (seq, tries)) / 0xFFFFFFFF
+        return max(round(delay_ms * (0.85 + 0.3 * share)), 1)
 
     def as_json(self) -> dict[str, object]:
         """Return the options as they are written in JSON."""
@@ -88,6 +112,16 @@ def _seconds(least: float) -> Callable[[str, object, str], float]:
     return check
 
 
+def _unused(name: str, value: object, project: str) -> float | None:
+    return None if value is None else _seconds(0)(name, value, project)
+
+
+def _flag(name: str, value: object, _project: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadRequest(f"bad option {name}: {value!r} is not true or false")
+    return value
+
+
 def _dead_letter(name: str, value: object, project: str) -> str:
     if not isinstance(value, str):
         raise BadRequest(f"bad option {name}: {value!r} is not a queue name")
@@ -109,8 +143,11 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "max_tries": _count,
     "dead_letter": _dead_letter,
     "nack_delay": _seconds(0),
+    "nack_delay_max": _seconds(0),
     "lease": _seconds(0.001),
     "groups": _groups,
+    "paused": _flag,
+    "unused": _unused,
 }
 
 

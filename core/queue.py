@@ -11,6 +11,7 @@ from curbstone.core.breakdown import QueueHost, tell
 from curbstone.core.consumer import Consumer, Taker
 from curbstone.core.delivery.dead import Deaths
 from curbstone.core.delivery.dispatch import Rings
+from curbstone.core.delivery.disuse import Disuse
 from curbstone.core.delivery.expiry import Expiry
 from curbstone.core.delivery.leasing import Leasing
 from curbstone.core.delivery.popping import Pop, Popped, Popping
@@ -101,11 +102,12 @@ class Queue:
         self.reading = ReadingGroups(self)
         self.writer = Writer(self)
         self.rings = Rings(self)
+        self.disuse = Disuse(self)
         self._attached: dict[Consumer, None] = {}
         """All consumers that have not ended, those that paused included."""
         self._woken: dict[str, None] = {}
         self._watchers: list[Callable[[], None]] = []
-        self._changed = False
+        self._changed = True
 
     # --- names
 
@@ -128,12 +130,7 @@ class Queue:
         atomic: bool = False,
         key: IdempotencyKey | None = None,
     ) -> None:
-        """Publish messages in order.
-
-        `on_done(None, first_seq, count)`: the next `count` of the list are on disk, with consecutive seqs.
-        `on_done(error, 0, count)`: the next `count` were refused. It is called until all are covered; once
-        for all if `atomic` or with a `key`, under which they are stored once (see `core.notes.keys`).
-        """
+        """See `core.port.Queue.publish`; with a `key` they are stored once (see `core.notes.keys`)."""
         refusal = self.refusal()
         if refusal is not None or not messages:
             self.host.call_soon(lambda: on_done(refusal, 0, len(messages)))
@@ -224,10 +221,7 @@ class Queue:
         wait_ms: int = 0,
         is_wanted: Callable[[], bool] | None = None,
     ) -> Waiter:
-        """Take one message and settle it; the answer comes when that is on disk. Else the message is where it was.
-
-        So it is, and the answer None, where `is_wanted` says no: it is asked just before the settle is written.
-        """
+        """See `core.port.Queue.pop`."""
         return Pop(self, group, wait_ms, on_done, is_wanted).begin()
 
     def join(self, name: str, taker: Taker) -> None:
@@ -303,6 +297,11 @@ class Queue:
         """Return the consumers of a group, or of all."""
         return self.rings.consumers(group)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody consumes from it, waits for a message, or holds one."""
+        return bool(self._attached) or len(self.leasing) > 0 or any(not ring.is_empty for ring in self.rings.values())
+
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group; `consumers` are those of all groups."""
         counted = self.pending.groups.get(group) or Group(self, group)
@@ -321,7 +320,7 @@ class Queue:
 
     def changed(self) -> None:
         """The counts may have changed."""
-        if self._watchers and not self._changed:
+        if not self._changed and (self._watchers or self.options.unused is not None):
             self._changed = True
             self.dirty()
 
@@ -355,6 +354,7 @@ class Queue:
         self.writer.flush()
         if self._changed:
             self._changed = False
+            self.disuse.look()
             for fn in list(self._watchers):
                 tell(self, fn)
         self.timers.arm()
@@ -442,10 +442,7 @@ class Queue:
         purge(self, on_done)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None) -> None:
-        """Move up to `limit` dead letters to `to`, or where each came from; raise NoSuchQueue or BadRequest.
-
-        Where it can't go on, the error's `members` say how many have moved; those are gone from here, and no others.
-        """
+        """See `core.port.Queue.redrive`; an error's `members` say how many have moved, and no others are gone."""
         Redrive(self, to, limit, on_done, may).begin()
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
@@ -464,6 +461,9 @@ class Queue:
             self.pending.drop_group(name)
         for name in meta.groups:
             self.pending.group(name)
+        for name in self.rings:  # what was paused may go on
+            self.wake(name)
+        self.changed()
 
     # --- trouble, and the end
 

@@ -215,11 +215,11 @@ class Transaction:
         most = queue.options.max_tries
         dead = [delivery for delivery in deliveries if most and delivery.tries + 1 >= most]
         self._bury(consumer, dead, Reason.MAX_TRIES, wish.error)
-        delay_ms = queue.settling.nack_delay_ms(wish.delay_ms)
-        due_ms = queue.host.now_ms() + delay_ms if delay_ms > 0 else 0
         alive = [delivery for delivery in deliveries if not most or delivery.tries + 1 < most]
-        if alive:
-            self._share(queue).releases.append(Release(consumer.group, alive, due_ms, consumer.unclaim))
+        now_ms = queue.host.now_ms()
+        for delay_ms, some in queue.settling.delayed(alive, wish.delay_ms) if alive else ():
+            due_ms = now_ms + delay_ms if delay_ms > 0 else 0
+            self._share(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
 
     def _bury(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
         queue = consumer.queue

@@ -1,7 +1,7 @@
 """Headers with a meaning to other brokers and none here: each is an ERROR that names the nearest thing.
 
 Ignored, it would fail in silence: a message is lost, comes too early, or stays for ever. Where a header says what holds
-anyway (`persistent:true` on a SEND, `auto-delete:true` on a topic) it passes. docs/stomp.md
+anyway (`persistent:true` on a SEND) it passes. docs/stomp.md
 shows the table, and a test holds the two together.
 """
 
@@ -28,25 +28,15 @@ class Gap(NamedTuple):
     rule: str
 
 
-_AUTO_DELETE = "a queue stays until it is deleted; one that goes with its connection is /temp-queue/{name}"
 _EXCLUSIVE = "a queue may have several consumers; one of the connection's own is /temp-queue/{name}"
-_FULL = "how much a queue holds is its option cap, set over HTTP"
-_DEAD = "where dead letters go is the queue's option dead_letter, set over HTTP"
+_FULL = "how much a queue holds is x-max-length-bytes, or its option cap"
 _SCHEDULE = "a message is delivered once; its delay is AMQ_SCHEDULED_DELAY or x-delta-t, in ms"
 
 GAPS = (
     Gap("x-queue-name", "…", SEND, ANY, "a queue is named by the destination"),
-    Gap("auto-delete", "true", BOTH, QUEUE, _AUTO_DELETE),
-    Gap("x-expires", "…", BOTH, ANY, _AUTO_DELETE),
-    Gap("exclusive", "true", BOTH, QUEUE, _EXCLUSIVE),
     Gap("activemq.exclusive", "true", SUBSCRIBE, ANY, _EXCLUSIVE),
     Gap("x-single-active-consumer", "true", BOTH, ANY, _EXCLUSIVE),
     Gap("x-max-length", "…", BOTH, ANY, _FULL),
-    Gap("x-max-length-bytes", "…", BOTH, ANY, _FULL),
-    Gap("x-overflow", "…", BOTH, ANY, "a full queue refuses; how much it holds is its option cap, set over HTTP"),
-    Gap("x-dead-letter-exchange", "…", BOTH, ANY, _DEAD),
-    Gap("x-dead-letter-routing-key", "…", BOTH, ANY, _DEAD),
-    Gap("x-message-ttl", "…", SUBSCRIBE, ANY, "how long messages live is the queue's option ttl, set over HTTP"),
     Gap("x-stream-offset", "…", SUBSCRIBE, ANY, "reading by position is for HTTP, see docs/pipeline-api.md"),
     Gap("selector", "…", SUBSCRIBE, ANY, "selector is not supported; send what is read apart to queues of its own"),
     Gap("browser", "true", SUBSCRIBE, ANY, "browser is not supported; to look at a queue is for HTTP, GET …/messages"),

@@ -10,7 +10,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.stomp import features, frames, header_values, temp_queues
+from curbstone.stomp import arguments, features, frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination, reply_destination
 from curbstone.stomp.errors import ProtocolError
@@ -31,7 +31,7 @@ NOT_STORED = (
 )
 """Headers of a SEND that do not travel with the message: the server's, orders to it, and the gateway's own mark."""
 
-_ORDERS = frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, *header_values.TTL]) | HEADERS
+_ORDERS = frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, *header_values.TTL]) | HEADERS | arguments.OF_SEND
 """Headers of a SEND that the engine acts on, and those that are refused."""
 
 _TIMES = ("x-next-t", "expires")
@@ -92,6 +92,8 @@ class Publisher:
         if headers.keys().isdisjoint(_ORDERS):
             return SendPlan(target, self._block(head), None, headers.get("transaction")), True
         check_headers(head, target.destination)
+        if has_arguments := not arguments.OF_SEND.isdisjoint(headers):
+            arguments.apply(self._connection, head, target.destination)
         options: dict[str, Any] = {}
         delay = header_values.delay_ms(head, self._connection.wall_ms)
         if delay is None:
@@ -103,7 +105,7 @@ class Publisher:
         if groups := header_values.groups(head, "x-ks-groups"):
             options["groups"] = groups
         plan = SendPlan(target, self._block(head), options or None, headers.get("transaction"))
-        return plan, headers.keys().isdisjoint(_TIMES)
+        return plan, not has_arguments and headers.keys().isdisjoint(_TIMES)
 
     def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
         """Collect one message. `Session` does the same in its loop."""

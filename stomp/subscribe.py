@@ -8,7 +8,7 @@ from functools import partial
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
-from curbstone.stomp import durable, features, frames, header_values, temp_queues
+from curbstone.stomp import arguments, durable, features, frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.counts import CountSubscription
 from curbstone.stomp.destinations import Destination, Kind, parse_destination
@@ -69,6 +69,8 @@ class Subscriptions:
         waiting_in = None if durable.HEADERS.isdisjoint(head.headers) else self._durable(head, destination)
         if waiting_in is not None:
             destination = replace(destination, queue=waiting_in, private=False)
+        if not arguments.HEADERS.isdisjoint(head.headers):
+            arguments.apply(connection, head, destination)
         index = self._index()
         if destination.kind is Kind.COUNT:
             name = destination.queue

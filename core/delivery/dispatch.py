@@ -65,7 +65,8 @@ class Ring:
         rooms = {taker: room for taker in self._takers if (room := taker.room) > 0}
         if not rooms:
             return False
-        taken = self._group.take(min(sum(rooms.values()), DISPATCH_MAX))
+        is_paused = self._queue.options.paused
+        taken = [] if is_paused else self._group.take(min(sum(rooms.values()), DISPATCH_MAX))
         if taken:
             self._queue.stats.delivered += len(taken)
             self._queue.changed()
@@ -73,7 +74,7 @@ class Ring:
                 self._give(next(iter(rooms)), taken)
             else:
                 self._deal(taken, rooms)
-        if not self._group.rdy:
+        if is_paused or not self._group.rdy:
             self._answer_waiters()
         return bool(taken)
 

@@ -22,6 +22,9 @@ class Leasing:
         self._queue = queue
         self._leases = Leases()
 
+    def __len__(self) -> int:
+        return len(self._leases)
+
     @property
     def next_due_ms(self) -> int | None:
         """Engine time when the next lease may end."""
@@ -103,8 +106,8 @@ class Leasing:
             if outcome is Outcome.ACK:
                 self._queue.settling.settle_now(lease.group, [lease.delivery])
             elif outcome is Outcome.NACK:
-                delay = self._queue.settling.nack_delay_ms(delay_ms)
-                self._queue.settling.release(lease.group, [lease.delivery], delay_ms=delay, error=error)
+                ((each_ms, deliveries),) = self._queue.settling.delayed([lease.delivery], delay_ms)
+                self._queue.settling.release(lease.group, deliveries, delay_ms=each_ms, error=error)
             else:
                 left += 1
                 self._queue.settling.reject_now(lease.group, [lease.delivery], error, done)

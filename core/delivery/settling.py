@@ -42,7 +42,8 @@ class Settling:
         """Give back deliveries that `owner` has given up."""
         if self._settle_refused(deliveries, on_done, owner):
             return
-        self.release(group, deliveries, delay_ms=self.nack_delay_ms(delay_ms), error=error)
+        for each_ms, some in self.delayed(deliveries, delay_ms):
+            self.release(group, some, delay_ms=each_ms, error=error)
         if on_done is not None:
             self._queue.writer.when_committed(on_done)
 
@@ -61,9 +62,12 @@ class Settling:
             self._queue.host.call_soon(lambda: on_done(error))
         return True
 
-    def nack_delay_ms(self, delay_ms: int | None) -> int:
-        """Return the delay asked for, or else the queue's."""
-        return int(self._queue.options.nack_delay * 1000) if delay_ms is None else delay_ms
+    def delayed(self, deliveries: list[Delivery], delay_ms: int | None) -> list[tuple[int, list[Delivery]]]:
+        """Return how long deliveries that are given back wait: as was asked for, else by the queue's options."""
+        options = self._queue.options
+        if delay_ms is not None or not options.backs_off:
+            return [(options.nack_delay_ms(0, 0) if delay_ms is None else delay_ms, deliveries)]
+        return [(options.nack_delay_ms(each.tries, each.message.seq), [each]) for each in deliveries]
 
     def reject_now(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> None:
         """Dead-letter deliveries; `on_done` comes once, when all of that is on disk, or with the first error."""

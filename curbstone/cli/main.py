@@ -22,6 +22,7 @@ from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
 from curbstone.cli.events import bind, events, unbind
 from curbstone.cli.move import move
+from curbstone.cli.pause import pause, resume
 from curbstone.cli.peek import peek
 from curbstone.cli.pipeline import pipeline
 from curbstone.cli.purge import purge
@@ -51,8 +52,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    *(serve, queues, send, recv, peek, dump, export, import_, purge, move, redrive, events, bind, unbind, top, bench),
-    *(backup, restore, check, repair, drill, sql),
+    *(serve, queues, send, recv, peek, dump, export, import_, purge, pause, resume, move, redrive),
+    *(events, bind, unbind, top, bench, backup, restore, check, repair, drill, sql),
 )
 for command in COMMANDS:
     name = command.__name__.rstrip("_")

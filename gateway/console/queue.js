@@ -7,7 +7,7 @@ import { capBar } from './list.js'
 import { MessageList } from './messages.js'
 import { sparkline } from './sparkline.js'
 
-const SECONDS = new Set(['ttl', 'nack_delay', 'lease'])
+const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused'])
 const SIZES = new Set(['cap', 'max_message_size'])
 
 export class QueuePage {

@@ -51,6 +51,11 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("dead_letter", "dead", "mine/dead"),
     ("dead_letter", "other/dead", "other/dead"),
     ("nack_delay", 1.5, 1.5),
+    ("nack_delay_max", 300, 300),
+    ("paused", True, True),
+    ("unused", None, None),
+    ("unused", 0, 0),
+    ("unused", 1.5, 1.5),
     ("lease", 0.001, 0.001),
     ("groups", [], ()),
     ("groups", ["a", "b", "a"], ("a", "b")),
@@ -63,6 +68,7 @@ def test_a_good_option_is_taken(name: str, value: Any, taken: Any) -> None:
 
 
 NUMBER: list[Any] = [True, None, "x", [], {}, float("nan"), float("inf"), -1]
+NO_FLAG: list[Any] = [None, 0, 1, "true", []]
 BAD: list[tuple[str, Any]] = [
     *[("cap", value) for value in [*NUMBER, 65535, "63KiB", 1.5, 1 << 45, "10 parsecs"]],
     *[("max_message_size", value) for value in [*NUMBER, 0, 1.5, (1 << 30) + 1]],
@@ -70,6 +76,9 @@ BAD: list[tuple[str, Any]] = [
     *[("max_tries", value) for value in [*NUMBER, 1.0, 1_000_001, "3"]],
     *[("dead_letter", value) for value in [None, 1, True, ["dead"], "a b", "a/b/c", "..", "/"]],
     *[("nack_delay", value) for value in [*NUMBER, 1e12]],
+    *[("nack_delay_max", value) for value in [*NUMBER, 1e12]],
+    *[("paused", value) for value in NO_FLAG],
+    *[("unused", value) for value in [*NUMBER[:1], *NUMBER[2:]]],
     *[("lease", value) for value in [*NUMBER, 0, 1e12]],
     *[("groups", value) for value in ["a", None, 1, {"a": 1}, [1], ["a", None], ["a b"], [""], [["a"]]]],
     ("groups", [f"g{number}" for number in range(33)]),
@@ -121,3 +130,17 @@ def test_a_sync_mode_is_read_and_written(text: str) -> None:
 def test_a_bad_sync_mode_is_refused_with_those_there_are(text: str) -> None:
     with pytest.raises(BadRequest, match=r"always, interval:MS \(1 to 60000\) or never"):
         SyncMode.parse(text)
+
+
+def test_retries_back_off_up_to_the_most_and_not_in_step() -> None:
+    options = QueueOptions(nack_delay=1, nack_delay_max=60)
+    for tries in range(100):
+        whole = min(1000 * 2**tries, 60_000)
+        delays = [options.nack_delay_ms(tries, seq) for seq in range(50)]
+        assert 0.85 * whole - 1 <= min(delays) < max(delays) <= 1.15 * whole + 1
+    assert options.nack_delay_ms(3, 7) == options.nack_delay_ms(3, 7)
+
+
+@pytest.mark.parametrize("options", [QueueOptions(nack_delay=2), QueueOptions(nack_delay=2, nack_delay_max=1)])
+def test_without_a_higher_most_the_delay_is_always_the_same(options: QueueOptions) -> None:
+    assert {options.nack_delay_ms(tries, seq) for tries in range(5) for seq in range(5)} == {2000}

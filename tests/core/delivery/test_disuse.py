@@ -1,0 +1,152 @@
+"""Queues that go when nobody uses them, queues that are paused, and retries that back off."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from curbstone.core.errors import NoSuchQueue
+from curbstone.core.names import queue_name
+from curbstone.core.queue import Queue
+from curbstone.core.values import Outcome
+from tests.core.lab import Lab, Peer
+
+Q = queue_name("q")
+
+
+def there_is(lab: Lab) -> bool:
+    return Q in [queue.name for queue in lab.broker.queues()]
+
+
+def test_a_queue_goes_when_it_was_unused_so_long() -> None:
+    lab = Lab()
+    queue = lab.queue(unused=60)
+    lab.pass_time(59_999)
+    lab.publish(queue, "publishing is no use")
+    assert there_is(lab)
+    lab.pass_time(1)
+    assert not there_is(lab)
+    lab.restart("power")
+    assert not there_is(lab)
+
+
+@pytest.mark.parametrize("how", ["consumer", "pop", "lease", "wait"])
+def test_the_time_begins_when_it_was_used_last(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue(unused=60)
+    lab.publish(queue, "1")
+    lab.pass_time(50_000)
+    end_ms = use(lab, queue, how)
+    lab.pass_time(end_ms + 59_999)
+    assert there_is(lab)
+    lab.pass_time(1)
+    assert not there_is(lab)
+
+
+def use(lab: Lab, queue: Queue, how: str) -> int:
+    """Use the queue; return how much longer that lasts."""
+    if how == "consumer":
+        peer = Peer(lab, queue)
+        lab.pass_time(100_000)
+        assert there_is(lab)
+        peer.consumer.close()
+    elif how == "pop":
+        lab.answer(queue.pop)
+    elif how == "lease":
+        lab.answer(partial(queue.lease, 1, 30_000))
+        return 30_000
+    else:
+        lab.answer(queue.pop)
+        queue.pop(lambda _delivery: None, wait_ms=20_000)
+        lab.settle()
+        return 20_000
+    lab.settle()
+    return 0
+
+
+def test_with_0_it_goes_with_its_last_consumer_and_after_a_minute_if_none_came() -> None:
+    lab = Lab()
+    queue = lab.queue(unused=0)
+    first, second = Peer(lab, queue), Peer(lab, queue)
+    lab.pass_time(100_000)
+    first.consumer.close()
+    lab.pass_time(100_000)
+    assert there_is(lab)
+    second.consumer.close()
+    lab.pass_time(1)
+    assert not there_is(lab)
+    lab.queue(unused=0)
+    lab.pass_time(59_999)
+    assert there_is(lab)
+    lab.pass_time(1)
+    assert not there_is(lab)
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_the_time_begins_again_with_the_server(how: str) -> None:
+    lab = Lab()
+    lab.queue(unused=60)
+    lab.pass_time(50_000)
+    lab.restart(how)
+    lab.pass_time(50_000)
+    assert there_is(lab)
+    lab.pass_time(10_000)
+    assert not there_is(lab)
+
+
+def test_the_option_can_be_taken_back_and_given_to_a_queue_that_is_there() -> None:
+    lab = Lab()
+    lab.queue(unused=60)
+    lab.queue(unused=None)
+    lab.pass_time(100_000)
+    assert there_is(lab)
+    lab.queue(unused=60)
+    lab.pass_time(59_999)
+    assert there_is(lab)
+    lab.pass_time(1)
+    assert not there_is(lab)
+
+
+def test_who_looks_for_it_then_finds_none() -> None:
+    lab = Lab()
+    lab.queue(unused=1)
+    lab.pass_time(1000)
+    with pytest.raises(NoSuchQueue):
+        lab.broker.get(Q)
+
+
+def test_a_paused_queue_takes_messages_and_hands_out_none() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    peer = Peer(lab, queue)
+    lab.publish(queue, "1")
+    lab.queue(paused=True)
+    lab.publish(queue, "2")
+    assert peer.bodies == [b"1"]
+    assert lab.answer(queue.pop) == (None,)
+    assert lab.answer(partial(queue.lease, 1, 1000)) == ([],)
+    peer.consumer.ack([1])
+    lab.restart()
+    queue = lab.broker.get(Q)
+    peer = Peer(lab, queue)
+    assert not peer.given and queue.counts().rdy == 1
+    lab.queue(paused=False)
+    assert peer.bodies == [b"2"]
+
+
+def test_a_nack_without_a_delay_waits_longer_with_each_try() -> None:
+    lab = Lab()
+    queue = lab.queue(nack_delay=1, nack_delay_max=4)
+    lab.publish(queue, "1")
+    for whole_ms in (1000, 2000, 4000, 4000):
+        ((lease,),) = lab.answer(partial(queue.lease, 1, 1_000_000))
+        lab.answer(partial(queue.settle_leases, [lease.token], Outcome.NACK))
+        lab.pass_time(round(0.84 * whole_ms))
+        assert lab.answer(partial(queue.lease, 1, 1_000_000)) == ([],), whole_ms
+        lab.pass_time(round(0.32 * whole_ms))
+        assert queue.counts().rdy == 1
+    ((lease,),) = lab.answer(partial(queue.lease, 1, 1_000_000))
+    lab.answer(partial(queue.settle_leases, [lease.token], Outcome.NACK, delay_ms=10))
+    lab.pass_time(10)
+    assert queue.counts().rdy == 1, "a delay of its own is kept"

@@ -1,0 +1,124 @@
+"""Arguments of a queue in STOMP headers: what they make of a queue, and what they can't change."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from curbstone.core.names import queue_name
+from curbstone.core.options import QueueOptions
+from curbstone.stomp.limits import Limits
+from tests.stomp.client import Peer, until
+from tests.stomp.test_engine import World, serving
+
+
+def run(path: Path, *frames: str) -> tuple[dict[str, object] | None, str]:
+    """Send frames on a connection each; return the options of the queue q, if it is there, and the last answer."""
+
+    async def main() -> tuple[dict[str, object] | None, str]:
+        async with serving(path, QueueOptions(), Limits()) as world:
+            said = ""
+            for frame in frames:
+                said = await answer(await world.peer(), frame)
+            return options_of(world), said
+
+    return asyncio.run(main())
+
+
+async def answer(peer: Peer, frame: str) -> str:
+    head = frame.replace("|", "\n")
+    await peer.send(f"{head}\nreceipt:r\n\n\0".encode())
+    received = await peer.frame()
+    return received.headers["message"] if received.command == "ERROR" else received.command
+
+
+def options_of(world: World) -> dict[str, object] | None:
+    found = [queue for queue in world.broker.queues() if queue.name == queue_name("q")]
+    return found[0].options.as_json() if found else None
+
+
+@pytest.mark.parametrize("command", ["SUBSCRIBE|id:1", "SEND"])
+@pytest.mark.parametrize(
+    ("header", "option", "value"),
+    [
+        ("x-expires:1500", "unused", 1.5),
+        ("x-max-length-bytes:100000|x-overflow:reject-publish", "cap", 100_000),
+        ("x-dead-letter-routing-key:dead", "dead_letter", "default/dead"),
+        ("x-dead-letter-exchange:|x-dead-letter-routing-key:dead", "dead_letter", "default/dead"),
+    ],
+)
+def test_they_make_the_queue_what_they_say(
+    tmp_path: Path, command: str, header: str, option: str, value: object
+) -> None:
+    frame = f"{command}|destination:/queue/q|{header}"
+    options, said = run(tmp_path, frame, frame)
+    assert said == "RECEIPT"
+    assert options is not None and options[option] == value
+
+
+def test_a_time_to_live_of_a_subscribe_is_the_queues(tmp_path: Path) -> None:
+    options, said = run(tmp_path, "SUBSCRIBE|id:1|destination:/queue/q|x-message-ttl:2500")
+    assert said == "RECEIPT" and options is not None and options["ttl"] == 2.5
+
+
+@pytest.mark.parametrize("header", ["auto-delete:true", "exclusive:true"])
+@pytest.mark.parametrize("end", ["DISCONNECT", "UNSUBSCRIBE|id:1"])
+def test_a_queue_goes_with_its_last_subscriber(tmp_path: Path, header: str, end: str) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, QueueOptions(), Limits()) as world:
+            peer = await world.peer()
+            assert await answer(peer, f"SUBSCRIBE|id:1|destination:/queue/q|{header}") == "RECEIPT"
+            assert await answer(peer, "SEND|destination:/queue/q") in ("RECEIPT", "MESSAGE")
+            await peer.send(f"{end.replace('|', chr(10))}\nreceipt:e\n\n\0".encode())
+            await until(lambda: options_of(world) is None)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        ("SEND|destination:/queue/q", "SUBSCRIBE|id:1|destination:/queue/q|auto-delete:true", "with unused None"),
+        ("SEND|destination:/queue/q", "SEND|destination:/queue/q|x-expires:5", "with unused None"),
+        ("SEND|destination:/queue/q", "SUBSCRIBE|id:1|destination:/queue/q|x-message-ttl:5", "with ttl 0"),
+    ],
+)
+def test_a_queue_that_is_there_stays_what_it_is(tmp_path: Path, first: str, then: str, said: str) -> None:
+    options, error = run(tmp_path, first, then)
+    assert said in error and "over HTTP" in error
+    assert options is not None and (options["unused"], options["ttl"]) == (None, 0)
+
+
+def test_an_exclusive_queue_has_one_subscriber(tmp_path: Path) -> None:
+    frame = "SUBSCRIBE|id:1|destination:/queue/q|exclusive:true"
+    assert "can't be exclusive" in run(tmp_path, frame, frame)[1]
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ("SUBSCRIBE|id:1|destination:/queue/q|x-max-length-bytes:100000", "x-overflow:reject-publish"),
+        ("SUBSCRIBE|id:1|destination:/queue/q|x-overflow:drop-head", "a full queue refuses"),
+        ("SUBSCRIBE|id:1|destination:/queue/q|x-dead-letter-exchange:dlx", "no exchanges"),
+        ("SUBSCRIBE|id:1|destination:/queue/q|x-expires:soon", "whole number"),
+        ("SUBSCRIBE|id:1|destination:/queue/q|x-max-length-bytes:5|x-overflow:reject-publish", "bad option cap"),
+        ("SUBSCRIBE|id:1|destination:/topic/q|x-expires:5", "outlive their connection"),
+        ("SEND|destination:/temp-queue/q|x-dead-letter-routing-key:a", "outlive their connection"),
+    ],
+)
+def test_what_can_not_be_is_an_error_and_makes_nothing(tmp_path: Path, frame: str, said: str) -> None:
+    options, error = run(tmp_path, frame)
+    assert said in error and options is None
+
+
+@pytest.mark.parametrize("destination", ["/topic/q", "/temp-queue/q"])
+@pytest.mark.parametrize("header", ["auto-delete:true", "exclusive:true"])
+def test_what_holds_anyway_passes(tmp_path: Path, destination: str, header: str) -> None:
+    assert run(tmp_path, f"SUBSCRIBE|id:1|destination:{destination}|{header}") == (None, "RECEIPT")
+
+
+def test_a_durable_subscription_has_them_too(tmp_path: Path) -> None:
+    options, said = run(tmp_path, "SUBSCRIBE|id:q|destination:/topic/news|durable:true|x-expires:60000")
+    assert said == "RECEIPT" and options is not None and options["unused"] == 60
