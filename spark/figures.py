@@ -27,7 +27,10 @@ MINUTES_MAX = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What happened in one minute; `p50` and so on are milliseconds, None where nothing was settled."""
+    """What happened in one minute; `p50` and so on are milliseconds, None where nothing was settled.
+
+    `rejected` holds the dead letters; `skipped` is what a group lost because it may be overtaken in a full queue.
+    """
 
     project: str
     queue: str
@@ -39,6 +42,8 @@ class Minute:
     retried: int
     rejected: int
     expired: int
+    purged: int
+    skipped: int
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
@@ -148,6 +153,8 @@ _MINUTES = """
             sum("count") FILTER (event = 'released') AS retried,
             sum("count") FILTER (event IN ('rejected', 'dead')) AS rejected,
             sum("count") FILTER (event = 'expired') AS expired,
+            sum("count") FILTER (event = 'purged') AS purged,
+            sum("count") FILTER (event = 'skipped') AS skipped,
             sum("count") FILTER (event IN ('settled', 'rejected', 'dead', 'expired', 'purged', 'skipped')) AS ended
         FROM events WHERE event <> 'published' GROUP BY ALL
     ),
@@ -165,6 +172,7 @@ _MINUTES = """
         coalesce(published, 0)::BIGINT AS published, coalesce(bytes, 0)::BIGINT AS bytes,
         coalesce(settled, 0)::BIGINT AS settled, coalesce(retried, 0)::BIGINT AS retried,
         coalesce(rejected, 0)::BIGINT AS rejected, coalesce(expired, 0)::BIGINT AS expired,
+        coalesce(purged, 0)::BIGINT AS purged, coalesce(skipped, 0)::BIGINT AS skipped,
         ranks[1]::DOUBLE AS p50_ms, ranks[2]::DOUBLE AS p95_ms, ranks[3]::DOUBLE AS p99_ms,
         greatest(0, sum(coalesce(published, 0) - coalesce(ended, 0))
             OVER (PARTITION BY project, queue, "group" ORDER BY minute))::BIGINT AS backlog

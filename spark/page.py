@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
 from itertools import groupby
@@ -11,20 +11,30 @@ from pathlib import Path
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
 from curbstone.spark.figures import Minute
+from curbstone.spark.gaps import Gap
 
-POINTS_MAX = 200
+POINTS_MAX = 120
 STEPS_MIN = (1, 5, 15, 60, 180, 720, 1440, 10_080)
 """Minutes that one point of a chart may stand for."""
+SPARK_POINTS = 40
+ROWS_MAX = 500
+"""Queues and groups in the overview: those with most messages."""
+SECTIONS_BYTES_MAX = 1_500_000
+"""Charts are drawn as long as they have room in a page that opens at once."""
 
 _STYLE = Path(__file__).with_name("report.css")
 
 
-def page(minutes: Sequence[Minute], title: str, made: datetime) -> str:
-    """Return the page; `minutes` are in the order of project, queue, group and time."""
+def page(minutes: Sequence[Minute], title: str, made: datetime, gaps: Sequence[Gap] = ()) -> str:
+    """Return the page; `minutes` are in the order of project, queue, group and time, `gaps` those of the lake."""
     places = [list(rows) for _, rows in groupby(minutes, lambda row: (row.project, row.queue, row.group))]
     body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{_when(minutes, made)}</p>']
+    if places or gaps:
+        body.append(_losses(places, gaps))
     if places:
-        body += [_overview(places), *(_section(rows, number) for number, rows in enumerate(places))]
+        busiest = sorted(places, key=lambda rows: -sum(row.published + row.settled for row in rows))
+        sections = _within(_section(rows, number) for number, rows in enumerate(busiest))
+        body += [_overview(busiest, len(sections)), *sections]
     else:
         body.append('<p class="card empty">Nothing happened in these queues as far as the journal goes back.</p>')
     body.append(f"<footer>{_EXPLAINED}</footer>")
@@ -34,6 +44,50 @@ def page(minutes: Sequence[Minute], title: str, made: datetime) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style></head><body><main>{''.join(body)}</main></body></html>\n"
     )
+
+
+def _within(sections: Iterable[str]) -> list[str]:
+    """Return as many as there is room for, and one at least."""
+    found: list[str] = []
+    size = 0
+    for section in sections:
+        size += len(section)
+        if found and size > SECTIONS_BYTES_MAX:
+            break
+        found.append(section)
+    return found
+
+
+LOSSES = ("skipped", "purged", "rejected", "expired")
+
+
+def _place(row: Minute) -> str:
+    return _name(row) + (f" · group {escape(row.group)}" if row.group else "")
+
+
+def _losses(places: Sequence[Sequence[Minute]], gaps: Sequence[Gap]) -> str:
+    """Return what never reached a consumer, or not the lake: what one looks for first."""
+    rows = []
+    for minutes in places:
+        counts = [sum(getattr(row, name) for row in minutes) for name in LOSSES]
+        if any(counts):
+            rows.append((sum(counts), [_place(minutes[0]), *(f"{count:,}" if count else "–" for count in counts)]))
+    parts = []
+    if rows:
+        rows.sort(key=lambda row: -row[0])
+        heads = ("queue", "given up while full", "purged", "rejected, dead letters", "expired")
+        parts.append(_table(heads, [cells for _, cells in rows[:ROWS_MAX]]))
+    if gaps:
+        listed = "".join(f"<li>{escape(str(gap))}</li>" for gap in gaps[:ROWS_MAX])
+        parts.append(f"<h3>Not in the lake, for it was gone before it could be archived</h3><ul>{listed}</ul>")
+    content = "".join(parts) or '<p class="empty">Nothing was lost, purged, rejected or expired.</p>'
+    return f'<h2>Losses</h2><div class="card scroll">{content}</div>'
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{text}</th>" for text in heads)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>" for cells in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 _EXPLAINED = (
@@ -55,31 +109,30 @@ def _name(row: Minute) -> str:
     return f"{escape(row.project)}/{escape(row.queue)}"
 
 
-def _overview(places: Sequence[Sequence[Minute]]) -> str:
+def _overview(places: Sequence[Sequence[Minute]], drawn: int) -> str:
     rows = []
-    for number, minutes in enumerate(places):
-        group = f" · group {escape(minutes[0].group)}" if minutes[0].group else ""
+    for number, minutes in enumerate(places[:ROWS_MAX]):
+        name = _place(minutes[0])
         cells = [
-            f'<a href="#q{number}">{_name(minutes[0])}{group}</a>',
-            charts.spark([float(sum(row.published for row in rows)) for rows in _points(minutes)[2]]),
+            f'<a href="#q{number}">{name}</a>' if number < drawn else name,
+            charts.spark(_thinned([float(sum(row.published for row in rows)) for rows in _points(minutes)[2]])),
             *(f"{sum(getattr(row, name) for row in minutes):,}" for name in ("published", "settled", "retried")),
-            f"{sum(row.rejected + row.expired for row in minutes):,}",
             _worst(minutes, "p99_ms"),
             f"{minutes[-1].backlog:,}",
         ]
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    heads = (
-        "queue",
-        "published over time",
-        "in all",
-        "settled",
-        "retried",
-        "rejected, expired",
-        "worst p99",
-        "backlog",
-    )
-    head = "".join(f"<th>{text}</th>" for text in heads)
-    return f'<div class="card scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+        rows.append(cells)
+    heads = ("queue", "published over time", "in all", "settled", "retried", "worst p99", "backlog")
+    notes = [f"charts of the {drawn:,} busiest"] if drawn < len(places) else []
+    if len(places) > ROWS_MAX:
+        notes.append(f"{len(places) - ROWS_MAX:,} more queues and groups are only in the file of figures")
+    shown = f'<p class="note">{"; ".join(notes)}</p>' if notes else ""
+    return f'<h2>Queues</h2>{shown}<div class="card scroll">{_table(heads, rows)}</div>'
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    """Return no more values, each the sum of some that follow each other."""
+    step = -(-len(values) // SPARK_POINTS)
+    return [sum(values[at : at + step]) for at in range(0, len(values), step)]
 
 
 def _worst(minutes: Sequence[Minute], name: str) -> str:
@@ -106,6 +159,9 @@ def _section(minutes: Sequence[Minute], number: int) -> str:
     )
 
 
+TROUBLES = (("retried", 2), ("rejected", 3), ("expired", 4), ("purged", 5), ("skipped", 1))
+
+
 def _charts(minutes: Sequence[Minute]) -> list[str]:
     """Return the cards with the charts of one place."""
     step, moments, points = _points(minutes)
@@ -123,7 +179,7 @@ def _charts(minutes: Sequence[Minute]) -> list[str]:
         backlog.append(float(rows[-1].backlog) if rows else (backlog[-1] if backlog else 0.0))
     flow = [Series("published", total("published"), 0), Series("settled", total("settled"), 1)]
     latency = [Series(f"p{rank}", worst(f"p{rank}_ms"), colour) for rank, colour in ((50, 1), (95, 2), (99, 3))]
-    trouble = [Series(name, total(name), colour) for name, colour in (("retried", 2), ("rejected", 3), ("expired", 4))]
+    trouble = [Series(name, total(name), colour) for name, colour in TROUBLES]
     cards = [
         _card(f"Messages {per}", charts.lines(moments, flow, charts.short, area=True)),
         _card("Latency, publish to settle", _or(latency, "Nothing was settled.", charts.milliseconds, moments)),

@@ -14,6 +14,7 @@ from curbstone.spark.duck import database, first_line
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.figures import Minute, gather, minutes
 from curbstone.spark.lake_columns import JOURNAL
+from curbstone.spark.lake_gaps import gaps_of
 from curbstone.spark.options import moment_ms, read_options
 from curbstone.spark.page import page
 from curbstone.spark.server import Address
@@ -52,7 +53,8 @@ def report(
         jobs.say_done()
     out.mkdir(parents=True, exist_ok=True)
     _write_table(rows, out / TABLE)
-    _replace(out / PAGE, page(rows, title, datetime.now(UTC)).encode())
+    gaps = [gap for gap in gaps_of(lake_path) if not queues or gap.queue in queues] if lake_path else []
+    _replace(out / PAGE, page(rows, title, datetime.now(UTC), gaps).encode())
     return rows
 
 

@@ -7,7 +7,6 @@ when a query names it, page by page; DuckDB writes what does not fit into memory
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from curbstone.spark.duck import database, first_line
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import TABLES
+from curbstone.spark.lake_gaps import gap_table
 from curbstone.spark.server import Address, Server
-from curbstone.spark.table import Table, absolute
+from curbstone.spark.table import Table
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
 
 QUEUED, QUEUES, GAPS = "queued", "queues", "gaps"
 ROWS_AT_ONCE = 1000
@@ -99,22 +98,7 @@ class Sql:
             return
         if not self._lake:
             raise PipelineError(f"table {name} is in a lake: name it with --lake")
-        found = _gaps(self._lake) if name == GAPS else Table(self._lake, name).open(self._as_of).to_pyarrow_dataset()
-        self._database.register(name, found)
-
-
-def _gaps(lake: str) -> pa.Table:
-    """Return what the archive could not read any more; see `gaps`."""
-    import pyarrow as pa
-    from pyarrow import fs
-
-    from curbstone.spark.parts import filesystem
-
-    files, root = filesystem(absolute(lake))
-    found = []
-    for info in files.get_file_info(fs.FileSelector(f"{root}/_gaps", allow_not_found=True)):
-        with files.open_input_file(info.path) as file:
-            found.append(json.loads(file.read()))
-    texts, numbers = ("queue", "epoch", "why"), ("from", "to", "lost", "at_least")
-    types = [(name, pa.string()) for name in texts] + [(name, pa.int64()) for name in numbers]
-    return pa.Table.from_pylist(found, schema=pa.schema(types))
+        if name == GAPS:
+            self._database.register(name, gap_table(self._lake))
+        else:
+            self._database.register(name, Table(self._lake, name).open(self._as_of).to_pyarrow_dataset())

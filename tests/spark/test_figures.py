@@ -49,9 +49,9 @@ def test_counts_latencies_and_backlog_of_each_minute(tmp_path: Path) -> None:
         event("purged", 8, 125, count=3),
     )
     first, second, third = figures(tmp_path)
-    assert first == Minute("shop", "a", "", START, 10, 1000, 4, 1, 0, 0, 28_500.0, 29_850.0, 29_970.0, 6)
+    assert first == Minute("shop", "a", "", START, 10, 1000, 4, 1, 0, 0, 0, 0, 28_500.0, 29_850.0, 29_970.0, 6)
     assert (second.rejected, second.expired, second.backlog, second.p50_ms) == (1, 2, 3, None)
-    assert (third.published, third.backlog) == (0, 0)
+    assert (third.published, third.purged, third.backlog) == (0, 3, 0)
     assert figures(tmp_path, since_ms=int(second.minute.timestamp() * 1000) + 5000) == [second, third]
     assert figures(tmp_path, until_ms=int(second.minute.timestamp() * 1000)) == [first]
     assert figures(tmp_path, queues=["shop/b"]) == []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
 from curbstone.spark.figures import Minute
+from curbstone.spark.gaps import Gap
 from curbstone.spark.page import page
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -15,7 +17,7 @@ START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
 def minute(number: int, latency_ms: float | None = None) -> Minute:
     when = START + timedelta(minutes=number)
-    return Minute("shop", "<orders>", "", when, 5, 500, 1, 0, 0, 0, latency_ms, latency_ms, latency_ms, 4)
+    return Minute("shop", "<orders>", "", when, 5, 500, 1, 0, 0, 0, 0, 0, latency_ms, latency_ms, latency_ms, 4)
 
 
 def test_a_value_that_stands_alone_is_seen_as_a_step_of_its_own() -> None:
@@ -44,3 +46,28 @@ def test_minutes_without_events_are_drawn_too() -> None:
 
 def test_a_page_of_nothing_says_so() -> None:
     assert "Nothing happened" in page([], "", START)
+
+
+def test_what_was_lost_comes_first() -> None:
+    lost = replace(minute(0), skipped=3, purged=2000, rejected=1)
+    gap = Gap("shop/<orders>", "e", 2, 9, None, 4, "the queue was deleted")
+    made = page([minute(0), lost], "", START, [gap])
+    first = made[made.index("<h2>Losses") : made.index("<h2>Queues")]
+    assert re.findall(r"<td>([^<]*)</td>", first) == ["shop/&lt;orders&gt;", "3", "2,000", "1", "–"]
+    assert "shop/&lt;orders&gt;: messages lost from 2 to 8: unknown, at least 4 (the queue was deleted)" in first
+    assert "Nothing was lost, purged, rejected or expired" in page([minute(0)], "", START)
+    assert "messages lost" in page([], "", START, [gap])
+
+
+def test_a_page_of_very_many_queues_opens_at_once() -> None:
+    """A day of 100 queues with two groups each was 24 MB."""
+    rows = [
+        replace(minute(number, 5.0 + number % 7), queue=f"q{queue:03d}", group=group, published=queue)
+        for queue in range(100)
+        for group in ("", "audit")
+        for number in range(0, 1440, 3)
+    ]
+    made = page(rows, "", START)
+    assert len(made) < 2_000_000
+    assert "charts of the" in made and ">shop/q000</td>" in made, "the quietest is in the table, without a link"
+    assert made.index("shop/q099") < made.index("shop/q000")
