@@ -37,9 +37,15 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
-from curbstone.net.admission import Admission
+from curbstone.net import certificates
+from curbstone.net.address import Address
+from curbstone.net.admission import Admission, Bounds
+from curbstone.net.certificates import BadCertificate, Certificates
+from curbstone.net.entrance import Entrance
+from curbstone.net.peer import Networks
 from curbstone.net.turns import Turns
-from curbstone.settings import Address, Settings, warnings
+from curbstone.reloading import Reloading
+from curbstone.settings import Settings, warnings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from curbstone.stomp.websocket import StompSockets
@@ -60,13 +66,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(Protocol):
-    """A protocol's listener."""
+    """A protocol's server."""
 
-    def admit_by(self, admission: Admission) -> None:
-        """Serve only as many clients as `admission` lets in; before `start`."""
-
-    async def start(self, address: tuple[str, int]) -> tuple[str, int]:
-        """Bind and listen; return the address bound. OSError when that is impossible."""
+    async def start(self, address: Address) -> tuple[str, int]:
+        """Bind and listen there, too; return host and port bound. OSError when that is impossible."""
 
     async def stop(self) -> None:
         """Take no new clients, let commits under way confirm, take leave of the clients."""
@@ -77,7 +80,7 @@ class Listener:
     """A server with its name in the ready line and where it is to listen."""
 
     name: str
-    address: Address
+    addresses: Sequence[Address]
     server: Server
 
 
@@ -121,15 +124,10 @@ async def _serve(settings: Settings) -> int:
     started: list[Listener] = []
     try:
         bound = []
-        admission = Admission(
-            lambda: descriptors.shares(descriptors.limit()).connections,
-            broker.troubles,
-            settings.max_connections_per_address,
-        )
-        for listener in [] if stop_asked.is_set() else _listeners(broker, host, settings):
-            listener.server.admit_by(admission)
-            bound.append(f"{listener.name}={await _start(listener)}")
+        entrance = _entrance(broker, host, settings)
+        for listener in [] if stop_asked.is_set() else _listeners(broker, host, settings, entrance):
             started.append(listener)
+            bound += [f"{listener.name}={await _start(listener, address)}" for address in listener.addresses]
         warn_of_strangers(host, started)
         Collections(host, lambda: len(broker.queues()) + len(broker.private_queues())).start()
         if not stop_asked.is_set():
@@ -196,17 +194,44 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
     return broker
 
 
-def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Listener]:
+def _entrance(broker: Broker, host: AsyncioHost, settings: Settings) -> Entrance:
+    admission = Admission(
+        lambda: descriptors.shares(descriptors.limit()).connections,
+        broker.troubles,
+        Bounds(address=settings.max_connections_per_address),
+    )
+    return Entrance(admission, _certificates(host, settings), Networks(settings.trusted_proxy))
+
+
+def _certificates(host: AsyncioHost, settings: Settings) -> Certificates | None:
+    """Read the certificate, and again when it changes or a SIGHUP asks for it."""
+    files = settings.certificate_files
+    if files is None:
+        return None
+    try:
+        found = Certificates(files)
+    except BadCertificate as error:
+        raise Unavailable(f"TLS is not possible: {error}") from error
+    if certificates.readable_by_others(files):
+        log.warning("any user of this machine can read the key in %s", files.key or files.certificate)
+    reloading = Reloading(host, "TLS certificate", files.paths, lambda: certificates.load(files), found.take)
+    if hasattr(signal, "SIGHUP"):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.reload)
+    return found
+
+
+def _listeners(broker: Broker, host: AsyncioHost, settings: Settings, entrance: Entrance) -> list[Listener]:
     listeners = []
     turns = Turns(host)
     limits = Limits(body_bytes_max=settings.max_message_size)
     single_queue = settings.single_queue or None
-    stomp = StompServer(broker, host, limits=limits, single_queue=single_queue, turns=turns)
-    if settings.stomp_addr is not None:
+    stomp = StompServer(broker, host, limits=limits, single_queue=single_queue, turns=turns, entrance=entrance)
+    if settings.stomp_addr:
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
-    mqks = MqksServer(broker, host, limits=MqksLimits(body_bytes_max=settings.max_message_size), turns=turns)
+    mqks_limits = MqksLimits(body_bytes_max=settings.max_message_size)
+    mqks = MqksServer(broker, host, limits=mqks_limits, turns=turns, entrance=entrance)
     mq_traffic = Traffic()
-    if settings.http_addr is not None:
+    if settings.http_addr:
         sockets = StompSockets(
             broker, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue
         )
@@ -234,8 +259,8 @@ def _listeners(broker: Broker, host: AsyncioHost, settings: Settings) -> list[Li
             },
             turns=turns,
         )
-        listeners.append(Listener("http", settings.http_addr, GatewayServer(app)))
-    if settings.mqks_addr is not None:
+        listeners.append(Listener("http", settings.http_addr, GatewayServer(app, entrance)))
+    if settings.mqks_addr:
         listeners.append(Listener("mqks", settings.mqks_addr, mqks))
     return listeners
 
@@ -248,22 +273,24 @@ def _own_names() -> tuple[str, ...]:
 
 def warn_of_strangers(host: Host, listeners: Sequence[Listener]) -> None:
     """Say now, and again each minute, which listeners anybody can reach; a warning that is said once scrolls away."""
-    open_to_all = [listener for listener in listeners if not listener.address.is_loopback]
-    for listener in open_to_all:
-        told = {"listener": listener.name, "address": str(listener.address)}
-        text = "%s: other machines can reach %s and nobody has to log in"
-        log.warning(text, listener.name, listener.address, extra=told)
+    open_to_all = [
+        (listener.name, address) for listener in listeners for address in listener.addresses if not address.is_loopback
+    ]
+    for name, address in open_to_all:
+        told = {"listener": name, "address": str(address)}
+        log.warning("%s: other machines can reach %s and nobody has to log in", name, address, extra=told)
     if open_to_all:
         host.call_later(WARN_EVERY_MS, lambda: warn_of_strangers(host, listeners))
 
 
-async def _start(listener: Listener) -> Address:
+async def _start(listener: Listener, address: Address) -> Address:
     try:
-        return Address(*await listener.server.start((listener.address.host, listener.address.port)))
+        host, port = await listener.server.start(address)
+        return address._replace(host=host, port=port)
     except OSError as error:
         # The loop's own text names neither the option nor, for a bad host, the address.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        raise Unavailable(f"can't listen for {listener.name} on {listener.address}: {reason}") from error
+        raise Unavailable(f"can't listen for {listener.name} on {address}: {reason}") from error
 
 
 async def _stop(started: list[Listener], broker: Broker) -> bool:

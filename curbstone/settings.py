@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, field_validator
 from pydantic_settings import (
@@ -26,9 +25,11 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import queue_name
 from curbstone.core.options import CAP_BYTES_MAX, CAP_BYTES_MIN, SECONDS_MAX, SyncMode, parse_size
 from curbstone.logs import LogFormat
+from curbstone.net.address import LOOPBACK, Address, parse_address
+from curbstone.net.certificates import CertificateFiles
+from curbstone.net.peer import Networks
 
 ENVIRONMENT_PREFIX = "CURBSTONE_"
-LOOPBACK = "127.0.0.1"
 MESSAGE_BYTES_MAX = 1 << 30
 LIMIT_MAX = 100_000
 LEASE_S_MAX = 7 * 86400
@@ -52,39 +53,6 @@ class SettingsError(Exception):
     """A setting is unknown or bad; the text is one line that names where it was set and the rule it breaks."""
 
 
-class Address(NamedTuple):
-    """Where a listener binds; port 0 picks a free one."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """True when only this machine can connect. A name other than localhost could be anything: False."""
-        try:
-            return ip_address(self.host.partition("%")[0]).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-
-def parse_address(text: str) -> Address | None:
-    """Return the address of "host:port", "[::1]:port" or ":port" (loopback), None for ""; raise ValueError."""
-    text = text.strip()
-    if not text:
-        return None
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host or "[" in host or "]" in host:
-        raise ValueError(f"bad address {text!r}: write an IPv6 address in brackets, as in [::1]:8080")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"bad address {text!r}: host:port, :port or [::1]:port with a port from 0 to 65535")
-    return Address(host or LOOPBACK, int(port))
-
-
 def _size(value: object) -> object:
     return parse_size(value) if isinstance(value, str) else value
 
@@ -105,7 +73,15 @@ def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-ListenAddress = Annotated[Address | None, PlainValidator(lambda value: parse_address(_text(value)))]
+def _addresses(value: object) -> tuple[Address, ...]:
+    """Return the addresses of a listener: of a list, or of a text with commas; none where there is nothing in it."""
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)):
+        raise ValueError(f"bad value {value!r}: a text in quotes is wanted, or a list of them")
+    return tuple(address for text in texts if (address := parse_address(_text(text))) is not None)
+
+
+ListenAddresses = Annotated[tuple[Address, ...], PlainValidator(_addresses)]
 Size = Annotated[int, BeforeValidator(_size)]
 
 
@@ -121,9 +97,9 @@ class Settings(BaseSettings):
     cap: Size = Field(default=10 * 1024 * 1024, ge=CAP_BYTES_MIN, le=CAP_BYTES_MAX)
     max_cap: Size = Field(default=10 * 1024 * 1024 * 1024, ge=CAP_BYTES_MIN, le=CAP_BYTES_MAX)
     sync: Annotated[SyncMode, PlainValidator(lambda value: SyncMode.parse(_text(value)))] = SyncMode()
-    stomp_addr: ListenAddress = Address(LOOPBACK, 61613)
-    http_addr: ListenAddress = Address(LOOPBACK, 8080)
-    mqks_addr: ListenAddress = Address(LOOPBACK, 25000)
+    stomp_addr: ListenAddresses = (Address(LOOPBACK, 61613),)
+    http_addr: ListenAddresses = (Address(LOOPBACK, 8080),)
+    mqks_addr: ListenAddresses = (Address(LOOPBACK, 25000),)
     mq_delay: float = Field(default=10, ge=0.001, le=LEASE_S_MAX, allow_inf_nan=False)
     max_message_size: Size = Field(default=1024 * 1024, ge=1, le=MESSAGE_BYTES_MAX)
     max_ttl: float = Field(default=3600, gt=0, le=SECONDS_MAX, allow_inf_nan=False)
@@ -134,6 +110,10 @@ class Settings(BaseSettings):
     cors_origin: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     http_host: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     max_connections_per_address: int = Field(default=256, ge=0, le=CONNECTIONS_MAX)
+    tls_cert: Annotated[Path | None, BeforeValidator(_named)] = None
+    tls_key: Annotated[Path | None, BeforeValidator(_named)] = None
+    tls_client_ca: Annotated[Path | None, BeforeValidator(_named)] = None
+    trusted_proxy: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"
@@ -156,6 +136,12 @@ class Settings(BaseSettings):
                 raise ValueError(f"bad origin {origin!r}: http(s)://host, http(s)://host:port, or * for all")
         return value
 
+    @field_validator("trusted_proxy")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        Networks(value)
+        return value
+
     @field_validator("*", mode="wrap")
     @classmethod
     def _engine_errors_are_bad_values(cls, value: object, handler: Any) -> object:
@@ -164,6 +150,16 @@ class Settings(BaseSettings):
             return handler(value)
         except CurbstoneError as error:
             raise ValueError(str(error)) from error
+
+    @property
+    def addresses(self) -> Mapping[str, tuple[Address, ...]]:
+        """All that is listened on, by the name of its option."""
+        return {name: getattr(self, name) for name in LISTENERS}
+
+    @property
+    def certificate_files(self) -> CertificateFiles | None:
+        """Where the certificate is, if there is one."""
+        return CertificateFiles(self.tls_cert, self.tls_key, self.tls_client_ca) if self.tls_cert else None
 
     @classmethod
     def settings_customise_sources(
@@ -190,17 +186,30 @@ def load(command_line: Mapping[str, object]) -> Settings:
         settings = Settings(**dict(command_line))  # type: ignore[arg-type]
     except ValidationError as error:
         raise SettingsError(_explain(error, command_line)) from None
-    if not any(getattr(settings, name) for name in LISTENERS):
+    if not any(settings.addresses.values()):
         raise SettingsError("nothing to listen on: --stomp-addr, --http-addr and --mqks-addr are all off")
-    if not settings.insecure:
-        for name in LISTENERS:
-            address: Address | None = getattr(settings, name)
-            if address is not None and not address.is_loopback:
-                raise SettingsError(
-                    f"{_origin(name, command_line)}: {address} can be reached from other machines and there is no"
-                    " authentication yet; use a loopback address, or add --insecure if the network is trusted"
-                )
+    if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca):
+        raise SettingsError("--tls-key and --tls-client-ca mean nothing without --tls-cert")
+    for name, addresses in settings.addresses.items():
+        for address in addresses:
+            reason = _why_not(address, settings)
+            if reason:
+                raise SettingsError(f"{_origin(name, command_line)}: {reason}")
     return settings
+
+
+def _why_not(address: Address, settings: Settings) -> str:
+    """Return why nobody may listen there, "" if one may."""
+    if address.tls and settings.tls_cert is None:
+        return f"{address} needs a certificate: --tls-cert, and --tls-key where the key is in another file"
+    if address.proxy and not settings.trusted_proxy:
+        return f"{address} is for proxies, and none is trusted: say with --trusted-proxy which"
+    if not address.is_loopback and not settings.insecure:
+        return (
+            f"{address} can be reached from other machines and there is no authentication yet; use a loopback"
+            " address, or add --insecure if the network is trusted"
+        )
+    return ""
 
 
 def warnings() -> list[str]:

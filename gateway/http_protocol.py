@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
@@ -21,12 +20,15 @@ from uvicorn.server import ServerState
 
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.http.cycle import Cycle, Flow, Outlet
+from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, target_of
 from curbstone.gateway.http.long_poll import GONE, new_event
 from curbstone.gateway.http.problem import Problem, problem_body, problem_headers
 from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
+from curbstone.net.admission import Visit, visitor_of
+from curbstone.net.peer import Networks, Peer
 
 HEAD_S_MAX = 10
 """How long a request's head may take to come; also how long a new connection may stay silent."""
@@ -46,6 +48,8 @@ SKIP_BYTES_MAX = 64 * 1024
 PIECES_MAX = 100
 """So many pieces are parsed before it is the other connections' turn."""
 
+HSTS = (b"strict-transport-security", b"max-age=31536000")
+
 _NEVER = math.inf
 _BLANK_LINE = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
@@ -56,15 +60,20 @@ class HttpProtocol(HttpToolsProtocol):
 
     flow: Flow
     cycle: Cycle
+    scope: Any
+    """As ASGI has it, and `peer`: who asks."""
 
     def __init__(
         self,
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: Any = None,
+        loop: Any,
+        peer: Peer,
+        visit: Visit,
+        trusted_proxies: Networks,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        """`visit` ends with the connection, also if it is a WebSocket by then."""
+        super().__init__(config, server_state, {}, loop)
         self._deadline = _NEVER
         self._in_head = False
         self._in_body = False
@@ -82,8 +91,12 @@ class HttpProtocol(HttpToolsProtocol):
         """The end of what was parsed last, where a blank line may have begun in it."""
         self._problem: Problem | None = None
         """What the parser's callback found wrong."""
-        self.leave: Callable[[], None] | None = None
-        """Called when the connection is closed, also if it is a WebSocket by then."""
+        self._peer = peer
+        self._visit = visit
+        self._trusted = trusted_proxies if peer.host in trusted_proxies else None
+        """Where the peer is a proxy that is believed: all that are."""
+        self._is_strict = False
+        """Whether browsers are told to come with TLS alone from now on."""
         self._is_deaf = False
         self._is_gone = False
         self._is_stopping = False
@@ -94,6 +107,10 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
+        self.client = (self._peer.host, self._peer.port)
+        self.scheme = "https" if self._peer.tls else "http"
+        is_encrypted = transport.get_extra_info("sslcontext") is not None
+        self._is_strict = is_encrypted and not is_of_this_machine(self.server)
         self.flow = Flow(transport)
         self._outlet = Outlet(transport, self._end)
         self._deadline = self.loop.time() + HEAD_S_MAX
@@ -101,8 +118,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`. The request that is being answered learns of it."""
         self._lose()
-        if self.leave:
-            self.leave()
+        self._visit.leave()
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
@@ -284,12 +300,16 @@ class HttpProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path
         scope["query_string"] = query
+        scope["peer"] = self._peer
+        if self._trusted is not None:
+            self._ask_for_others(self._trusted)
         self._in_head = False
         if self.parser.should_upgrade() and self._should_upgrade():
             return
         self._in_body = True
         self._body_left = framing.length
         self._deadline = self.loop.time() + BODY_S_MAX
+        default_headers = self.server_state.default_headers
         self.cycle = Cycle(
             scope=scope,
             transport=cast(Any, self._outlet),
@@ -297,7 +317,7 @@ class HttpProtocol(HttpToolsProtocol):
             logger=self.logger,
             access_logger=self.access_logger,
             access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
+            default_headers=[*default_headers, HSTS] if self._is_strict else default_headers,
             message_event=new_event(),
             expect_100_continue=framing.wants_to_be_asked,
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
@@ -307,6 +327,16 @@ class HttpProtocol(HttpToolsProtocol):
         assert self._answering is None, "a request was parsed before its turn"
         self._answering = self.cycle
         self._start_asgi_task(self.cycle, self.app)
+
+    def _ask_for_others(self, trusted: Networks) -> None:
+        """Note for whom the proxy asks that this connection is from."""
+        try:
+            asker = asker_of(self.headers, self._peer, trusted)
+        except Problem as problem:
+            self._stop_parsing(problem)
+        self.scope["peer"] = asker
+        self.scope["client"] = (asker.host, asker.port)
+        self.scope["scheme"] = "https" if asker.tls else "http"
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -402,7 +432,9 @@ class HttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False  # the parser does not go on behind it
             self.flow.hold()
             return
-        request = SocketRequest(self.scope["path"], self.scope["query_string"], self.headers, self.server)
+        request = SocketRequest(
+            self.scope["path"], self.scope["query_string"], self.headers, self.server, self.scope["peer"]
+        )
         gateway = cast(Gateway, self.app)
         shaken = shake_hands(request, self.scope["method"], gateway.open_socket)
         if isinstance(shaken, Problem):
@@ -421,12 +453,17 @@ class HttpProtocol(HttpToolsProtocol):
             gateway.unfinished,
             gateway.turns,
         )
-        wire.leave = self.leave
+        wire.leave = self._visit.leave
         self.transport.set_protocol(wire)  # type: ignore[arg-type]  # asyncio asks for the methods only
         wire.begin(response, rest)
 
     def _should_upgrade_to_ws(self) -> bool:
         return True
+
+
+def is_of_this_machine(address: tuple[str, int | None] | None) -> bool:
+    """Return whether an address is one that only this machine can reach."""
+    return address is None or visitor_of(address[0]) is None
 
 
 def closing_response(problem: Problem) -> bytes:

@@ -13,14 +13,15 @@ from uvicorn.server import ServerState
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.http.problem import Problem, problem_body, problem_headers, title_of
 from curbstone.gateway.http_protocol import HttpProtocol
-from curbstone.net.admission import Admission
-from curbstone.net.tcp import CROWDED, FULL, Entrance, Leave, SentAway
+from curbstone.net.address import Address
+from curbstone.net.admission import Visit
+from curbstone.net.entrance import Entrance, Listener
+from curbstone.net.peer import Peer
 
 KEEP_ALIVE_S = 75
 STOP_S_MAX = 5
 """How long clients may take to finish when the server stops."""
 
-BACKLOG = 1024
 _TICK_S = 1.0
 
 
@@ -30,13 +31,10 @@ class _Connections(set[Any]):
     def __init__(self) -> None:
         super().__init__()
         self.on_empty: Callable[[], object] | None = None
-        self.on_left: Callable[[], object] | None = None
 
     def discard(self, connection: Any) -> None:
         """Forget one."""
         super().discard(connection)
-        if self.on_left:
-            self.on_left()
         if not self and self.on_empty:
             self.on_empty()
 
@@ -44,8 +42,10 @@ class _Connections(set[Any]):
 class GatewayServer:
     """Serves a gateway. Needs a running event loop; signals are none of its business."""
 
-    def __init__(self, app: Gateway) -> None:
+    def __init__(self, app: Gateway, entrance: Entrance | None = None) -> None:
+        """`entrance`: that of all who connect to the process; its own where none is given."""
         self._app = app
+        self.entrance = entrance or Entrance()
         # uvicorn's Config only carries what its HTTP protocol looks up; its Server, which owns signals
         # and the process, is not used.
         self._config = Config(
@@ -64,38 +64,21 @@ class GatewayServer:
         self._connections = _Connections()
         self._state = ServerState()
         self._state.connections = self._connections
-        self._server: asyncio.Server | None = None
-        self._admission: Admission | None = None
+        self._listeners: list[Listener] = []
         self._tick_timer: asyncio.TimerHandle | None = None
 
-    async def start(self, address: tuple[str, int]) -> tuple[str, int]:
-        """Listen; port 0 picks a free one. Return the address that is listened on."""
+    async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
+        """Listen there, too; port 0 picks a free one. Return host and port bound; OSError where that is impossible."""
         self._loop = asyncio.get_running_loop()
-        self._ticked_at = self._loop.time()
-        # Made by the loop and not by hand, so that each connection gets TCP_NODELAY.
-        self._server = await self._loop.create_server(self._protocol, *address, backlog=BACKLOG)
-        self._tick()
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        listener = await self.entrance.listen(address, self._serve, _word)
+        self._listeners.append(listener)
+        if self._tick_timer is None:
+            self._ticked_at = self._loop.time()
+            self._tick()
+        return listener.bound
 
-    def admit_by(self, admission: Admission) -> None:
-        """Serve only as many clients as `admission` lets in."""
-        self._admission = admission
-        admission.add(lambda: len(self._connections))
-        self._connections.on_left = admission.left
-
-    def _protocol(self) -> asyncio.Protocol:
-        admission = self._admission
-        if admission is None:
-            return HttpProtocol(self._config, self._state, {}, self._loop)
-        if not admission.admits(self._loop.call_soon):
-            return SentAway(_answer(Problem(503, FULL)))
-        return Entrance(admission, self._serve, _answer(Problem(503, CROWDED.format(admission.address_most))))
-
-    def _serve(self, leave: Leave) -> HttpProtocol:
-        wire = HttpProtocol(self._config, self._state, {}, self._loop)
-        wire.leave = leave
-        return wire
+    def _serve(self, peer: Peer, visit: Visit) -> HttpProtocol:
+        return HttpProtocol(self._config, self._state, self._loop, peer, visit, self.entrance.trusted_proxies)
 
     def _tick(self) -> None:
         """Once a second: the Date header, and what takes too long."""
@@ -111,10 +94,8 @@ class GatewayServer:
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close WebSockets with 1001; after 5 s cut what is left."""
-        if self._server is None:
-            return
-        server, self._server = self._server, None
-        server.close()
+        for listener in self._listeners:
+            listener.close()
         self._app.release()
         connections = self._connections
         empty = asyncio.Event()
@@ -130,11 +111,11 @@ class GatewayServer:
                 connection.abort()
         if self._tick_timer:
             self._tick_timer.cancel()
-        await server.wait_closed()
 
 
-def _answer(problem: Problem) -> bytes:
-    """Return a whole response, after which the connection ends."""
+def _word(text: str) -> bytes:
+    """Return the response for a client that is sent away."""
+    problem = Problem(503, text)
     body = problem_body(problem)
     headers = [*problem_headers(problem), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     lines = [b"HTTP/1.1 %d %s" % (problem.status, title_of(problem.status).encode())]

@@ -8,6 +8,10 @@ from curbstone.mqks.error_log import ErrorLog
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
 from curbstone.mqks.session import Session
+from curbstone.net.address import Address
+from curbstone.net.admission import Visit
+from curbstone.net.entrance import Entrance
+from curbstone.net.peer import Peer
 from curbstone.net.tcp import Connection, TcpServer
 from curbstone.net.turns import Turns
 
@@ -19,18 +23,29 @@ if TYPE_CHECKING:
 class MqksServer(TcpServer):
     """Serves MQKS over TCP."""
 
-    def __init__(self, broker: Broker, host: Host, *, limits: Limits | None = None, turns: Turns | None = None) -> None:
-        """`turns`: those of all that is read in the process; its own where none are given."""
-        super().__init__(turns or Turns(host))
+    def __init__(
+        self,
+        broker: Broker,
+        host: Host,
+        *,
+        limits: Limits | None = None,
+        turns: Turns | None = None,
+        entrance: Entrance | None = None,
+    ) -> None:
+        """`turns`: those of all that is read in the process, its own where none are given; likewise `entrance`."""
+        super().__init__(turns or Turns(host), entrance)
         self.host = host
         self.limits = limits or Limits()
         self.registry = Registry(broker, host.call_later)
         self.reports = ErrorLog(host.call_later)
+        self._is_open = False
 
-    async def start(self, address: tuple[str, int]) -> tuple[str, int]:
-        """Listen and return the address bound. Queues that are to go when unused may go from here on."""
+    async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
+        """See `TcpServer.start`. Queues that are to go when unused may go from here on."""
         bound = await super().start(address)
-        self.registry.open()
+        if not self._is_open:
+            self._is_open = True
+            self.registry.open()
         return bound
 
     async def stop(self) -> None:
@@ -39,9 +54,9 @@ class MqksServer(TcpServer):
         await super().stop()
         self.reports.close()
 
-    def connection(self) -> _Client:
+    def connection(self, peer: Peer, visit: Visit) -> _Client:
         """See `TcpServer.connection`."""
-        return _Client(self)
+        return _Client(self, peer, visit)
 
     def word(self, text: str) -> bytes:
         """See `TcpServer.word`: MQKS has no word for it, as an error answers a line of the client."""
@@ -51,8 +66,8 @@ class MqksServer(TcpServer):
 class _Client(Connection[Session]):
     """One connection."""
 
-    def __init__(self, server: MqksServer) -> None:
-        super().__init__(server, server.limits.output_bytes_max)
+    def __init__(self, server: MqksServer, peer: Peer, visit: Visit) -> None:
+        super().__init__(server, peer, visit, server.limits.output_bytes_max)
         self._server = server
         self._host = server.host
         self._timer: Timer | None = None
@@ -92,4 +107,4 @@ class _Client(Connection[Session]):
         self._timer = self._host.call_later(session.tick_ms, self._tick) if session.tick_ms else None
 
     def _report(self, text: str, is_mistake: bool) -> bytes:
-        return self._server.reports.report(self._peer, text, is_mistake=is_mistake)
+        return self._server.reports.report(str(self.peer), text, is_mistake=is_mistake)

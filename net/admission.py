@@ -5,17 +5,26 @@ system allows, and whoever comes beyond it is told and sent away: those who are 
 asked for each time, as the limit may be changed from outside while the process runs.
 
 No single other machine may take the whole share: of one address there are so many at most. Clients of this machine are
-not counted like that, for behind a proxy they are many. It knows no sockets.
+not counted like that, for behind a proxy they are many. Where clients log in, those who have not are fewer still, and
+so are those of one user. It knows no sockets.
 """
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
 MATTER = "connections"
+
+FULL = "the server has as many connections as it may; try again later"
+CROWDED = "{} connections from this address are open, and there may be no more"
+STRANGERS = "too many connections without a login are open; try again later"
+USER = "{} connections of this user are open, and there may be no more"
 
 
 class Troubles(Protocol):
@@ -28,64 +37,154 @@ class Troubles(Protocol):
         """It does no more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most connections of each kind; 0 for any number."""
+
+    address: int = 0
+    """From one address of another machine."""
+    strangers: int = 0
+    """In all, of clients that have not logged in."""
+    address_strangers: int = 0
+    """Of those, from one address of another machine."""
+    user: int = 0
+    """Of one user."""
+
+
 class Admission:
     """See the module's docstring. Called from the event loop only."""
 
-    def __init__(self, most: Callable[[], int], troubles: Troubles, address_most: int = 0) -> None:
-        """`most`: how many connections there may be now; `address_most` of them from one address, 0 for any number."""
-        self.address_most = address_most
-        self._visitors: dict[object, int] = {}
+    def __init__(
+        self,
+        most: Callable[[], int] = lambda: sys.maxsize,
+        troubles: Troubles | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        """`most`: how many connections there may be now."""
+        self.bounds = bounds or Bounds()
+        self.refused: Counter[str] = Counter()
+        """How many were sent away, by the reason: full, address, strangers, user."""
+        self.visits: set[Visit] = set()
+        """Who is here."""
         self._most = most
         self._troubles = troubles
-        self._counts: list[Callable[[], int]] = []
-        self._coming = 0
+        self._strangers = 0
+        self._visitors: Counter[object] = Counter()
+        """How many there are from each address, of strangers from it, and of each user."""
         self._is_full = False
 
-    def add(self, count: Callable[[], int]) -> None:
-        """Count the connections of one more listener."""
-        self._counts.append(count)
-
-    @property
-    def _there(self) -> int:
-        return self._coming + sum([count() for count in self._counts])
-
-    def admits(self, call_soon: Callable[[Callable[[], None]], object]) -> bool:
-        """Return whether one more may come; it is counted here until its listener does, in the loop's next turn."""
+    def come(self) -> Visit | None:
+        """Count one more connection; None where there may be no more."""
         most = self._most()
-        if self._there >= most:
+        if len(self.visits) >= most:
+            self.refused["full"] += 1
             self._is_full = True
-            self._troubles.note(MATTER, f"{most} are open, and more are refused: files need the other descriptors")
+            if self._troubles is not None:
+                self._troubles.note(MATTER, f"{most} are open, and more are refused: files need the other descriptors")
+            return None
+        visit = Visit(self)
+        self.visits.add(visit)
+        self._strangers += 1
+        return visit
+
+    # --- what a visit says
+
+    def enter(self, kind: str, who: object, most: int) -> bool:
+        """Count one more of `who`; return whether it may come."""
+        count = self._visitors[kind, who]
+        if most and count >= most:
+            self.refused[kind] += 1
             return False
-        self._coming += 1
-        call_soon(self._came)
+        self._visitors[kind, who] = count + 1
         return True
 
-    def enter(self, address: str) -> bool:
-        """Return whether one more may come from this address, and count it until `leave`."""
-        visitor = visitor_of(address)
-        if visitor is None or not self.address_most:
-            return True
-        count = self._visitors.get(visitor, 0)
-        if count >= self.address_most:
-            return False
-        self._visitors[visitor] = count + 1
-        return True
-
-    def leave(self, address: str) -> None:
+    def leave(self, kind: str, who: object) -> None:
         """Undo `enter`."""
-        visitor = visitor_of(address)
-        count = self._visitors.pop(visitor, 0)
-        if count > 1:
-            self._visitors[visitor] = count - 1
+        self._visitors[kind, who] -= 1
+        if not self._visitors[kind, who]:
+            del self._visitors[kind, who]
 
-    def left(self) -> None:
+    def is_crowded(self) -> bool:
+        """Return whether no more strangers may come."""
+        most = self.bounds.strangers
+        if most and self._strangers > most:
+            self.refused["strangers"] += 1
+            return True
+        return False
+
+    def known(self) -> None:
+        """A stranger logged in, or left."""
+        self._strangers -= 1
+
+    def left(self, visit: Visit) -> None:
         """A connection ended."""
-        if self._is_full and self._there < self._most():
+        self.visits.discard(visit)
+        if self._is_full and len(self.visits) < self._most():
             self._is_full = False
-            self._troubles.over(MATTER)
+            if self._troubles is not None:
+                self._troubles.over(MATTER)
 
-    def _came(self) -> None:
-        self._coming -= 1
+
+class Visit:
+    """One connection, from its first byte to its last."""
+
+    __slots__ = ("_admission", "_counted", "_is_stranger", "_user")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._counted: list[tuple[str, object]] = []
+        self._is_stranger = True
+        self._user = ""
+
+    def comes_from(self, host: str) -> str:
+        """Say from which address; return why it may not come, "" if it may. Called once."""
+        admission, bounds = self._admission, self._admission.bounds
+        if admission.is_crowded():
+            return STRANGERS
+        visitor = visitor_of(host)
+        if visitor is None:
+            return ""
+        if not self._enter("address", visitor, bounds.address):
+            return CROWDED.format(bounds.address)
+        if not self._enter("strangers", visitor, bounds.address_strangers):
+            return STRANGERS
+        return ""
+
+    def logged_in(self, user: str) -> str:
+        """Say whose it is; return why it may not go on, "" if it may. Again with another user, it is theirs."""
+        if user == self._user:
+            return ""
+        if self._is_stranger:
+            self._is_stranger = False
+            self._admission.known()
+            self._leave("strangers")
+        self._leave("user")
+        self._user = user
+        most = self._admission.bounds.user
+        return "" if self._enter("user", user, most) else USER.format(most)
+
+    def leave(self) -> None:
+        """The connection ended; may be called twice."""
+        if self not in self._admission.visits:
+            return
+        for kind, who in self._counted:
+            self._admission.leave(kind, who)
+        if self._is_stranger:
+            self._admission.known()
+        self._admission.left(self)
+
+    def _enter(self, kind: str, who: object, most: int) -> bool:
+        if not self._admission.enter(kind, who, most):
+            return False
+        self._counted.append((kind, who))
+        return True
+
+    def _leave(self, kind: str) -> None:
+        for counted in self._counted:
+            if counted[0] == kind:
+                self._counted.remove(counted)
+                self._admission.leave(*counted)
+                return
 
 
 @lru_cache(maxsize=1024)

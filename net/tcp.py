@@ -3,27 +3,25 @@
 It accepts, feeds what it reads to the session in its turn, and sends what comes out in a turn in one write. Two kinds
 of pressure are passed on. To the consumers: a full socket holds them. To the client: it is not read while too much
 of what it sent is on its way to the disk, or while too much output waits for it to read. A peer that vanished
-without a word is found by TCP keepalive. It knows no protocol and nothing of queues.
+without a word is found by TCP keepalive. It knows no protocol and nothing of queues, and not whether what it sends
+is encrypted on the way: how clients come in is the business of `entrance`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from curbstone.net.admission import Admission
+from curbstone.net.address import Address
+from curbstone.net.admission import Visit
+from curbstone.net.entrance import Entrance, Listener
+from curbstone.net.peer import Peer
 from curbstone.net.turns import Intake, Turns
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """Unsent output at which consumers are held."""
-BACKLOG = 1024
-KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Seconds and probes after which a peer that vanished without a word is given up, where the system can."""
 LINGER_S = 2.0
 """After the last of the output the client gets this long to read it and close; see `Connection._part`."""
 STOP_S = 5.0
@@ -63,103 +61,38 @@ class Session(Protocol):
 
 S = TypeVar("S", bound=Session)
 
-Leave = Callable[[], None]
-
-
-def _nothing() -> None:
-    """Nobody counts."""
-
-
-FULL = "the server has as many connections as it may; try again later"
-"""What a client is told that is sent away."""
-
-
-CROWDED = "{} connections from this address are open, and there may be no more"
-
-
-class SentAway(asyncio.Protocol):
-    """A connection beyond those that are admitted: it is told why, and closed."""
-
-    def __init__(self, word: bytes) -> None:
-        self._word = word
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say it, and close."""
-        stream = cast(asyncio.Transport, transport)
-        stream.write(self._word)
-        stream.close()
-
-
-class Entrance(asyncio.Protocol):
-    """Looks where a client comes from, and makes way for what serves it, or sends it away."""
-
-    def __init__(self, admission: Admission, serve: Callable[[Leave], asyncio.Protocol], word: bytes) -> None:
-        """`serve(leave)` returns what serves the client, and calls `leave` when that is over."""
-        self._admission = admission
-        self._serve = serve
-        self._word = word
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Decide."""
-        address = str(transport.get_extra_info("peername", ("?", 0))[0])
-        if self._admission.enter(address):
-            protocol = self._serve(partial(self._admission.leave, address))
-        else:
-            protocol = SentAway(self._word)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-
 
 class TcpServer(ABC):
     """Accepts clients, knows who is there, and takes leave of them."""
 
-    def __init__(self, turns: Turns) -> None:
-        """`turns`: those of all that is read in the process."""
+    def __init__(self, turns: Turns, entrance: Entrance | None = None) -> None:
+        """`turns`: those of all that is read in the process; `entrance`: that of all who connect to it."""
         self.turns = turns
-        self._listener: asyncio.Server | None = None
+        self.entrance = entrance or Entrance()
+        self._listeners: list[Listener] = []
         self._clients: set[Connection[Any]] = set()
         self._empty = asyncio.Event()
         self._stopping = False
-        self._admission: Admission | None = None
 
     @abstractmethod
-    def connection(self) -> Connection[Any]:
+    def connection(self, peer: Peer, visit: Visit) -> Connection[Any]:
         """Return what serves a new client."""
 
     @abstractmethod
     def word(self, text: str) -> bytes:
         """Return what a client is told that is sent away."""
 
-    def admit_by(self, admission: Admission) -> None:
-        """Serve only as many clients as `admission` lets in."""
-        self._admission = admission
-        admission.add(lambda: len(self._clients))
-
-    def _accept(self) -> asyncio.Protocol:
-        admission = self._admission
-        if admission is None:
-            return self.connection()
-        if not admission.admits(asyncio.get_running_loop().call_soon):
-            return SentAway(self.word(FULL))
-        return Entrance(admission, self._serve, self.word(CROWDED.format(admission.address_most)))
-
-    def _serve(self, leave: Leave) -> Connection[Any]:
-        connection = self.connection()
-        connection.leave = leave
-        return connection
-
-    async def start(self, address: tuple[str, int]) -> tuple[str, int]:
-        """Listen and return the address bound; OSError where that is impossible."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._accept, *address, backlog=BACKLOG)
-        bound = self._listener.sockets[0].getsockname()
-        return bound[0], bound[1]
+    async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
+        """Listen there, too, and return host and port bound; OSError where that is impossible."""
+        listener = await self.entrance.listen(address, self.connection, self.word)
+        self._listeners.append(listener)
+        return listener.bound
 
     async def stop(self) -> None:
         """Accept no more, tell the clients, let commits under way confirm, close."""
         self._stopping = True
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for client in list(self._clients):
             client.shut_down()
         if self._clients:
@@ -178,8 +111,6 @@ class TcpServer(ABC):
     def left(self, client: Connection[Any]) -> None:
         """A client is gone."""
         self._clients.discard(client)
-        if self._admission is not None:
-            self._admission.left()
         if not self._clients:
             self._empty.set()
 
@@ -187,14 +118,15 @@ class TcpServer(ABC):
 class Connection(asyncio.Protocol, ABC, Generic[S]):
     """One connection. A protocol says how its session is made, fed and told of the server's end."""
 
-    def __init__(self, server: TcpServer, output_bytes_max: int) -> None:
+    def __init__(self, server: TcpServer, peer: Peer, visit: Visit, output_bytes_max: int) -> None:
         """`output_bytes_max`: unsent output at which the client is not read."""
+        self.peer = peer
+        self.visit = visit
         self._tcp_server = server
         self._output_bytes_max = output_bytes_max
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._session: S
-        self._peer = ""
         self._intake = Intake(server.turns, self)
         self._linger: asyncio.TimerHandle | None = None
         self._flushing = False
@@ -202,8 +134,6 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         self._full = False
         self._parting = False
         self._eof = False
-        self.leave: Leave = _nothing
-        """Called when the connection is closed."""
 
     # --- what a protocol adds
 
@@ -228,20 +158,10 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
     # --- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the socket up and start the session."""
+        """Start the session."""
         # A cast, for uvloop's transports have the methods and not the type.
         self._transport = cast(asyncio.Transport, transport)
-        raw: socket.socket | None = transport.get_extra_info("socket")
-        if raw is not None:
-            # asyncio sets it only on sockets made with the TCP protocol number; without it a small
-            # reply waits 40 ms for the client's delayed acknowledgment.
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in KEEPALIVE.items():
-                if (option := getattr(socket, name, None)) is not None:
-                    raw.setsockopt(socket.IPPROTO_TCP, option, value)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._peer = "{}:{}".format(*transport.get_extra_info("peername", ("?", 0))[:2])
         self._session = self.open()
         self._tcp_server.joined(self)
 
@@ -282,7 +202,7 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         self._intake.close()
         self.ended()
         self._session.lose()
-        self.leave()
+        self.visit.leave()
         self._tcp_server.left(self)
 
     # --- what turns ask, see `net.turns.Taker`

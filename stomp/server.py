@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
+from curbstone.net.admission import Visit
+from curbstone.net.entrance import Entrance
+from curbstone.net.peer import Peer
 from curbstone.net.tcp import Connection, TcpServer
 from curbstone.net.turns import Turns
 from curbstone.stomp.errors import one_line
@@ -33,9 +36,10 @@ class StompServer(TcpServer):
         limits: Limits | None = None,
         single_queue: QueueName | str | None = None,
         turns: Turns | None = None,
+        entrance: Entrance | None = None,
     ) -> None:
-        """`turns`: those of all that is read in the process; its own where none are given."""
-        super().__init__(turns or Turns(host))
+        """`turns`: those of all that is read in the process, its own where none are given; likewise `entrance`."""
+        super().__init__(turns or Turns(host), entrance)
         self.broker = broker
         self.host = host
         self.limits = limits or Limits()
@@ -44,13 +48,9 @@ class StompServer(TcpServer):
         self.traffic = Traffic()
         """Of all its connections."""
 
-    async def start(self, address: tuple[str, int]) -> tuple[str, int]:
-        """Listen and return the address bound."""
-        return await super().start(address)
-
-    def connection(self) -> _Client:
+    def connection(self, peer: Peer, visit: Visit) -> _Client:
         """See `TcpServer.connection`."""
-        return _Client(self)
+        return _Client(self, peer, visit)
 
     def word(self, text: str) -> bytes:
         """See `TcpServer.word`."""
@@ -60,8 +60,8 @@ class StompServer(TcpServer):
 class _Client(Connection[Session]):
     """One connection. Who breaks a rule is told in an ERROR, and so is everybody when the server stops."""
 
-    def __init__(self, server: StompServer) -> None:
-        super().__init__(server, server.limits.output_bytes_max)
+    def __init__(self, server: StompServer, peer: Peer, visit: Visit) -> None:
+        super().__init__(server, peer, visit, server.limits.output_bytes_max)
         self._server = server
         self._host = server.host
         self._pulse: TickTimer
@@ -105,5 +105,5 @@ class _Client(Connection[Session]):
         """See `Connection.ended`."""
         self._pulse.stop()
         if not self._ended and self._parting and self._session.failure:
-            log.info("%s: %s", self._peer, one_line(self._session.failure), extra={"peer": self._peer})
+            log.info("%s: %s", self.peer, one_line(self._session.failure), extra={"peer": self.peer})
         self._ended = True

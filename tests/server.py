@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 READY_S_MAX = 60
 STOP_S_MAX = 15
+
+LISTENERS = ("stomp", "http", "mqks")
 
 # The settings of whoever runs the tests must not reach the servers under test.
 FOREIGN = ("CURBSTONE_", "NARCONI_", "PORT")
@@ -35,8 +38,8 @@ class NotReady(AssertionError):
 class ServerProcess:
     """`curbstone serve` with its data in `data_dir`; running and listening when the constructor returns.
 
-    `args` are added to the command line, where they win over the port 0 given here. A context manager:
-    at the end the process is stopped if it still runs. Its stderr is in `log_file`, over all restarts.
+    `args` are added to the command line; a listener they say nothing of gets a free port of this machine. A context
+    manager: at the end the process is stopped if it still runs. Its stderr is in `log_file`, over all restarts.
     """
 
     stomp: tuple[str, int]
@@ -49,7 +52,9 @@ class ServerProcess:
         self.env = clean_environment() if env is None else env
         self.log_file = data_dir.with_name(data_dir.name + ".log")
         self.ready_line = ""
-        self.process = self._start(())
+        self.addresses: dict[str, tuple[str, int]] = {}
+        """Where each listener is, by its name, and how where it is not plain TCP: `stomp`, `tls://http`."""
+        self.process = self._start([])
 
     @property
     def url(self) -> str:
@@ -80,9 +85,8 @@ class ServerProcess:
         """Start it again on the same data, after killing it if it runs; with new ports unless asked otherwise."""
         if self.process.poll() is None:
             self.kill()
-        names = ("stomp", "http", "mqks") if same_ports else ()
-        again = [f"--{name}-addr={_address(getattr(self, name))}" for name in names if hasattr(self, name)]
-        self.process = self._start(tuple(again))
+        names = LISTENERS if same_ports else ()
+        self.process = self._start([name for name in names if hasattr(self, name)])
 
     def __enter__(self) -> ServerProcess:
         return self
@@ -99,11 +103,17 @@ class ServerProcess:
         if kind is None:
             assert code == 0, f"the server stopped with code {code}"
 
-    def _start(self, again: tuple[str, ...]) -> subprocess.Popen[str]:
-        free_ports = [f"--{name}-addr=127.0.0.1:0" for name in ("stomp", "http", "mqks")]
+    def _start(self, again: Sequence[str]) -> subprocess.Popen[str]:
+        """Start it; the listeners named in `again` listen where they did."""
+        options = {f"--{name}-addr": f"--{name}-addr=127.0.0.1:0" for name in LISTENERS}
+        same = {f"--{name}-addr": f"--{name}-addr={_address(getattr(self, name))}" for name in again}
+        args = [arg for arg in self.args if arg.partition("=")[0] not in same]
+        for arg in args:
+            options.pop(arg.partition("=")[0], None)
+        listeners = {**options, **same}.values()
         with self.log_file.open("ab") as log:
             process = subprocess.Popen(
-                [*self.command(), *free_ports, *self.args, *again],
+                [*self.command(), *listeners, *args],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -118,8 +128,11 @@ class ServerProcess:
             raise NotReady(process.wait(STOP_S_MAX), self.log)
         for word in self.ready_line.split()[2:]:
             name, _, address = word.partition("=")
+            way, mark, address = address.rpartition("://")
             host, _, port = address.rpartition(":")
-            setattr(self, name, (host.strip("[]"), int(port)))
+            self.addresses[f"{way}{mark}{name}"] = host.strip("[]"), int(port)
+            if not way:
+                setattr(self, name, (host.strip("[]"), int(port)))
         return process
 
     def _wait(self) -> int:

@@ -17,6 +17,7 @@ from curbstone.gateway.http import json_body
 from curbstone.gateway.resources import browse, incoming, messages, metrics
 from curbstone.gateway.websocket import protocol, publish_session
 from curbstone.mqks import limits as mqks
+from curbstone.net import entrance, proxy_protocol
 from curbstone.settings import MESSAGE_BYTES_MAX, Settings
 from curbstone.stomp import limits as stomp
 
@@ -47,6 +48,8 @@ def size(count: int) -> str:
         f"lease | {parameters.LEASE_S_MAX // 86400} days",
         f"{size(settings.HEAD_BYTES_MAX)}, {settings.HEAD_FIELDS_MAX} fields, {http_protocol.HEAD_S_MAX} s",
         f"body under way | {http_protocol.BODY_S_MAX} s",
+        f"handshake | {entrance.GREETING_S_MAX} s together; a PROXY header has "
+        f"{size(proxy_protocol.HEADER_BYTES_MAX)} at most",
         f"parameters of a query | {parameters.PARAMETERS_MAX} |",
         f"{size(http_protocol.SKIP_BYTES_MAX)} are skipped; of a larger one {size(http_protocol.LINGER_BYTES_MAX)} in "
         f"{http_protocol.LINGER_S_MAX} s",

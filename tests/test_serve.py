@@ -18,8 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from curbstone.net.address import Address
 from curbstone.serve import WARN_EVERY_MS, Listener, Server, warn_of_strangers
-from curbstone.settings import Address
 from tests.server import STOP_S_MAX, NotReady, ServerProcess, clean_environment
 from tests.sim.world import SimHost
 
@@ -237,11 +237,14 @@ def test_listeners_that_others_can_reach_are_told_at_the_start_and_each_minute(
     """It was said once, and scrolled away."""
     host = SimHost(Random(1), 0)
     server = cast(Server, None)
-    listeners = [Listener("stomp", Address("127.0.0.1", 1), server), Listener("http", Address("0.0.0.0", 2), server)]
+    listeners = [
+        Listener("stomp", [Address("127.0.0.1", 1)], server),
+        Listener("http", [Address("127.0.0.1", 1), Address("0.0.0.0", 2, tls=True)], server),
+    ]
     warn_of_strangers(host, listeners)
     for minute in range(1, 4):
         assert [record.getMessage() for record in caplog.records] == [
-            "http: other machines can reach 0.0.0.0:2 and nobody has to log in"
+            "http: other machines can reach tls://0.0.0.0:2 and nobody has to log in"
         ] * minute
         host.pass_time(WARN_EVERY_MS)
 

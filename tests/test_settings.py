@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.settings import Address, Settings, SettingsError, load, parse_address, warnings
+from curbstone.net.address import Address, parse_address
+from curbstone.settings import Settings, SettingsError, load, warnings
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +33,9 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert settings.data == Path("curbstone-data")
     assert (settings.cap, settings.max_cap) == (10 * 1024 * 1024, 10 << 30)
     assert str(settings.sync) == "always"
-    assert settings.stomp_addr == Address("127.0.0.1", 61613)
-    assert settings.http_addr == Address("127.0.0.1", 8080)
-    assert settings.mqks_addr == Address("127.0.0.1", 25000)
+    assert settings.stomp_addr == (Address("127.0.0.1", 61613),)
+    assert settings.http_addr == (Address("127.0.0.1", 8080),)
+    assert settings.mqks_addr == (Address("127.0.0.1", 25000),)
     assert settings.mq_delay == 10
     assert settings.max_message_size == 1024 * 1024
     assert settings.max_ttl == 3600
@@ -81,7 +82,7 @@ def test_each_setting_can_come_from_the_file_with_either_spelling(tmp_path: Path
     assert settings.data == Path("/somewhere")
     assert (settings.cap, settings.max_message_size) == (1048576, 65536)
     assert str(settings.sync) == "interval:20"
-    assert (settings.stomp_addr, settings.http_addr) == (Address("127.0.0.1", 0), None)
+    assert (settings.stomp_addr, settings.http_addr) == ((Address("127.0.0.1", 0),), ())
     assert (settings.max_ttl, settings.default_limit) == (1.5, 3)
     assert (settings.max_staged, settings.staged_ttl) == (2 << 30, 90)
     assert settings.single_queue == "one"
@@ -113,7 +114,7 @@ def test_each_setting_can_come_from_the_environment(monkeypatch: pytest.MonkeyPa
     assert settings.data == Path("/somewhere")
     assert settings.cap == 2 * 1024 * 1024
     assert str(settings.sync) == "never"
-    assert (settings.stomp_addr, settings.http_addr) == (None, Address("::1", 0))
+    assert (settings.stomp_addr, settings.http_addr) == ((), (Address("::1", 0),))
     assert (settings.max_staged, settings.staged_ttl) == (64 << 20, 1.5)
     assert settings.cors_origin == ("http://a.example", "http://b.example")
     assert settings.insecure
@@ -125,7 +126,7 @@ def test_the_older_names_are_honoured_and_an_empty_one_is_not_set(monkeypatch: p
     monkeypatch.setenv("NARCONI_MAX_MESSAGE_TTL", "60")
     monkeypatch.setenv("NARCONI_DEFAULT_LIMIT", "")
     settings = load({})
-    assert settings.http_addr == Address("127.0.0.1", 9090)
+    assert settings.http_addr == (Address("127.0.0.1", 9090),)
     assert (settings.max_message_size, settings.max_ttl, settings.default_limit) == (65536, 60, 10)
 
 
@@ -137,6 +138,10 @@ def test_the_older_names_are_honoured_and_an_empty_one_is_not_set(monkeypatch: p
         (":61613", Address("127.0.0.1", 61613)),
         ("[::1]:8080", Address("::1", 8080)),
         ("0.0.0.0:65535", Address("0.0.0.0", 65535)),
+        ("tls://:61614", Address("127.0.0.1", 61614, tls=True)),
+        ("tls://[::]:0", Address("::", 0, tls=True)),
+        ("proxy://10.0.0.1:80", Address("10.0.0.1", 80, proxy=True)),
+        ("proxy+tls://10.0.0.1:80", Address("10.0.0.1", 80, tls=True, proxy=True)),
         ("", None),
     ],
 )
@@ -145,7 +150,9 @@ def test_an_address_is_host_and_port_or_a_port_of_this_machine_or_off(text: str,
 
 
 @pytest.mark.parametrize(
-    "text", ["8080", "host", "host:", "host:x", "host:65536", "host:-1", "::1:80", "[::1]", "[::1:80", "a:b:1", ":٣"]
+    "text",
+    ["8080", "host", "host:", "host:x", "host:65536", "host:-1", "::1:80", "[::1]", "[::1:80", "a:b:1", ":٣"]
+    + ["http://a:1", "tls+proxy://a:1", "tls:a:1", "://a:1", "TLS://a:1", "tls://", "tls://a", "tls://tls://a:1"],
 )
 def test_a_bad_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="bad address"):
@@ -163,7 +170,7 @@ def test_an_address_that_others_can_reach_needs_insecure(option: str, address: s
     reason = refusal(**{option: address})
     assert "--insecure" in reason
     assert "no authentication" in reason
-    assert getattr(load({option: address, "insecure": True}), option) == parse_address(address)
+    assert getattr(load({option: address, "insecure": True}), option) == (parse_address(address),)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +199,30 @@ def test_an_address_that_others_can_reach_needs_insecure(option: str, address: s
 )
 def test_a_bad_value_is_one_line_that_names_the_option(option: str, value: object, reason: str) -> None:
     assert refusal(**{option: value}).startswith(reason)
+
+
+def test_a_listener_may_have_several_addresses_from_each_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    two = (Address("127.0.0.1", 1), Address("::1", 2, tls=True))
+    file = tmp_path / "curbstone.toml"
+    file.write_text('stomp-addr = [":1", "tls://[::1]:2"]\ntls-cert = "c.pem"')
+    assert load({"config": str(file)}).stomp_addr == two
+    monkeypatch.setenv("CURBSTONE_HTTP_ADDR", ":1, tls://[::1]:2")
+    assert load({"tls_cert": "c.pem"}).http_addr == two
+    assert load({"mqks_addr": [":1", "tls://[::1]:2"], "tls_cert": "c.pem", "http_addr": ""}).mqks_addr == two
+
+
+def test_tls_and_proxies_need_what_makes_them_safe() -> None:
+    assert refusal(stomp_addr="tls://:1").startswith("--stomp-addr: tls://127.0.0.1:1 needs a certificate: --tls-cert")
+    assert refusal(http_addr="proxy://:1") == (
+        "--http-addr: proxy://127.0.0.1:1 is for proxies, and none is trusted: say with --trusted-proxy which"
+    )
+    assert refusal(tls_key="k.pem") == "--tls-key and --tls-client-ca mean nothing without --tls-cert"
+    assert refusal(trusted_proxy="10.0.0.1/8").startswith("--trusted-proxy: bad network '10.0.0.1/8'")
+    assert load({"http_addr": "proxy://:1", "trusted_proxy": ["10.0.0.0/8", "::1"]}).trusted_proxy == (
+        *("10.0.0.0/8", "::1"),
+    )
 
 
 def test_with_all_listeners_off_there_is_nothing_to_serve() -> None:

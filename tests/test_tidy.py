@@ -62,7 +62,10 @@ DOORS = {
     "core/host.py",
     "gateway/server.py",
     "gateway/http/long_poll.py",
+    "net/certificates.py",
+    "net/entrance.py",
     "net/tcp.py",
+    "net/tls.py",
 }
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}

@@ -33,20 +33,50 @@ Sync = Annotated[
     ),
 ]
 StompAddr = Annotated[
-    str | None,
+    list[str] | None,
     _option(
         "--stomp-addr",
         "-addr",
         metavar="ADDRESS",
         help="host:port, :port for this machine only, or an IPv6 address in brackets; port 0 picks a free one;"
-        ' "" turns the listener off. Default: 127.0.0.1:61613',
+        ' "" turns the listener off. tls:// before it for TLS, proxy:// or proxy+tls:// for a proxy that speaks the'
+        " PROXY protocol; repeatable. Default: 127.0.0.1:61613",
     ),
 ]
 HttpAddr = Annotated[
-    str | None, _option("--http-addr", metavar="ADDRESS", help="HTTP and WebSocket, likewise. Default: 127.0.0.1:8080")
+    list[str] | None,
+    _option("--http-addr", metavar="ADDRESS", help="HTTP and WebSocket, likewise. Default: 127.0.0.1:8080"),
 ]
 MqksAddr = Annotated[
-    str | None, _option("--mqks-addr", metavar="ADDRESS", help="MQKS, likewise. Default: 127.0.0.1:25000")
+    list[str] | None, _option("--mqks-addr", metavar="ADDRESS", help="MQKS, likewise. Default: 127.0.0.1:25000")
+]
+TlsCert = Annotated[
+    str | None,
+    _option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Certificate for tls://, and behind it those that lead to an authority; PEM. Read again when it changes",
+    ),
+]
+TlsKey = Annotated[
+    str | None, _option("--tls-key", metavar="FILE", help="Its key, where that is not in the same file; not encrypted")
+]
+TlsClientCa = Annotated[
+    str | None,
+    _option(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="Authorities of client certificates. With it clients are asked for one, and may have none",
+    ),
+]
+TrustedProxy = Annotated[
+    list[str] | None,
+    _option(
+        "--trusted-proxy",
+        metavar="NETWORK",
+        help="Address or network of proxies that are believed when they say for whom they speak: the PROXY protocol on"
+        " proxy://, and X-Forwarded-For, X-Forwarded-Proto and Forwarded over HTTP; repeatable. Default: none",
+    ),
 ]
 MaxMessageSize = Annotated[
     str | None, _option("--max-message-size", metavar="SIZE", help="Largest body of a message. Default: 1MiB")
@@ -147,6 +177,10 @@ def serve(
     cors_origin: CorsOrigin = None,
     http_host: HttpHost = None,
     max_connections_per_address: MaxConnectionsPerAddress = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+    trusted_proxy: TrustedProxy = None,
     insecure: Insecure = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,

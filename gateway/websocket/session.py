@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import orjson
 
 from curbstone.gateway.websocket.codec import Inbound, text_frame
+from curbstone.net.peer import NOBODY, Peer
 
 NORMAL = 1000
 GOING_AWAY = 1001
@@ -29,6 +30,7 @@ class SocketRequest(NamedTuple):
     headers: Sequence[tuple[bytes, bytes]]
     """Names in lower case."""
     server: tuple[str, int | None] | None
+    peer: Peer = NOBODY
 
     def header(self, name: bytes) -> bytes:
         """Return a header's value, b"" where there is none; repeated ones are joined."""

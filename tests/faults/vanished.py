@@ -22,7 +22,7 @@ from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket import protocol
 from curbstone.mqks.server import MqksServer
-from curbstone.net import tcp
+from curbstone.net import entrance
 from curbstone.stomp.server import StompServer
 
 LIMIT_S = 60
@@ -89,6 +89,6 @@ async def main(data: Path) -> None:
 
 if __name__ == "__main__":
     link("up")
-    tcp.KEEPALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
+    entrance.KEEPALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
     protocol.PING_AFTER_S, protocol.DEAD_AFTER_S = 1, 3
     asyncio.run(main(Path(sys.argv[1])))

@@ -13,36 +13,92 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.troubles import Troubles
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import admission as rules
-from curbstone.net.admission import Admission, visitor_of
+from curbstone.net.admission import Admission, Bounds, Visit, visitor_of
 from tests.gateway.running import QUEUE, running
 from tests.mqks.world import Peer, World, run
 from tests.sim.world import SimDisk, SimHost
 
 
-def admission(address_most: int) -> Admission:
-    return Admission(lambda: 1000, Troubles(SimHost(Random(0), 0), SimDisk(Random(0))), address_most)
+def admission(most: int = 1000, **bounds: int) -> Admission:
+    troubles = Troubles(SimHost(Random(0), 0), SimDisk(Random(0)))
+    return Admission(lambda: most, troubles, Bounds(**bounds))
+
+
+def come(door: Admission, address: str) -> Visit | None:
+    """Return the visit if it may stay."""
+    visit = door.come()
+    if visit is not None and visit.comes_from(address):
+        visit.leave()
+        return None
+    return visit
+
+
+def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_has_left() -> None:
+    door = admission(2)
+    one, two = come(door, "10.0.0.1"), come(door, "10.0.0.2")
+    assert one
+    assert two
+    assert come(door, "10.0.0.3") is None
+    one.leave()
+    one.leave()
+    assert come(door, "10.0.0.3")
+    assert come(door, "10.0.0.3") is None
+    assert door.refused == {"full": 2}
 
 
 def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
-    door = admission(2)
-    assert [door.enter("10.0.0.1") for _ in range(3)] == [True, True, False]
-    assert door.enter("10.0.0.2")
-    door.leave("10.0.0.1")
-    assert [door.enter("10.0.0.1") for _ in range(2)] == [True, False]
+    door = admission(address=2)
+    one, two, three = [come(door, "10.0.0.1") for _ in range(3)]
+    assert one
+    assert two
+    assert three is None
+    assert come(door, "10.0.0.2")
+    one.leave()
+    assert [bool(come(door, "10.0.0.1")) for _ in range(2)] == [True, False]
+    assert door.refused == {"address": 2}
 
 
 def test_nothing_is_kept_of_those_who_left() -> None:
-    door = admission(1)
+    door = admission(address=1, strangers=1, address_strangers=1, user=1)
     for number in range(100):
-        assert door.enter(f"10.0.0.{number}")
-        door.leave(f"10.0.0.{number}")
+        visit = come(door, f"10.0.0.{number}")
+        assert visit
+        assert not visit.logged_in("a")
+        visit.leave()
+    assert not door.visits
     assert not door._visitors
 
 
 def test_clients_of_this_machine_are_any_number_and_so_is_everybody_with_0() -> None:
-    for door, address in ((admission(1), "127.0.0.1"), (admission(1), "::1"), (admission(0), "10.0.0.1")):
-        assert all(door.enter(address) for _ in range(10))
-        door.leave(address)
+    bounded = admission(address=1, address_strangers=1)
+    for door, address in ((bounded, "127.0.0.1"), (bounded, "::1"), (admission(), "10.0.0.1")):
+        assert all(come(door, address) for _ in range(10))
+
+
+def test_strangers_are_fewer_in_all_and_from_one_address_until_they_log_in() -> None:
+    door = admission(strangers=3, address_strangers=2)
+    one, two, three = [come(door, "10.0.0.1") for _ in range(3)]
+    assert one
+    assert two
+    assert three is None
+    assert come(door, "10.0.0.2")
+    assert come(door, "127.0.0.1") is None
+    assert not one.logged_in("a")
+    assert come(door, "10.0.0.1")
+    assert come(door, "10.0.0.3") is None
+    assert door.refused == {"strangers": 3}
+
+
+def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
+    door = admission(user=2)
+    visits = [visit for number in range(3) if (visit := come(door, f"10.0.0.{number}"))]
+    assert [visit.logged_in("a") for visit in visits] == [
+        *("", "", "2 connections of this user are open, and there may be no more")
+    ]
+    assert not visits[0].logged_in("a")
+    assert not visits[0].logged_in("b")
+    assert not visits[2].logged_in("c")
+    assert not visits[2].logged_in("a")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +123,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_over_tcp_who_is_one_too_many_is_sent_away(tmp_path: Path, elsewhere: None) -> None:
     async def test(world: World) -> None:
-        world.server.admit_by(admission(2))
+        world.server.entrance.admission = admission(address=2)
         one, two = await world.peer("r rebind --confirm q e"), await world.peer("r rebind --confirm q e")
         away = await Peer.open(world.address)
         assert await away.line() == ""
@@ -83,14 +139,14 @@ def test_over_tcp_who_is_one_too_many_is_sent_away(tmp_path: Path, elsewhere: No
 async def test_over_http_too_and_a_websocket_counts_to_its_end(tmp_path: Path, elsewhere: None) -> None:
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         await gateway.http.aclose()
-        door = admission(1)
-        gateway.server.admit_by(door)
+        door = admission(address=1)
+        gateway.server.entrance.admission = door
         async with gateway.socket("consume"):
             reply = await gateway.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert reply.startswith(b"HTTP/1.1 503 ")
             assert b"1 connections from this address are open" in reply
         async with asyncio.timeout(10):
-            while door._visitors:
+            while door.visits:
                 await asyncio.sleep(0.001)
         reply = await gateway.raw(f"GET {QUEUE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert reply.startswith(b"HTTP/1.1 200 ")
@@ -100,11 +156,10 @@ def test_the_peer_of_a_connection_is_known_when_it_is_let_in(tmp_path: Path) -> 
     """What an event loop gives as the name of a peer is an address that the rules can read."""
 
     async def test(world: World) -> None:
-        door = admission(1)
-        seen: list[str] = []
-        door.enter = lambda address: not seen.append(address)  # type: ignore[method-assign, func-returns-value]
-        world.server.admit_by(door)
+        world.server.entrance.admission = door = admission()
         await world.peer("r rebind --confirm q e")
-        assert [socket.inet_aton(address) for address in seen] == [bytes((127, 0, 0, 1))]
+        (client,) = world.server._clients
+        assert socket.inet_aton(client.peer.host) == bytes((127, 0, 0, 1))
+        assert door.visits == {client.visit}
 
     run(tmp_path, test)

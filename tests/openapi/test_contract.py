@@ -17,6 +17,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.net.entrance import Entrance
 from curbstone.openapi.contract import ASYNCAPI, OPENAPI, parsed, text_of
 from curbstone.serve import _listeners
 from curbstone.settings import Settings
@@ -55,7 +56,9 @@ async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_rout
     """The routes are those of the server as it is put together: the gateway's own, and what is added to them."""
     host = gateway.broker.host
     assert isinstance(host, AsyncioHost)
-    (server,) = [each.server for each in _listeners(gateway.broker, host, Settings()) if each.name == "http"]
+    (server,) = [
+        each.server for each in _listeners(gateway.broker, host, Settings(), Entrance()) if each.name == "http"
+    ]
     assert isinstance(server, GatewayServer)
     routes = server._app.routes
     served = set()

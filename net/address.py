@@ -1,0 +1,56 @@
+"""Where a listener binds, and what comes first on its connections."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import NamedTuple
+
+LOOPBACK = "127.0.0.1"
+
+_WAYS = {"": (False, False), "tls": (True, False), "proxy": (False, True), "proxy+tls": (True, True)}
+"""What may stand before ://, and whether that is TLS and the PROXY protocol."""
+
+
+class Address(NamedTuple):
+    """Where a listener binds; port 0 picks a free one."""
+
+    host: str
+    port: int
+    tls: bool = False
+    """Whether clients speak TLS to it."""
+    proxy: bool = False
+    """Whether the PROXY protocol comes first, before TLS: a proxy says for whom it connects."""
+
+    def __str__(self) -> str:
+        way = next(way for way, (tls, proxy) in _WAYS.items() if (tls, proxy) == (self.tls, self.proxy))
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{way}://{host}:{self.port}" if way else f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when only this machine can connect. A name other than localhost could be anything: False."""
+        try:
+            return ip_address(self.host.partition("%")[0]).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def parse_address(text: str) -> Address | None:
+    """Return the address of "host:port", "[::1]:port" or ":port" (loopback), None for ""; raise ValueError.
+
+    Before it may stand tls://, proxy:// or proxy+tls://.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    way, mark, rest = text.rpartition("://")
+    if way not in _WAYS or bool(way) != bool(mark):
+        raise ValueError(f"bad address {text!r}: before :// stands tls, proxy or proxy+tls")
+    host, colon, port = rest.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host or "[" in host or "]" in host:
+        raise ValueError(f"bad address {text!r}: write an IPv6 address in brackets, as in [::1]:8080")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"bad address {text!r}: host:port, :port or [::1]:port with a port from 0 to 65535")
+    return Address(host or LOOPBACK, int(port), *_WAYS[way])

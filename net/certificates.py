@@ -1,0 +1,130 @@
+"""The server's certificate, its key, and whose client certificates are believed: read from files, and read again.
+
+What is read is tried in memory before it counts: a key of another certificate changes nothing. A connection keeps what
+it began with, so nobody notices a change. TLS 1.2 with ephemeral keys and authenticated ciphers, and TLS 1.3.
+"""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2; those of 1.3 are all of this kind."""
+FILE_BYTES_MAX = 1024 * 1024
+
+
+class BadCertificate(Exception):
+    """The files can't serve; the text is one line that names the file and the reason."""
+
+
+class Contexts(Protocol):
+    """What gives a new connection its TLS."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The one to use now."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """Where the certificate is; all in PEM."""
+
+    certificate: Path
+    """The server's own first, then those that lead from it to an authority."""
+    key: Path | None = None
+    """None where it is in the same file."""
+    client_authorities: Path | None = None
+    """Who signs client certificates. Without them none is asked for; with them one that others signed is refused."""
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """All of them."""
+        return [path for path in (self.certificate, self.key, self.client_authorities) if path is not None]
+
+
+class Certificates:
+    """What the files said when they were read last, and were right."""
+
+    def __init__(self, files: CertificateFiles) -> None:
+        """Read them; raise BadCertificate."""
+        self.files = files
+        self.context = load(files)
+        """For connections that come now."""
+
+    def take(self, context: ssl.SSLContext) -> None:
+        """From now on this one counts, which `load` returned."""
+        self.context = context
+
+
+def load(files: CertificateFiles) -> ssl.SSLContext:
+    """Return what serves with these files; raise BadCertificate. Blocks, and may run in a thread."""
+    for path in files.paths:
+        _check_file(path)
+    key = files.key or files.certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_ciphers(CIPHERS)
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise BadCertificate(f"the key in {key} is not that of the certificate in {files.certificate}") from None
+        raise BadCertificate(f"{files.certificate} and {key} hold no certificate and key in PEM") from None
+    if files.client_authorities is not None:
+        try:
+            context.load_verify_locations(files.client_authorities)
+        except ssl.SSLError:
+            raise BadCertificate(f"{files.client_authorities} holds no certificate in PEM") from None
+        context.verify_mode = ssl.CERT_OPTIONAL
+    _try(context, files)
+    return context
+
+
+def readable_by_others(files: CertificateFiles) -> bool:
+    """Return whether any user of this machine may read the key."""
+    return bool((files.key or files.certificate).stat().st_mode & stat.S_IROTH)
+
+
+def _no_password() -> str:
+    raise BadCertificate("the key is encrypted; the server needs one that is not, in a file that only it may read")
+
+
+def _check_file(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            size = len(file.read(FILE_BYTES_MAX + 1))
+    except OSError as error:
+        raise BadCertificate(f"can't read {path}: {error.strerror}") from None
+    if size > FILE_BYTES_MAX:
+        raise BadCertificate(f"{path} is larger than {FILE_BYTES_MAX} bytes, and no certificate")
+
+
+def _try(context: ssl.SSLContext, files: CertificateFiles) -> None:
+    """Shake hands with it in memory: some certificates load, and then no cipher fits them."""
+    any_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    any_server.check_hostname = False
+    any_server.verify_mode = ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        context.wrap_bio(to_server, to_client, server_side=True),
+        any_server.wrap_bio(to_client, to_server),
+    ]
+    waiting = True
+    try:
+        for _ in range(4):
+            waiting = False
+            for end in reversed(ends):
+                try:
+                    end.do_handshake()
+                except ssl.SSLWantReadError:
+                    waiting = True
+    except ssl.SSLError as error:
+        raise BadCertificate(f"no client could use the certificate in {files.certificate}: {error.reason}") from None
+    if waiting:
+        raise BadCertificate(f"no client could use the certificate in {files.certificate}")

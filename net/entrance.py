@@ -1,0 +1,191 @@
+"""The one way in: every listener of every protocol is made here, and every connection passes here.
+
+Before what is spoken on a connection begins it is counted (`admission`), where the listener is meant for proxies it is
+said for whom they connect (`proxy_protocol`), and hands are shaken (`tls`). That has one deadline. Nothing is guessed
+from the first byte: the address of the listener says what must come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from curbstone.net.address import Address
+from curbstone.net.admission import FULL, Admission, Visit
+from curbstone.net.certificates import Contexts
+from curbstone.net.peer import Certificate, Networks, Peer, plain_host
+from curbstone.net.proxy_protocol import BadHeader, read_header
+from curbstone.net.tls import Handshakes, TlsConnection
+
+BACKLOG = 1024
+GREETING_S_MAX = 10
+"""How long a connection may take until the PROXY header has come and hands are shaken."""
+KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""Seconds and probes after which a peer that vanished without a word is given up, where the system can."""
+
+Serve = Callable[[Peer, Visit], asyncio.Protocol]
+"""Returns what is spoken on a new connection, which must call `Visit.leave` when that is over."""
+Word = Callable[[str], bytes]
+"""Returns what a client is told that is sent away, as its protocol says it."""
+
+log = logging.getLogger("curbstone.net")
+
+
+class Entrance:
+    """Of the process. Needs a running event loop."""
+
+    def __init__(
+        self,
+        admission: Admission | None = None,
+        certificates: Contexts | None = None,
+        trusted_proxies: Networks | None = None,
+    ) -> None:
+        """Any number of clients, no TLS and no proxies, where nothing else is given."""
+        self.admission = admission or Admission()
+        self.certificates = certificates
+        self.trusted_proxies = trusted_proxies or Networks()
+        self.handshakes = Handshakes()
+
+    async def listen(self, address: tuple[str, int] | Address, serve: Serve, word: Word) -> Listener:
+        """Listen there; OSError where that is impossible."""
+        at = Address(*address)
+        assert self.certificates or not at.tls, "TLS without a certificate"
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Arrival(self, at, serve, word), at.host, at.port, backlog=BACKLOG)
+        host, port = server.sockets[0].getsockname()[:2]
+        return Listener(server, (host, port))
+
+
+class Listener:
+    """An open listening socket."""
+
+    def __init__(self, server: asyncio.Server, bound: tuple[str, int]) -> None:
+        self._server = server
+        self.bound = bound
+        """Where it listens, with the port that was picked."""
+
+    def close(self) -> None:
+        """Accept no more; those who came stay."""
+        self._server.close()
+
+
+class Arrival(asyncio.Protocol):
+    """A connection that was accepted, until what is spoken on it begins."""
+
+    def __init__(self, entrance: Entrance, address: Address, serve: Serve, word: Word) -> None:
+        self._entrance = entrance
+        self._address = address
+        self._serve = serve
+        self._word = word
+        self._transport: asyncio.Transport
+        self._visit: Visit | None = None
+        self._peer: Peer
+        self._header = b""
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count it, and see what must come first."""
+        # A cast, for uvloop's transports have the methods and not the type.
+        self._transport = cast(asyncio.Transport, transport)
+        host, port = transport.get_extra_info("peername", ("?", 0))[:2]
+        self._peer = Peer(plain_host(str(host)), port)
+        self._visit = self._entrance.admission.come()
+        if self._visit is None:
+            self._send_away(FULL)
+            return
+        _set_up(transport.get_extra_info("socket"))
+        if self._address.tls or self._address.proxy:
+            self._deadline = asyncio.get_running_loop().call_later(GREETING_S_MAX, self._late)
+        if not self._address.proxy:
+            self._come_in(b"")
+        elif host not in self._entrance.trusted_proxies:
+            self._cut("it is none of --trusted-proxy, and this listener is for those")
+
+    def data_received(self, data: bytes) -> None:
+        """Read what a proxy says of its client."""
+        if self._transport.is_closing():
+            return
+        self._header += data
+        try:
+            header = read_header(self._header)
+        except BadHeader as error:
+            self._cut(str(error))
+            return
+        if header is None:
+            return
+        if header.host:
+            self._peer = Peer(header.host, header.port, header.tls)
+        self._come_in(self._header[header.size :])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It went before it was let in."""
+        self._gone()
+
+    def _come_in(self, rest: bytes) -> None:
+        """It is known from where it comes: let it in, or send it away."""
+        assert self._visit is not None
+        refusal = self._visit.comes_from(self._peer.host)
+        if refusal:
+            self._send_away(refusal)
+            return
+        if self._address.tls:
+            contexts = self._entrance.certificates
+            assert contexts is not None
+            protocol: asyncio.Protocol = TlsConnection(
+                contexts.context, self._entrance.handshakes, self._greeted, self._not_greeted
+            )
+        else:
+            self._done()
+            protocol = self._serve(self._peer, self._visit)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        if rest:
+            protocol.data_received(rest)
+
+    def _greeted(self, _connection: TlsConnection, certificate: Certificate | None) -> asyncio.Protocol:
+        assert self._visit is not None
+        self._done()
+        return self._serve(Peer(self._peer.host, self._peer.port, True, certificate), self._visit)
+
+    def _not_greeted(self, reason: str) -> None:
+        self._entrance.admission.refused["tls"] += 1
+        log.info("%s: no TLS handshake: %s", self._peer, reason, extra={"peer": self._peer})
+        self._gone()
+
+    def _late(self) -> None:
+        self._cut(f"it did not come to the point within {GREETING_S_MAX} s")
+
+    def _cut(self, reason: str) -> None:
+        log.info("%s: closed: %s", self._peer, reason, extra={"peer": self._peer})
+        self._transport.abort()
+
+    def _send_away(self, text: str) -> None:
+        """Tell it why, where that can be read without TLS, and close."""
+        if not self._address.tls:
+            self._transport.write(self._word(text))
+        self._transport.close()
+
+    def _gone(self) -> None:
+        self._done()
+        if self._visit is not None:
+            self._visit.leave()
+
+    def _done(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _set_up(raw: socket.socket | None) -> None:
+    if raw is None:
+        return
+    # asyncio sets it only on sockets made with the TCP protocol number; without it a small
+    # reply waits 40 ms for the client's delayed acknowledgment.
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, option, value)

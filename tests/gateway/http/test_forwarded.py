@@ -1,0 +1,112 @@
+"""For whom a proxy asks: what counts of what it says, and who may say it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curbstone.core.options import QueueOptions
+from curbstone.gateway import http_protocol
+from curbstone.gateway.http.forwarded import asker_of
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.net.address import Address
+from curbstone.net.certificates import CertificateFiles, Certificates
+from curbstone.net.peer import Certificate, Networks, Peer
+from tests.authority import Authority
+from tests.gateway.running import QUEUE, running
+
+PROXIES = Networks(["10.0.0.0/8", "2001:db8::/32"])
+PROXY = Peer("10.0.0.1", 4711, False, Certificate(("DNS:proxy",), "CN=proxy"))
+
+
+def ask(**fields: str | list[str]) -> Peer:
+    """Return who asks, by the fields with these names; a list is the same field several times."""
+    found = []
+    for name, values in fields.items():
+        for value in [values] if isinstance(values, str) else values:
+            found.append((name.replace("_", "-").encode(), value.encode()))
+    return asker_of(found, PROXY, PROXIES)
+
+
+@pytest.mark.parametrize(
+    ("chain", "host", "port"),
+    [
+        ("192.0.2.7", "192.0.2.7", 0),
+        ("192.0.2.7:4711", "192.0.2.7", 4711),
+        ("6.6.6.6, 192.0.2.7", "192.0.2.7", 0),
+        ("6.6.6.6, 192.0.2.7, 10.1.1.1,10.2.2.2", "192.0.2.7", 0),
+        ("nonsense, 192.0.2.7", "192.0.2.7", 0),
+        ("::1", "::1", 0),
+        ("[2001:db9::7]:47", "2001:db9::7", 47),
+        ("::ffff:192.0.2.7", "192.0.2.7", 0),
+        ("10.1.1.1, 10.2.2.2", "10.1.1.1", 0),
+        ("192.0.2.7, unknown", "10.0.0.1", 4711),
+        ("192.0.2.7, unknown, 10.2.2.2", "10.2.2.2", 0),
+        ("", "10.0.0.1", 4711),
+        ("192.0.2.7:99999999", "192.0.2.7", 0),
+    ],
+)
+def test_the_last_address_that_is_no_proxys_is_who_asks(chain: str, host: str, port: int) -> None:
+    peer = ask(x_forwarded_for=chain)
+    assert (peer.host, peer.port) == (host, port)
+    assert (peer.certificate is None) is (host != PROXY.host), "a proxy's certificate is not its client's"
+    fields = [f'for="{text.strip()}"' for text in chain.split(",")]
+    assert ask(forwarded=fields).host == host
+
+
+def test_the_scheme_is_what_the_proxy_says_its_client_used() -> None:
+    assert ask(x_forwarded_for="192.0.2.7", x_forwarded_proto="https").tls
+    assert ask(x_forwarded_proto="HTTPS").tls
+    assert not ask(x_forwarded_for="192.0.2.7", x_forwarded_proto="http").tls
+    assert not ask(x_forwarded_for="192.0.2.7", x_forwarded_proto=["https", "http"]).tls
+    assert not ask(x_forwarded_for="192.0.2.7").tls
+    assert ask(forwarded="for=192.0.2.7;proto=https;host=q.example, for=10.2.2.2;proto=http").tls
+    assert not ask(forwarded="for=192.0.2.7 ; proto=http, for=10.2.2.2;proto=https").tls
+    assert ask(forwarded=r'By=x;FOR="192.0.2.\7";Proto="https"') == Peer("192.0.2.7", 0, True)
+
+
+def test_two_kinds_of_fields_that_name_two_clients_are_refused() -> None:
+    """A proxy writes one of them, and the other is as the client sent it."""
+    with pytest.raises(Problem, match="name two clients"):
+        ask(x_forwarded_for="192.0.2.7", forwarded="for=6.6.6.6")
+    assert ask(x_forwarded_for="192.0.2.7", forwarded="for=192.0.2.7;proto=https") == Peer("192.0.2.7", 0, True)
+
+
+def test_who_says_nothing_asks_for_itself() -> None:
+    assert ask(via="1.1 x") is PROXY
+
+
+@pytest.mark.anyio
+async def test_links_say_how_the_client_of_a_trusted_proxy_came_and_nobody_else_is_believed(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
+        said = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https", "Host": "localhost"}
+        await gateway.http.aclose()
+        request = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        options = f"OPTIONS {QUEUE} HTTP/1.1\r\n{request}Connection: close\r\n\r\n".encode()
+        assert b"location: ws://localhost/" in await gateway.raw(options)
+        gateway.server.entrance.trusted_proxies = Networks(["127.0.0.1"])
+        assert b"location: wss://localhost/" in await gateway.raw(options)
+        two = options.replace(b"Host:", b"Forwarded: for=6.6.6.6\r\nHost:")
+        assert (await gateway.raw(two)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.anyio
+async def test_browsers_are_told_to_come_with_tls_alone_where_it_is_not_this_machines_own_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import httpx
+
+    authority = Authority(tmp_path)
+    async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
+        gateway.server.entrance.certificates = Certificates(CertificateFiles(*authority.signed("server")))
+        _, port = await gateway.server.start(Address("127.0.0.1", 0, tls=True))
+        async with httpx.AsyncClient(verify=authority.client(), trust_env=False) as client:
+            url = f"https://localhost:{port}{QUEUE}"
+            assert "strict-transport-security" not in (await client.get(url)).headers
+        monkeypatch.setattr(http_protocol, "is_of_this_machine", lambda _address: False)
+        async with httpx.AsyncClient(verify=authority.client(), trust_env=False) as client:
+            assert (await client.get(url)).headers["strict-transport-security"] == "max-age=31536000"
+            assert (await client.options(url)).headers["location"].startswith("wss://")
+        assert "strict-transport-security" not in (await gateway.http.get(QUEUE)).headers
