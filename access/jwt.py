@@ -1,0 +1,159 @@
+"""JWTs of listed issuers, verified; needs the extra `oidc`.
+
+A token chooses neither its issuer nor how it is verified: the issuer is one of the users file, and the algorithm is
+that of the issuer's key. RS256, ES256 and EdDSA alone. What was found good is known until it expires; nothing of the
+token is kept but its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jwt
+
+from curbstone.access.errors import FAILED, Busy, NotLoggedIn
+from curbstone.access.issuer_keys import Fetch, IssuerKeys
+from curbstone.access.issuers import USER, Claims, Issuer, Verified, is_jwt
+from curbstone.core.host import Host
+
+LEEWAY_S = 30
+LONGEST_S = 24 * 60 * 60
+"""The most between the issue of a token and its end."""
+KNOWN_MAX = 10_000
+ROLES_MAX = 100
+
+_ALGORITHMS = {("RSA", ""): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
+"""By type and curve of the key."""
+_NEEDED = ["iss", "aud", "exp", "sub"]
+
+log = logging.getLogger("curbstone.access")
+
+
+class JwtVerifier:
+    """See the module's docstring. Implements `issuers.Verifier`; called on the host's thread."""
+
+    def __init__(self, issuers: Sequence[Issuer], host: Host, fetch: Fetch | None = None) -> None:
+        """`fetch`: how keys are fetched; see `issuer_keys`."""
+        self._host = host
+        self._issuers = {issuer.url: issuer for issuer in issuers}
+        self._keys = {issuer.url: IssuerKeys(issuer, host, fetch) for issuer in issuers}
+        self._known: dict[bytes, Claims] = {}
+
+    def known(self, token: str) -> Claims | None:
+        """See `Verifier.known`."""
+        mark = _mark(token)
+        claims = self._known.get(mark)
+        if claims is not None and claims.expires_ms + LEEWAY_S * 1000 <= self._host.wall_ms():
+            del self._known[mark]
+            return None
+        return claims
+
+    def verify(self, token: str, on_done: Verified) -> None:
+        """See `Verifier.verify`."""
+        claims = self.known(token)
+        if claims is not None:
+            on_done(claims)
+            return
+        try:
+            issuer, kid = self._named(token)
+        except jwt.PyJWTError as error:
+            on_done(_refusal(error))
+            return
+        keys = self._keys[issuer.url]
+
+        def look() -> None:
+            key = keys.find(kid)
+            on_done(_refusal("no such key") if key is None else self._checked(token, issuer, key))
+
+        if keys.find(kid) is not None:
+            look()
+        elif keys.is_busy:
+            on_done(Busy("too many logins wait for the keys of their issuer; try again"))
+        elif not keys.ask(look):
+            look()
+
+    def _named(self, token: str) -> tuple[Issuer, str]:
+        """Return whose token this says it is, and of which key; nothing of that is believed."""
+        if not is_jwt(token):
+            raise jwt.DecodeError("no token")
+        said = jwt.decode_complete(token, options={"verify_signature": False})
+        issuer = self._issuers.get(str(said["payload"].get("iss")))
+        if issuer is None:
+            raise jwt.InvalidIssuerError("its issuer is not listed")
+        return issuer, str(said["header"].get("kid", ""))
+
+    def _checked(self, token: str, issuer: Issuer, key: Mapping[str, Any]) -> Claims | NotLoggedIn:
+        algorithm = _ALGORITHMS.get((str(key.get("kty")), str(key.get("crv", ""))))
+        if algorithm is None or key.get("alg", algorithm) != algorithm:
+            return _refusal("its key is for none of RS256, ES256, EdDSA")
+        try:
+            said = jwt.decode(
+                token,
+                jwt.PyJWK(dict(key), algorithm),
+                algorithms=[algorithm],
+                audience=issuer.audience,
+                issuer=issuer.url,
+                options={"require": _NEEDED, "verify_exp": False, "verify_nbf": False, "verify_iat": False},
+            )
+            claims = _claims(said, issuer, self._host.wall_ms())
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            return _refusal(error)
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[_mark(token)] = claims
+        return claims
+
+
+class NoVerifier:
+    """In its place where no issuers are listed."""
+
+    def known(self, _token: str) -> Claims | None:
+        """See `Verifier.known`."""
+        return None
+
+    def verify(self, _token: str, on_done: Verified) -> None:
+        """See `Verifier.verify`."""
+        on_done(NotLoggedIn(FAILED))
+
+
+def _claims(said: Mapping[str, Any], issuer: Issuer, wall_ms: int) -> Claims:
+    """Return what a token with a good signature says; raise ValueError. The clock is ours, not the library's."""
+    now_s = wall_ms / 1000
+    expires_s = _seconds(said, "exp", 0)
+    began_s = max(_seconds(said, name, 0) for name in ("iat", "nbf"))
+    if expires_s + LEEWAY_S <= now_s:
+        raise ValueError("it has expired")
+    if began_s > now_s + LEEWAY_S:
+        raise ValueError("its time has not come")
+    if expires_s - (began_s or now_s) > LONGEST_S:
+        raise ValueError(f"it counts for more than {LONGEST_S // 3600} h")
+    name = said.get(issuer.user_claim)
+    user = f"{issuer.name}:{name}"
+    if not isinstance(name, str) or not name or not USER.fullmatch(user):
+        raise ValueError(f"{issuer.user_claim} is no name of a user")
+    roles = said.get(issuer.roles_claim, ()) if issuer.roles_claim else ()
+    listed = roles.split() if isinstance(roles, str) else roles
+    if not isinstance(listed, (list, tuple)) or len(listed) > ROLES_MAX:
+        raise ValueError(f"{issuer.roles_claim} is no list of at most {ROLES_MAX} roles")
+    known = tuple(role for role in listed if isinstance(role, str))
+    return Claims(issuer, user, known, str(said.get("jti", ""))[:128], round(expires_s * 1000))
+
+
+def _seconds(said: Mapping[str, Any], name: str, default: float) -> float:
+    value = said.get(name, default)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1 << 40:
+        raise ValueError(f"{name} is no time")
+    return value
+
+
+def _refusal(reason: object) -> NotLoggedIn:
+    """Return the one text that all get; the log has the reason."""
+    log.debug("a JWT was refused: %s", reason)
+    return NotLoggedIn(FAILED)
+
+
+def _mark(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
