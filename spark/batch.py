@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader
 
@@ -12,7 +12,7 @@ from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import data_loss
 from curbstone.spark.options import EARLIEST, JOURNAL, LATEST, ReadOptions
-from curbstone.spark.reading import Range, read_journal, read_messages, split
+from curbstone.spark.reading import Range, Task, read_journal, read_messages, split
 from curbstone.spark.server import Server
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
-    def partitions(self) -> Sequence[Range]:
+    def partitions(self) -> Sequence[Range] | Sequence[Task]:
         """Freeze the ranges; runs on the driver."""
         options = self._options
         server = Server(options.address)
@@ -54,8 +54,8 @@ class BatchReader(DataSourceReader):
         finally:
             server.close()
 
-    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:
-        """Yield a range; runs on an executor."""
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Yield what one of the partitions is; runs on an executor."""
         read = read_journal if self._options.mode == JOURNAL else read_messages
         return read(partition, self._options, self._columns)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """The seqs of a queue that one task reads, or positions of its journal. `strict`: what is gone is an error.
+    """Seqs of a queue that one task reads, or positions of its journal. `strict`: what is gone is an error.
 
     `queue_may_go`: so is not that the queue, or the group, is deleted meanwhile; the driver tells of it.
     """
@@ -45,37 +45,60 @@ class Fetched(Range):
     page: bytes = field(default=b"", repr=False)
 
 
+@dataclass(frozen=True)
+class Task(InputPartition):
+    """Ranges that one task reads, one after the other."""
+
+    ranges: tuple[Range, ...]
+
+
 TASKS_UNASKED, ROWS_WORTH_A_TASK = 4, 100_000
 """Where nobody says how many tasks: up to four, if each gets so many rows. Starting a task, in Java and in Python,
 costs as much CPU as reading 30,000 messages of 100 bytes."""
 
 
-def split(ranges: Sequence[Range], options: ReadOptions) -> list[Range]:
-    """Cut ranges into about as many as wanted: never more rows than `maxRecordsPerPartition`, in order."""
+def split(ranges: Sequence[Range], options: ReadOptions) -> list[Task]:
+    """Share ranges among about as many tasks as wanted, in order: none has more rows than `maxRecordsPerPartition`.
+
+    Ranges of many queues with little in them are one task.
+    """
     total = sum(one.high - one.low for one in ranges)
     least = options.partitions_min
     if least is None:
         least = min(TASKS_UNASKED, total // ROWS_WORTH_A_TASK)
     wanted = max(least, -(-total // options.per_partition))
-    pieces: list[Range] = []
+    each = min(options.per_partition, -(-total // wanted)) if wanted else 0
+    tasks: list[list[Range]] = []
+    room = 0
     for one in ranges:
-        rows = one.high - one.low
-        if rows <= 0:
-            continue
-        count = min(rows, max(-(-rows // options.per_partition), round(wanted * rows / total), 1))
-        edges = [one.low + rows * index // count for index in range(count + 1)]
-        pieces += [replace(one, low=low, high=high) for low, high in zip(edges, edges[1:], strict=False)]
-    return pieces
+        low = one.low
+        while low < one.high:
+            if not room:
+                tasks.append([])
+                room = each
+            high = min(one.high, low + room)
+            tasks[-1].append(replace(one, low=low, high=high))
+            room -= high - low
+            low = high
+    return [Task(tuple(task)) for task in tasks]
 
 
-def read_messages(part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range, a batch per page; raise DataLoss, Refused, Unreachable."""
+def read_messages(task: Task, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a task, a batch per page; raise DataLoss, Refused, Unreachable."""
+    if not isinstance(task, Task):
+        return  # Spark's own stand-in where there was nothing to read
+    server = Server(options.address)
+    try:
+        for part in task.ranges:
+            yield from _read_range(server, part, options, columns)
+    finally:
+        server.close()
+
+
+def _read_range(server: Server, part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
     from curbstone.spark.arrow import arrow_schema, message_batch
 
-    if not isinstance(part, Range):
-        return  # Spark's own stand-in where there was nothing to read
-
-    server, schema = Server(options.address), arrow_schema(columns)
+    schema = arrow_schema(columns)
     query: dict[str, Any] = {"limit": options.fetch_rows, "max_bytes": options.fetch_bytes}
     if options.group:
         query["group"] = options.group
@@ -87,22 +110,19 @@ def read_messages(part: Range, options: ReadOptions, columns: Columns) -> Iterat
     if not {"headers", "content_type"} & names:
         query["headers"] = "false"
     at = part.low
-    try:
-        while at < part.high:
-            try:
-                reply = calls.browse(server, part.queue, {**query, "from": at, "to": part.high})
-            except Refused as refused:
-                at = _behind_gap(refused, part, options, at)
-                continue
-            following = reply.number("Next-Offset")
-            if following <= at:
-                raise PipelineError(f"{part.queue}: the server's page from {at} leads back to {following}")
-            at = following
-            batch = message_batch(reply.body, part.queue, part.epoch, schema)
-            if batch.num_rows:
-                yield batch
-    finally:
-        server.close()
+    while at < part.high:
+        try:
+            reply = calls.browse(server, part.queue, {**query, "from": at, "to": part.high})
+        except Refused as refused:
+            at = _behind_gap(refused, part, options, at)
+            continue
+        following = reply.number("Next-Offset")
+        if following <= at:
+            raise PipelineError(f"{part.queue}: the server's page from {at} leads back to {following}")
+        at = following
+        batch = message_batch(reply.body, part.queue, part.epoch, schema)
+        if batch.num_rows:
+            yield batch
 
 
 def _behind_gap(refused: Refused, part: Range, options: ReadOptions, at: int) -> int:

@@ -40,7 +40,7 @@ from curbstone.spark.places import (
     shares,
     with_gap,
 )
-from curbstone.spark.reading import Range, read_messages, split
+from curbstone.spark.reading import Range, Task, read_messages, split
 from curbstone.spark.server import Server
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:
         return self._seen
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Range]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Task]:
         strict, ranges = self._options.fail_on_loss, []
         for queue, epoch, begin, high in parts(start, end):
             low = self._joined(queue)[0]["next"] if begin is None else begin
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what it calls on executors
 
-    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
         return read_messages(partition, self._options, self._columns)
 
     # --- the start

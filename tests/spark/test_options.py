@@ -57,14 +57,21 @@ def test_a_token_shows_nowhere_and_comes_along(tmp_path: Path) -> None:
 
 def test_ranges_are_cut_in_order_and_no_larger_than_wanted() -> None:
     options = read_options({"queue": "a", "maxRecordsPerPartition": "100", "minPartitions": "4"})
-    pieces = split([Range("a", "e", 1, 251), Range("b", "e", 5, 5), Range("c", "e", 7, 17)], options)
-    assert [(piece.queue, piece.low, piece.high) for piece in pieces] == [
-        ("a", 1, 63),
-        ("a", 63, 126),
-        ("a", 126, 188),
-        ("a", 188, 251),
-        ("c", 7, 17),
+    tasks = split([Range("a", "e", 1, 251), Range("b", "e", 5, 5), Range("c", "e", 7, 17)], options)
+    assert [[(part.queue, part.low, part.high) for part in task.ranges] for task in tasks] == [
+        [("a", 1, 66)],
+        [("a", 66, 131)],
+        [("a", 131, 196)],
+        [("a", 196, 251), ("c", 7, 17)],
     ]
+
+
+def test_a_thousand_quiet_queues_are_one_task() -> None:
+    """Each was a task of its own, and starting one costs as much as reading 30,000 messages."""
+    quiet = [Range(f"q{number}", "e", 1, 3) for number in range(1000)]
+    [task] = split(quiet, read_options({"queue": "a"}))
+    assert task.ranges == tuple(quiet)
+    assert split([Range("a", "e", 5, 5)], read_options({"queue": "a"})) == []
 
 
 def test_few_rows_are_one_task_and_many_four_or_more_where_nobody_says() -> None:
