@@ -56,7 +56,7 @@ coverage: test-deps  ## The tests, and which branches of the code they took: htm
 # Without constraints.txt and without the upper bounds of what we use the inside of.
 test-newest: $(BIN)/python  ## The tests of gateway, net and stomp with the newest versions of all dependencies
 	$(BIN)/python -m venv --clear $(NEWEST)
-	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --editable ./client --editable ".[dev]"
+	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --editable "./client[celery,dramatiq,taskiq]" --editable ".[dev]"
 	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --no-deps uvicorn websockets
 	$(NEWEST)/bin/python -m pip --disable-pip-version-check list
 	$(NEWEST)/bin/python -m pytest -q tests/gateway tests/net tests/stomp tests/test_serve.py
@@ -122,7 +122,7 @@ $(RUNTIME): $(INPUTS) | $(BIN)/python
 	@touch $@
 
 $(DEV): $(INPUTS) | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable ./client --editable ".[dev]"
+	$(PIP) install --quiet --constraint constraints.txt --editable "./client[celery,dramatiq,taskiq]" --editable ".[dev]"
 	@$(COMPILE)
 	@touch $(RUNTIME) $@
 

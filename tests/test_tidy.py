@@ -73,6 +73,7 @@ CLIENTS = {"spark"}
 EXTRAS = {"spark": ("spark", "sql"), "access/jwt.py": ("oidc",)}
 # The Python client, a distribution of its own: two shells around a core that knows no socket, thread or clock.
 CLIENT_SHELLS = {"aio", "sync"}
+CLIENT_EXTRAS = {"celery": {"kombu"}, "dramatiq": {"dramatiq"}, "taskiq": {"taskiq"}}
 CLIENT_CORE_LACKS = {"asyncio", "select", "selectors", "signal", "socket", "threading", "time"}
 # They turn a given time into a text and ask no clock.
 HARMLESS = {"time.gmtime", "time.strftime"}
@@ -180,8 +181,9 @@ def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "client").rglob("*.py")), ids=relative)
 def test_the_client_needs_nothing_and_its_core_knows_no_socket(path: Path) -> None:
     tops = {name.partition(".")[0] for name in imported(parsed(path))}
-    assert tops <= {"curbstone_client", *sys.stdlib_module_names}
-    if path.stem.partition("_")[0] not in CLIENT_SHELLS:
+    frameworks = CLIENT_EXTRAS.get(path.stem, set())
+    assert tops <= {"curbstone_client", *sys.stdlib_module_names, *frameworks}
+    if path.stem.partition("_")[0] not in CLIENT_SHELLS and not frameworks:
         assert not tops & CLIENT_CORE_LACKS
 
 

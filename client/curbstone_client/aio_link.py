@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import cast
 
 from curbstone_client.address import Address
 from curbstone_client.errors import CantConnect, NotAllowed
@@ -78,8 +79,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self._link.opened(self._token, self._loop.time())
         self._tick()
 

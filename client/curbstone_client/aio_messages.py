@@ -103,6 +103,11 @@ class Messages:
     def prefetch(self, count: int) -> None:
         self._consumer.widen(self.subscription, count)
 
+    async def established(self) -> None:
+        """Wait until the server has the subscription: of an event, nothing is missed from then on."""
+        await until_ended(self.subscription.established)
+        self.subscription.established.check()
+
     def __aiter__(self) -> Messages:
         return self
 

@@ -51,6 +51,8 @@ class Subscription:
         """Called once when something comes, or the subscription fails. The shell's."""
         self.error: ClientError | None = None
         """Why there will be no more."""
+        self.established = Outcome()
+        """Ends once the server has it for the first time: what is sent to an event from then on comes here."""
         self.is_acked = is_acked
         self.acks: list[bytes] = []
         self.settled: Any = None
@@ -72,6 +74,12 @@ class Subscription:
         on_arrival, self.on_arrival = self.on_arrival, None
         if on_arrival is not None:
             on_arrival()
+
+    def end(self, error: ClientError) -> None:
+        """There will be no more."""
+        self.error = self.error or error
+        self.established.finish(error)
+        self.arrived()
 
 
 class Consumer(Generic[S]):
@@ -97,6 +105,8 @@ class Consumer(Generic[S]):
         self._keys = 0
         self._receipts = 0
         self._with_acks: list[Subscription] = []
+        self.on_lost: Callable[[], None] | None = None
+        """Called when the connection is lost, and with it all that was delivered. The shell's."""
         self.epoch = 0
         """Counts the connections; a delivery of another one is stale."""
         self.delivered_count = self.stale = 0
@@ -136,8 +146,7 @@ class Consumer(Generic[S]):
                     if not message.is_stale:
                         self._link.write(frame("NACK", {"id": message.ack_id().decode(), "x-delta-t": "0"}))
         subscription.inbox.clear()
-        subscription.error = subscription.error or Closed("the subscription was closed")
-        subscription.arrived()
+        subscription.end(Closed("the subscription was closed"))
 
     # ------------------------------------------------------------ settling
 
@@ -211,8 +220,7 @@ class Consumer(Generic[S]):
         self._prefixes = {}
         for subscription in subscriptions.values():
             subscription.inbox.clear()
-            subscription.error = subscription.error or Closed("the client was closed")
-            subscription.arrived()
+            subscription.end(Closed("the client was closed"))
 
     # ------------------------------------------------------------ see `link.Role`
 
@@ -233,6 +241,8 @@ class Consumer(Generic[S]):
                 settled.finish(Unknown("the connection was lost before the ack was on disk"))
         self._with_acks.clear()
         self._end_waiting(Unknown("the connection was lost before the answer came"))
+        if self.on_lost is not None:
+            self.on_lost()
 
     def collect(self) -> None:
         """See `Role`: the acks of this turn, with one receipt for those of a subscription."""
@@ -252,7 +262,10 @@ class Consumer(Generic[S]):
         for piece in pieces:
             receipt, _, more = piece.partition(b"\n")
             settled = self._waiting.pop(receipt, None)
-            if settled is not None:
+            if settled is None:
+                if (subscription := self._subscriptions.get(receipt[2:])) is not None:
+                    subscription.established.finish()
+            else:
                 headers = parse_head(more) if b"x-error-code:" in more else None
                 settled.finish(error_of(headers, headers.get("x-error", "")) if headers is not None else None)
 
@@ -288,8 +301,7 @@ class Consumer(Generic[S]):
         if receipt.startswith(b"s."):
             subscription = self._subscriptions.pop(receipt[2:], None)
             if subscription is not None:
-                subscription.error = error
-                subscription.arrived()
+                subscription.end(error)
         elif settled := self._waiting.pop(receipt, None):
             settled.finish(error)
 

@@ -118,6 +118,12 @@ class Messages(Iterator[Message]):
         with self._lock:
             self._consumer.widen(self.subscription, count)
 
+    def established(self, timeout: float | None = None) -> None:
+        """Wait until the server has the subscription: of an event, nothing is missed from then on."""
+        if not wait_for(self.subscription.established, self._lock, timeout):
+            raise Unknown(f"not subscribed within {timeout:g} s")
+        self.subscription.established.check()
+
     def __next__(self) -> Message:
         message = self.get()
         assert message is not None

@@ -1,0 +1,423 @@
+"""Celery on Curbstone, as a transport of kombu: `import curbstone_client.celery`, then `broker="curbstone://host:8080/project"`
+(`curbstones://` with TLS).
+
+Queues are the server's; `eta` and `countdown` are its delays, so nothing waits in a worker's memory; `delay()` waits
+for the disk. There is no visibility timeout: a task belongs to its worker's connection, and comes again when that is
+lost. What many are to hear (control, events) or one waits for (replies of `inspect`) goes by topics. The base is
+kombu's virtual transport without its polling: deliveries come by themselves, and wake the worker's loop by a socket.
+
+Options (`broker_transport_options`): `confirm_timeout` (seconds, 30; 0 does not wait for the disk), and of the
+settings of `curbstone_client.sync.Client` connect_timeout, on_full, window, window_bytes and tls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import select
+import socket
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport.virtual.exchange import DirectExchange, FanoutExchange, TopicExchange
+
+from curbstone_client import __version__, sync
+from curbstone_client.errors import CantConnect, ClientError, Closed, NoSuchQueue, Refused, Stale, Unknown
+
+log = logging.getLogger("curbstone_client")
+
+CONFIRM_S = 30.0
+_SETTINGS = ("connect_timeout", "on_full", "window", "window_bytes", "tls")
+_WINDOW = 100
+"""Where the worker sets no prefetch."""
+
+TRANSPORT_ALIASES["curbstone"] = TRANSPORT_ALIASES["curbstones"] = "curbstone_client.celery:Transport"
+
+
+class ConnectionLost(ConnectionError):
+    """The connection is gone, and with it what was delivered over it: all of that comes again."""
+
+
+class _Direct(DirectExchange):
+    """A queue that this process does not know is one that somebody waits at for a reply."""
+
+    def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        queues = [queue for queue in self.channel._lookup(exchange, routing_key) if queue not in self.channel.heard]
+        for queue in queues:
+            self.channel._put(queue, message, **kwargs)
+        if not queues:
+            self.channel.put_event(event_of(exchange, routing_key), message)
+
+
+class _Fanout(FanoutExchange):
+    def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        self.channel.put_event(event_of(exchange), message)
+
+
+class _Topic(TopicExchange):
+    """All who listen get it, and look at the routing key themselves."""
+
+    def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        self.channel.put_event(event_of(exchange), message)
+        for queue in self.channel._lookup(exchange, routing_key):
+            if queue not in self.channel.heard:
+                self.channel._put(queue, message, **kwargs)
+
+
+def event_of(*names: str) -> str:
+    """Return the event that stands for an exchange, or for a key of one."""
+    return "celery." + _plain(".".join(names))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
+class QoS(virtual.QoS):
+    """What a channel has in hand: deliveries by their tags. The server keeps the window."""
+
+    def __init__(self, channel: CurbstoneChannel, prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self._on_collect.cancel()
+        self.deliveries: dict[str, sync.Message] = {}
+
+    def can_consume(self) -> bool:
+        """Whether the worker takes another."""
+        return not self.prefetch_count or len(self._delivered) < self.prefetch_count
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """See virtual.QoS."""
+        self._delivered[delivery_tag] = message
+
+    def ack(self, delivery_tag: str) -> None:
+        """See virtual.QoS."""
+        self._end(delivery_tag, lambda delivery: delivery.ack())
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """See virtual.QoS."""
+        self._end(delivery_tag, lambda delivery: delivery.nack(0) if requeue else delivery.reject("rejected"))
+
+    def restore_unacked(self) -> None:
+        """Give back what is in hand."""
+        for delivery_tag in list(self._delivered):
+            self.reject(delivery_tag, requeue=True)
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """See virtual.QoS."""
+        self.restore_unacked()
+
+    def _end(self, delivery_tag: str, how: Any) -> None:
+        self._delivered.pop(delivery_tag, None)
+        delivery = self.deliveries.pop(delivery_tag, None)
+        if delivery is not None and delivery.subscription.is_acked:
+            try:
+                how(delivery)
+            except Stale:
+                log.info("the connection of %r was lost while it was worked on; it comes again", delivery)
+        # There is room in hand now, and more may lie here already; unless the channel was closed meanwhile.
+        if self.channel.connection is not None:
+            self.channel.connection.wake()
+
+
+class CurbstoneChannel(virtual.Channel):
+    """A channel of kombu's; all of a connection share one client."""
+
+    QoS = QoS
+    exchange_types = {"direct": _Direct, "fanout": _Fanout, "topic": _Topic}
+    supports_fanout = True
+    do_restore = False
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self.heard: dict[str, list[tuple[str, str, Any]]] = {}
+        """Queues that go with the connection and stand for events: their bindings."""
+        self._transient: set[str] = set()
+        self._subscribed: dict[str, list[sync.Messages]] = {}
+        self._consumed: set[str] = set()
+
+    # ------------------------------------------------------------ publishing
+
+    def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
+        delay = 0.0
+        eta = message["headers"].get("eta")
+        if eta:
+            when = datetime.fromisoformat(eta)
+            delay = max(0.0, (when - datetime.now(when.tzinfo or UTC)).total_seconds())
+            message["headers"]["eta"] = None  # else the worker keeps it in its memory until then, once more
+        self.connection.publish(self._client.queue(_plain(queue)), message, delay)
+
+    def put_event(self, event: str, message: Any) -> None:
+        """Send a message to all who listen."""
+        self.connection.publish(self._client.event(event), message, 0)
+
+    # ------------------------------------------------------------ queues
+
+    @property
+    def _client(self) -> sync.Client:
+        client: sync.Client = self.connection.curbstone
+        return client
+
+    def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **kwargs: Any) -> None:
+        if auto_delete or exclusive:
+            self._transient.add(queue)
+        else:
+            self._client.call("PUT", self._client.queue_path(_plain(queue)), {})
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
+        if queue in self._transient:
+            self.heard.setdefault(queue, []).append((exchange, routing_key, pattern))
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        try:
+            self._client.queue(_plain(queue)).info()
+        except NoSuchQueue:
+            return False
+        return True
+
+    def _size(self, queue: str) -> int:
+        if queue in self._transient:
+            return 0
+        return int(self._client.queue(_plain(queue)).info()["rdy"])
+
+    def _purge(self, queue: str) -> int:
+        if queue in self._transient:
+            return 0
+        with contextlib.suppress(NoSuchQueue):
+            return int(self._client.queue(_plain(queue)).purge()["purged"])
+        return 0
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        if queue not in self.heard:
+            with contextlib.suppress(NoSuchQueue):
+                self._client.queue(_plain(queue)).delete()
+
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
+        # basic_get: one message, by a subscription that lasts as long.
+        with self._client.queue(_plain(queue)).consume(1) as messages:
+            delivery = messages.get(timeout or 1)
+            if delivery is None:
+                raise virtual.Empty
+            return self.connection.payload(self, delivery)
+
+    # ------------------------------------------------------------ consuming
+
+    def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
+        """See virtual.Channel: from here on deliveries come by themselves."""
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        if queue in self._subscribed:
+            return
+        window = self.qos.prefetch_count or _WINDOW
+        if bindings := self.heard.get(queue):
+            events = {self._event_of(exchange, key) for exchange, key, _ in bindings}
+            subscribed = [self._client.event(event).subscribe() for event in sorted(events)]
+        else:
+            self._consumed.add(queue)
+            acked = not no_ack
+            destination = self._client.destination(_plain(queue))
+            subscribed = [self._client.subscribe(destination, window, acked=acked)]
+        self._subscribed[queue] = subscribed
+        for messages in subscribed:
+            # What is sent after this call returns must come here.
+            messages.established(self.connection.confirm_s or CONFIRM_S)
+            self.connection.listen(self, queue, messages)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """See virtual.Channel."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._tag_to_queue.values():
+            for messages in self._subscribed.pop(queue, ()):
+                self.connection.leave(messages)
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """See virtual.Channel: the server's windows change, too."""
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        for subscribed in self._subscribed.values():
+            for messages in subscribed:
+                if messages.subscription.is_acked:
+                    messages.prefetch = prefetch_count or _WINDOW
+        self.connection.wake()
+
+    def wants(self, queue: str, payload: Any) -> bool:
+        """Whether a binding of the queue takes a message of this routing key."""
+        bindings = self.heard.get(queue)
+        if bindings is None:
+            return True
+        info = payload["properties"]["delivery_info"]
+        patterns = [pattern for exchange, _, pattern in bindings if exchange == info["exchange"]]
+        return any(pattern is None or _matches(pattern, info["routing_key"]) for pattern in patterns)
+
+    def close(self) -> None:
+        """See virtual.Channel: what only this connection has use for goes, too."""
+        if not self.closed:
+            gone = self._consumed & self._transient
+            with contextlib.suppress(ClientError):
+                for queue in gone:
+                    self._delete(queue)
+        super().close()
+
+    def _event_of(self, exchange: str, routing_key: str) -> str:
+        kind = self.state.exchanges[exchange]["type"]
+        return event_of(exchange, routing_key) if kind == "direct" else event_of(exchange)
+
+    def _reset_cycle(self) -> None:
+        """There is none: nothing is polled."""
+
+
+def _matches(pattern: Any, routing_key: str) -> bool:
+    return bool(re.match(pattern, routing_key)) if isinstance(pattern, str) else bool(pattern.match(routing_key))
+
+
+class Transport(virtual.Transport):
+    """A connection of kombu's: one client, and the deliveries of all its channels."""
+
+    Channel = CurbstoneChannel
+    default_port = 8080
+    driver_type = driver_name = "curbstone"
+    connection_errors = (OSError, CantConnect, Unknown, Closed)
+    channel_errors = (Refused,)
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "fanout", "topic"]), heartbeats=False
+    )
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        # Celery adds options of its own, such as max_retries.
+        options = client.transport_options
+        self.confirm_s = float(options.get("confirm_timeout", CONFIRM_S))
+        scheme = "https" if client.transport_cls == "curbstones" else "http"
+        host = client.hostname or "localhost"
+        self.curbstone = sync.Client(
+            f"{scheme}://{f'[{host}]' if ':' in host else host}:{client.port or self.default_port}",
+            project=(client.virtual_host or "").strip("/") or "default",
+            token=client.password or None,
+            **{name: options[name] for name in _SETTINGS if name in options},
+        )
+        self._inboxes: list[tuple[CurbstoneChannel, str, sync.Messages]] = []
+        self._turn = 0
+        self._is_lost = False
+        self._readable, self._writable = socket.socketpair()
+        self._readable.setblocking(False)
+        self._writable.setblocking(False)
+
+    # ------------------------------------------------------------ what kombu calls
+
+    def driver_version(self) -> str:
+        """See kombu."""
+        return __version__
+
+    def establish_connection(self) -> Transport:
+        """Connect; raise what `connection_errors` names."""
+        self.curbstone.connect()
+        connection: Transport = super().establish_connection()
+        return connection
+
+    def close_connection(self, connection: Any) -> None:
+        """Wait for what was sent and acked, and disconnect."""
+        super().close_connection(connection)
+        self.curbstone.close()
+        self._readable.close()
+        self._writable.close()
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Hand one message to its consumer; raise socket.timeout, or ConnectionLost."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._deliver_one():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError  # which is what socket.timeout is
+            if select.select([self._readable], [], [], left)[0]:
+                self._forget_wakes()
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Be read by the worker's loop."""
+        loop.add_reader(self._readable.fileno(), self.on_readable, connection, loop)
+        self.wake()
+
+    def on_readable(self, connection: Any, loop: Any) -> None:
+        """Something came, or there is room in hand again."""
+        self._forget_wakes()
+        while self._deliver_one():
+            pass
+
+    @property
+    def connected(self) -> bool:
+        """Whether deliveries come over the connection that they are acked by."""
+        return not self._is_lost
+
+    # ------------------------------------------------------------ what channels call
+
+    def publish(self, target: Any, message: Any, delay: float) -> None:
+        """Send a message, and wait for the disk where that is wanted."""
+        confirm = target.send(json.dumps(message), type="application/json", delay=delay)
+        if self.confirm_s:
+            confirm.result(self.confirm_s)
+
+    def listen(self, channel: CurbstoneChannel, queue: str, messages: sync.Messages) -> None:
+        """Take what comes by a subscription."""
+        self._inboxes.append((channel, queue, messages))
+        client = self.curbstone
+        with client.lock:
+            client._consumer.on_lost = self._lost
+            messages.subscription.on_arrival = self.wake
+        self.wake()
+
+    def leave(self, messages: sync.Messages) -> None:
+        """Take no more."""
+        self._inboxes = [each for each in self._inboxes if each[2] is not messages]
+        messages.close()
+
+    def wake(self) -> None:
+        """Have the worker's loop look; from any thread."""
+        with contextlib.suppress(OSError):
+            self._writable.send(b"x")
+
+    def payload(self, channel: CurbstoneChannel, delivery: sync.Message) -> Any:
+        """Return kombu's form of a message, known to the channel by its tag."""
+        payload = delivery.json()
+        tag = channel._next_delivery_tag()
+        payload["properties"]["delivery_tag"] = tag
+        payload["properties"]["delivery_info"]["redelivered"] = delivery.tries > 0
+        channel.qos.deliveries[tag] = delivery
+        return payload
+
+    # ------------------------------------------------------------ inside
+
+    def _deliver_one(self) -> bool:
+        """Hand over one message, of the next queue in turn that has one its channel takes."""
+        if self._is_lost:
+            raise ConnectionLost("the connection to Curbstone was lost; what was in hand comes again")
+        inboxes = self._inboxes
+        for step in range(len(inboxes)):
+            channel, queue, messages = inboxes[(self._turn + step) % len(inboxes)]
+            if not channel.qos.can_consume():
+                continue
+            messages.subscription.on_arrival = self.wake
+            try:
+                delivery = messages.get(0)
+            except StopIteration:
+                continue
+            if delivery is None:
+                messages.subscription.on_arrival = self.wake
+                if messages.subscription.inbox:
+                    self.wake()
+                continue
+            self._turn += step + 1
+            payload = self.payload(channel, delivery)
+            if channel.wants(queue, payload):
+                self._deliver(payload, queue)
+            return True
+        return False
+
+    def _lost(self) -> None:
+        self._is_lost = True
+        self.wake()
+
+    def _forget_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._readable.recv(4096):
+                pass

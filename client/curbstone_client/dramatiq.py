@@ -1,0 +1,133 @@
+"""dramatiq on Curbstone: `dramatiq.set_broker(CurbstoneBroker("http://localhost:8080", project="shop"))`.
+
+Delays are the server's: nothing waits in a worker's memory, and there are no `.DQ` queues. A message that fails for
+good goes to the dead-letter queue, `{queue}.XQ` where the queue has none yet. Nothing connects before the first
+message, since modules with actors are imported without a server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import dramatiq
+from dramatiq.broker import Broker, Consumer, MessageProxy
+from dramatiq.errors import ConnectionClosed, QueueNotFound
+
+from curbstone_client import sync
+from curbstone_client.errors import CantConnect, ClientError, Stale
+
+log = logging.getLogger("curbstone_client")
+
+CONFIRM_S = 30.0
+
+
+class CurbstoneBroker(Broker):
+    """A broker that keeps each queue of dramatiq in one of Curbstone."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        middleware: list[dramatiq.Middleware] | None = None,
+        confirm_timeout: float = CONFIRM_S,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of `curbstone_client.sync.Client`. Sending waits until the message is on disk."""
+        super().__init__(middleware)
+        self.client = sync.Client(url, **settings)
+        self.queues: dict[str, None] = {}
+        self._confirm_timeout = confirm_timeout
+
+    def close(self) -> None:
+        """Wait for what was sent, and disconnect."""
+        self.client.close()
+
+    def declare_queue(self, queue_name: str) -> None:
+        """Remember the queue; it is made on first use."""
+        if queue_name not in self.queues:
+            self.emit_before("declare_queue", queue_name)
+            self.queues[queue_name] = None
+            self.emit_after("declare_queue", queue_name)
+
+    def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
+        """Send a message; it is on disk when this returns. `delay` is in ms."""
+        if message.queue_name not in self.queues:
+            raise QueueNotFound(message.queue_name)
+        self.emit_before("enqueue", message, delay)
+        queue = self.client.queue(message.queue_name)
+        try:
+            queue.publish(message.encode(), delay=(delay or 0) / 1000, timeout=self._confirm_timeout)
+        except ClientError as error:
+            raise ConnectionClosed(str(error)) from error
+        self.emit_after("enqueue", message, delay)
+        return message
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 1000) -> Consumer:
+        """Return what brings the queue's messages; `timeout` in ms."""
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        try:
+            queue = self.client.declare(queue_name)
+            if not queue.info()["options"]["dead_letter"]:
+                self.client.declare(queue_name, dead_letter=f"{queue_name}.XQ")
+        except CantConnect as error:
+            raise ConnectionClosed(str(error)) from error
+        return _Consumer(queue.consume(prefetch), timeout / 1000)
+
+    def flush(self, queue_name: str) -> None:
+        """Drop what is not in hand."""
+        self.client.queue(queue_name).purge()
+
+    def flush_all(self) -> None:
+        """Drop what is not in hand of all queues."""
+        for queue_name in self.queues:
+            self.flush(queue_name)
+
+    def join(self, queue_name: str, *, timeout: int | None = None) -> None:
+        """Wait until nothing of the queue is ready, in hand or delayed: for tests."""
+        self.client.settled(queue_name)
+
+
+class _Proxy(MessageProxy):
+    """A message, and its delivery."""
+
+    def __init__(self, delivery: sync.Message) -> None:
+        message: dramatiq.Message[Any] = dramatiq.Message.decode(delivery.body)
+        super().__init__(message)
+        self.delivery = delivery
+
+
+class _Consumer(Consumer):
+    def __init__(self, messages: sync.Messages, timeout_s: float) -> None:
+        self._messages = messages
+        self._timeout_s = timeout_s
+
+    def __next__(self) -> _Proxy | None:
+        delivery = self._messages.get(self._timeout_s)
+        return None if delivery is None else _Proxy(delivery)
+
+    def ack(self, message: MessageProxy) -> None:
+        assert isinstance(message, _Proxy)
+        try:
+            message.delivery.ack()
+        except Stale:
+            log.info("the connection of %s was lost while it was worked on; it comes again", message)
+
+    def nack(self, message: MessageProxy) -> None:
+        assert isinstance(message, _Proxy)
+        error = message._exception
+        try:
+            message.delivery.reject(f"{type(error).__name__}: {error}" if error is not None else "failed")
+        except Stale:
+            log.info("the connection of %s was lost while it was worked on; it comes again", message)
+
+    def requeue(self, messages: Iterable[MessageProxy]) -> None:
+        for message in messages:
+            assert isinstance(message, _Proxy)
+            if not message.delivery.is_stale:
+                message.delivery.nack(0, "the worker was stopped")
+
+    def close(self) -> None:
+        self._messages.close()

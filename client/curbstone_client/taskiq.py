@@ -1,0 +1,62 @@
+"""taskiq on Curbstone: `broker = CurbstoneBroker("http://localhost:8080", project="shop")`.
+
+The label `delay` (seconds) is a delay of the server's. A task is acked when taskiq says so (`--ack-type`); what a
+worker had in hand when it died comes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any
+
+from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+
+from curbstone_client.aio import Client
+from curbstone_client.aio_messages import Message
+from curbstone_client.consuming import PREFETCH
+from curbstone_client.errors import Stale
+
+log = logging.getLogger("curbstone_client")
+
+
+class CurbstoneBroker(AsyncBroker):
+    """A broker that keeps tasks in one queue of Curbstone."""
+
+    def __init__(
+        self, url: str | None = None, *, queue: str = "taskiq", prefetch: int = PREFETCH, **settings: Any
+    ) -> None:
+        """`settings` are those of `curbstone_client.Client`. Nothing connects before `startup`."""
+        super().__init__()
+        self.client = Client(url, **settings)
+        self._queue = queue
+        self._prefetch = prefetch
+
+    async def startup(self) -> None:
+        """Connect."""
+        await super().startup()
+        await self.client.connect()
+
+    async def shutdown(self) -> None:
+        """Wait for what was sent and acked, and disconnect."""
+        await super().shutdown()
+        await self.client.close()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Send a task; it is on disk when this returns."""
+        delay = float(message.labels.get("delay", 0))
+        await self.client.queue(self._queue).publish(message.message, delay=delay)
+
+    async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
+        """Yield tasks as they come."""
+        async with self.client.queue(self._queue).consume(self._prefetch) as messages:
+            async for message in messages:
+                yield AckableMessage(data=message.body, ack=partial(_ack, message))
+
+
+async def _ack(message: Message) -> None:
+    try:
+        await message.ack()
+    except Stale:
+        log.info("the connection of %r was lost while it was worked on; it comes again", message)

@@ -1,0 +1,264 @@
+"""Celery, dramatiq and taskiq on Curbstone with real workers: each task is done, also where both sides are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curbstone_client.sync import Client
+from tests.server import ServerProcess, clean_environment
+
+WAIT_S_MAX = 40
+
+COMMON = """
+import os, sys, time
+def note(text):
+    with open("done", "a") as file:  # one write: whole lines, from several processes
+        file.write(f"{text}\\n")
+"""
+
+APPS = {
+    "celery": COMMON
+    + """
+import curbstone_client.celery
+from celery import Celery
+app = Celery("app", broker=os.environ["BROKER"].replace("http", "curbstone") + "/shop", backend="rpc://")
+app.conf.update(task_acks_late=True, worker_hijack_root_logger=False, broker_connection_retry_on_startup=True,
+                broker_connection_max_retries=None, worker_cancel_long_running_tasks_on_connection_loss=False)
+
+@app.task
+def work(n):
+    note(n)
+    return n
+
+@app.task(bind=True, max_retries=3)
+def flaky(self, n):
+    note(f"{n} try {self.request.retries}")
+    if self.request.retries < 1:
+        raise self.retry(countdown=0.1)
+
+def send(n):
+    work.apply_async((n,), retry=True, retry_policy={"max_retries": None, "interval_max": 1})
+def later(n, delay):
+    work.apply_async((n,), countdown=delay)
+def fails(n):
+    flaky.delay(n)
+""",
+    "dramatiq": COMMON
+    + """
+import dramatiq
+from dramatiq.errors import ConnectionClosed
+from curbstone_client.dramatiq import CurbstoneBroker
+dramatiq.set_broker(CurbstoneBroker(os.environ["BROKER"], project="shop"))
+
+@dramatiq.actor
+def work(n):
+    note(n)
+
+@dramatiq.actor(max_retries=3, min_backoff=100, max_backoff=200)
+def flaky(n):
+    retries = dramatiq.middleware.CurrentMessage.get_current_message().options.get("retries", 0)
+    note(f"{n} try {retries}")
+    if retries < 1:
+        raise ValueError("not yet")
+
+dramatiq.get_broker().add_middleware(dramatiq.middleware.CurrentMessage())
+
+def send(n):
+    work.send(n)
+def later(n, delay):
+    work.send_with_options(args=(n,), delay=delay * 1000)
+def fails(n):
+    flaky.send(n)
+""",
+    "taskiq": COMMON
+    + """
+import asyncio
+from taskiq import SimpleRetryMiddleware
+from curbstone_client.taskiq import CurbstoneBroker
+broker = CurbstoneBroker(os.environ["BROKER"], project="shop").with_middlewares(SimpleRetryMiddleware(3))
+runner = asyncio.Runner()
+
+@broker.task
+async def work(n):
+    note(n)
+
+@broker.task(retry_on_error=True)
+async def flaky(n):
+    tries = open("done").read().count(f"{n} try ") if os.path.exists("done") else 0
+    note(f"{n} try {tries}")
+    if tries < 1:
+        raise ValueError("not yet")
+
+def kick(sending):
+    async def go():
+        if not getattr(broker, "is_up", False):
+            broker.is_up = True
+            await broker.startup()
+        await sending()
+    runner.run(go())
+def send(n):
+    kick(lambda: work.kiq(n))
+def later(n, delay):
+    kick(lambda: work.kicker().with_labels(delay=delay).kiq(n))
+def fails(n):
+    kick(lambda: flaky.kiq(n))
+""",
+}
+
+WORKERS = {
+    "celery": ["celery", "-A", "app", "worker", "--concurrency=2", "--loglevel=INFO", "--without-mingle"],
+    "dramatiq": ["dramatiq", "app", "--processes=1", "--threads=4"],
+    "taskiq": ["taskiq", "worker", "app:broker", "--workers=1"],
+}
+QUEUES = {"celery": "celery", "dramatiq": "default", "taskiq": "taskiq"}
+
+
+@pytest.fixture(params=sorted(APPS))
+def framework(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class App:
+    """A folder with an application of one of the frameworks, and its workers."""
+
+    def __init__(self, folder: Path, framework: str, server: ServerProcess) -> None:
+        self.folder = folder
+        self.queue = QUEUES[framework]
+        self._framework = framework
+        self._environment = clean_environment(BROKER=server.url)
+        self._log = folder / "worker.log"
+        (folder / "app.py").write_text(APPS[framework])
+
+    @contextmanager
+    def worker(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a worker; it is asked to stop at the end, and must."""
+        process = self.start()
+        try:
+            yield process
+            process.send_signal(signal.SIGTERM)
+            process.wait(WAIT_S_MAX)
+        finally:
+            self.kill(process)
+            print(self._log.read_text(encoding="utf-8"))
+
+    def start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", *WORKERS[self._framework]],
+                cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill the worker with all its processes, which are a group of their own."""
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def run(self, code: str) -> subprocess.Popen[bytes]:
+        """Run code that knows the application."""
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-c", f"from app import *\n{code}"],
+                cwd=self.folder, env=self._environment, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def done(self) -> Counter[str]:
+        path = self.folder / "done"
+        return Counter(path.read_text().splitlines() if path.exists() else [])
+
+    def wait_for(self, expected: set[str]) -> Counter[str]:
+        deadline = time.monotonic() + WAIT_S_MAX
+        while not expected <= (done := self.done()).keys():
+            assert time.monotonic() < deadline, f"missing: {sorted(expected - done.keys())[:10]}"
+        return done
+
+
+@pytest.fixture
+def app(tmp_path: Path, framework: str, server: ServerProcess) -> App:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    return App(folder, framework, server)
+
+
+def test_tasks_are_done_delayed_and_retried(app: App, server: ServerProcess) -> None:
+    with app.worker():
+        program = "for n in range(20): send(n)\nlater('later', 1)\nlater('much-later', 3600)\nfails('flaky')"
+        assert app.run(program).wait(WAIT_S_MAX) == 0
+        numbers = {str(n) for n in range(20)}
+        done = app.wait_for(numbers | {"later", "flaky try 0", "flaky try 1"})
+        assert set(done.values()) == {1}
+    with Client(server.url, project="shop") as client:
+        info = client.queue(app.queue).info()
+        assert (info["rdy"], info["wip"], info["delayed"]) == (0, 0, 1)
+
+
+def work_through_kills(app: App, server: ServerProcess, count: int, kills: int) -> Counter[str]:
+    """Have tasks done while workers and the server are killed in turn; return how often each was."""
+    worker = app.start()
+    producer = app.run(
+        f"for n in range({count}):\n"
+        "    while True:\n"
+        "        try:\n            send(n)\n            break\n"
+        "        except Exception as error: print(repr(error)); time.sleep(0.1)"
+    )
+    try:
+        for kill in range(kills):
+            while len(app.done()) < (kill + 1) * count // (kills + 2):
+                assert producer.poll() in (None, 0)
+            if kill % 2:
+                server.kill()
+                server.restart(same_ports=True)
+            else:
+                app.kill(worker)
+                worker = app.start()
+        assert producer.wait(WAIT_S_MAX) == 0
+        return app.wait_for({str(n) for n in range(count)})
+    finally:
+        producer.kill()
+        producer.wait()
+        app.kill(worker)
+        print((app.folder / "worker.log").read_text(encoding="utf-8")[-10_000:])
+
+
+@pytest.mark.parametrize("framework", ["celery"])
+def test_no_task_is_lost_where_worker_and_server_are_killed(app: App, server: ServerProcess) -> None:
+    done = work_through_kills(app, server, 150, 2)
+    assert set(done) == {str(n) for n in range(150)}
+
+
+@pytest.mark.soak
+def test_no_task_of_ten_thousand_is_lost(app: App, server: ServerProcess) -> None:
+    done = work_through_kills(app, server, 10_000, 10)
+    assert set(done) == {str(n) for n in range(10_000)}
+    print(f"{sum(done.values()) - 10_000} were run again")
+
+
+def test_celery_answers_control_events_and_results(tmp_path: Path, server: ServerProcess) -> None:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    app = App(folder, "celery", server)
+    program = """
+for _ in range(100):
+    if pong := app.control.ping(timeout=1): break
+assert [*pong[0].values()] == [{"ok": "pong"}], pong
+assert app.control.inspect(timeout=2).registered(), "inspect"
+assert work.delay(7).get(timeout=30) == 7
+revoked = work.apply_async((8,), countdown=2)
+app.control.revoke(revoked.id)
+assert app.control.purge() >= 0
+"""
+    with app.worker():
+        code: Any = app.run(program).wait(WAIT_S_MAX)
+        assert code == 0, (folder / "worker.log").read_text()
+    assert app.done() == Counter({"7": 1})
