@@ -24,13 +24,18 @@ from curbstone.spark.server import Address, Secret, checked_name
 DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE, TOKEN_VARIABLE = "CURBSTONE_SERVER", "CURBSTONE_TOKEN"
 
+UNITS_S = {"s": 1, "m": 60, "h": 3600}
+TRIGGER_DELAY_S = 15 * 60
+"""As Spark's own source for Kafka has it."""
+
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
 MESSAGES, JOURNAL = "messages", "journal"
 
 _BOTH = ("url", "token", "tokenFile", "project", "queue", "requestTimeout", "retryTimeout")
 _READ = (
     *("mode", "queues", "queuePattern", "groupId", "startingOffsets", "endingOffsets", "startingTimestamp"),
-    *("endingTimestamp", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition"),
+    *("endingTimestamp", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("minPartitions", "maxRecordsPerPartition"),
     *("failOnDataLoss", "includeHeaders", "includeBody", "fetchRows", "fetchBytes", "pollWait"),
 )
 _WRITE = ("transactionId",)
@@ -79,6 +84,9 @@ class ReadOptions:
     per_trigger: int
     bytes_per_trigger: str
     """A number, or what the server holds fit for a staged transaction."""
+    per_trigger_min: int
+    """So few are left for a later batch, but for no longer than `trigger_delay_s`."""
+    trigger_delay_s: float
     partitions_min: int | None
     """None: nobody said."""
     per_partition: int
@@ -132,11 +140,12 @@ class _Options:
     def seconds(self, name: str, default: float) -> float:
         text = self.text(name, str(default))
         try:
-            value = float(text.removesuffix("s"))
+            number, unit = (text[:-1], UNITS_S[text[-1]]) if text[-1:] in UNITS_S else (text, 1)
+            value = float(number) * unit
         except ValueError:
             value = -1.0
         if not 0 <= value < 1e6:
-            raise PipelineError(f"option {name}={text!r}: seconds, 0 or more")
+            raise PipelineError(f"option {name}={text!r}: seconds, 0 or more; or 15m, 2h")
         return value
 
     def yes(self, name: str, default: bool) -> bool:
@@ -184,6 +193,8 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = None) -> Rea
         end_ms=options.moment("endingTimestamp"),
         per_trigger=options.number("maxOffsetsPerTrigger", PER_TRIGGER, 1),
         bytes_per_trigger=_bytes_per_trigger(options),
+        per_trigger_min=options.number("minOffsetsPerTrigger", 1, 1),
+        trigger_delay_s=options.seconds("maxTriggerDelay", TRIGGER_DELAY_S),
         partitions_min=options.number("minPartitions", 1, 1, 10_000) if options.text("minPartitions") else None,
         per_partition=options.number("maxRecordsPerPartition", PER_PARTITION, 1),
         fail_on_loss=options.yes("failOnDataLoss", True),

@@ -71,6 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues: tuple[str, ...] = ()
         self._queues_at = 0.0
         self._turn = 0
+        self._batch_at = time.monotonic()
 
     # --- what Spark calls on the driver
 
@@ -97,11 +98,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue, end in ends.items():
                 self._target.setdefault(queue, end.next)
         rows = rows_up_to(begun, ends, self._target)
-        if not is_news(start, begun, rows):
+        if not is_news(start, begun, rows) or self._is_too_little(start, begun, rows):
             return start
+        self._batch_at = time.monotonic()
         if isinstance(limit, ReadMaxRows):
             rows = shares(rows, limit.max_rows)
         return {queue: planned(at, rows[queue]) if queue in rows else at for queue, at in begun.items()}
+
+    def _is_too_little(self, start: Offset, begun: Offset, rows: dict[str, int]) -> bool:
+        """Say whether what there is can wait until there is more: rows, and nothing else that is news."""
+        options = self._options
+        if self._target is not None or sum(rows.values()) >= options.per_trigger_min or is_news(start, begun, {}):
+            return False
+        return time.monotonic() - self._batch_at < options.trigger_delay_s
 
     def reportLatestOffset(self) -> Offset | None:
         return self._seen

@@ -315,3 +315,21 @@ def test_what_happened_to_a_queue_that_joins_or_is_made_anew_is_in_the_journal(s
     publish(stocked.url, A, numbered(3))
     query.run()
     assert query.rows[140:] == rows(A, 1, 3)
+
+
+def test_a_batch_waits_for_enough_messages_but_not_for_ever(server: ServerProcess) -> None:
+    query = Query(server)
+    make_queue(server.url, A)
+    publish(server.url, A, numbered(5))
+    query.start(queues=A, minOffsetsPerTrigger=10, maxTriggerDelay="1h")
+    assert not query.plan()
+    publish(server.url, A, numbered(5, 5))
+    assert query.plan()
+    query.run_batch()
+    assert query.rows == rows(A, 1, 10)
+    publish(server.url, A, numbered(1, 10))
+    assert not query.plan()
+    query.start(maxTriggerDelay=0)
+    assert query.plan()
+    query.run_batch()
+    assert query.rows == rows(A, 1, 11)
