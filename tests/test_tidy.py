@@ -70,7 +70,11 @@ DOORS = {
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}
 # Only these may use what an extra installs.
-EXTRAS = {"spark": ("spark", "sql"), "access/jwt.py": ("oidc",)}
+EXTRAS = {
+    "spark": ("spark", "sql"),
+    "access/jwt.py": ("oidc",),
+    **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),
+}
 # The Python client, a distribution of its own: two shells around a core that knows no socket, thread or clock.
 CLIENT_SHELLS = {"aio", "sync"}
 CLIENT_EXTRAS = {"celery": {"kombu"}, "dramatiq": {"dramatiq"}, "taskiq": {"taskiq"}}

@@ -26,6 +26,7 @@ from curbstone.cli.pause import pause, resume
 from curbstone.cli.peek import peek
 from curbstone.cli.pipeline import pipeline
 from curbstone.cli.purge import purge
+from curbstone.cli.push import push
 from curbstone.cli.queues import queues
 from curbstone.cli.recv import recv
 from curbstone.cli.redrive import redrive
@@ -52,7 +53,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    *(serve, queues, send, recv, peek, dump, export, import_, purge, pause, resume, move, redrive),
+    *(serve, queues, send, recv, peek, dump, export, import_, purge, pause, resume, move, redrive, push),
     *(events, bind, unbind, top, bench, backup, restore, check, repair, drill, sql),
 )
 for command in COMMANDS:

@@ -1,0 +1,93 @@
+"""`curbstone push`: a queue's messages as webhooks. A consumer like any other, so the server opens no connection
+outwards.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Queue, ServerUrl
+
+
+def push(
+    queue: Queue,
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="Where each message is sent, by POST")],
+    secret_file: Annotated[
+        Path | None, typer.Option("--secret-file", metavar="FILE", help="Signs each: whsec_…, or any text")
+    ] = None,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, max=1000, help="Requests at a time")] = 4,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for an answer")] = 15,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="Messages a second at most; 0 for no limit")] = 0,
+    allow_private: Annotated[
+        bool, typer.Option("--allow-private", help="Also to addresses that are not public, such as 127.0.0.1")
+    ] = False,
+    server: ServerUrl = DEFAULT_SERVER,
+) -> None:
+    """Send each message of a queue to a URL, until SIGTERM.
+
+    2xx acks it; 4xx but 408, 425 and 429 sends it to the dead-letter queue; all else brings it again, after 1, 2, 4
+    … 300 s or the answer's Retry-After. Headers and signature are those of Standard Webhooks.
+    """
+    from curbstone.cli.client import queue_of
+    from curbstone.cli.webhook import Failed, Refused, Sender, Target, secret_of
+    from curbstone.exit_codes import FAILED, UNREACHABLE, WRONG, CommandFailed
+
+    try:
+        from curbstone_client.errors import CantConnect, ClientError, Reject, Retry
+        from curbstone_client.sync import Client, Message
+    except ImportError:
+        raise CommandFailed("this needs the Python client: pip install curbstone-client", WRONG) from None
+
+    try:
+        secret = secret_of(secret_file.read_text(encoding="utf-8")) if secret_file else None
+    except OSError as error:
+        raise CommandFailed(f"--secret-file: {error}", WRONG) from None
+    target = Target(url, secret, timeout, allow_private)
+    own = threading.local()
+    pace = Pace(rate)
+
+    def send(message: Message) -> None:
+        if not hasattr(own, "sender"):
+            own.sender = Sender(target)
+        pace.wait()
+        try:
+            own.sender.send(message)
+        except Refused as refused:
+            raise Reject(str(refused)) from None
+        except Failed as failed:
+            if failed.retry_after is not None:
+                raise Retry(failed.retry_after, str(failed)) from None
+            raise
+
+    client = Client(server)
+    client.worker(str(queue_of(queue)), parallel=parallel)(send)
+    try:
+        client.run()
+    except CantConnect as error:
+        raise CommandFailed(str(error), UNREACHABLE) from None
+    except ClientError as error:
+        raise CommandFailed(str(error), FAILED) from None
+
+
+class Pace:
+    """Lets so many a second go on, from any thread."""
+
+    def __init__(self, rate: float) -> None:
+        self._gap_s = 1 / rate if rate else 0.0
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Return when it is one's turn."""
+        if not self._gap_s:
+            return
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next)
+            self._next = turn + self._gap_s
+        time.sleep(turn - now)

@@ -1,0 +1,137 @@
+"""`curbstone push`: what reaches the receiver, what its answers lead to, and that it is signed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from curbstone.cli.webhook import Failed, Sender, Target, secret_of, signature
+from curbstone.exit_codes import WRONG, CommandFailed
+from curbstone_client.sync import Client
+from tests.commands import curbstone
+from tests.server import ServerProcess, clean_environment
+
+WAIT_S_MAX = 60
+
+
+class Receiver(ThreadingHTTPServer):
+    """Somebody's server: keeps what comes, and answers with the status that the path or the body names."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.came: list[tuple[dict[str, str], bytes]] = []
+        self.changed = threading.Condition()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/hook?a=1"
+
+    def wait_for(self, count: int) -> list[tuple[dict[str, str], bytes]]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.came) >= count, WAIT_S_MAX), self.came
+            return self.came[:count]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers once with the status in the body, then with 204."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        server = self.server
+        assert isinstance(server, Receiver)
+        assert self.path == "/hook?a=1"
+        body = self.rfile.read(int(self.headers["content-length"]))
+        with server.changed:
+            before = sum(1 for _, seen in server.came if seen == body)
+            server.came.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            server.changed.notify_all()
+        self.send_response(204 if before or not body.isdigit() else int(body))
+        if body == b"503":
+            self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_messages_are_posted_signed_and_settled_by_the_answer(
+    server: ServerProcess, receiver: Receiver, tmp_path: Path
+) -> None:
+    secret = base64.b64encode(b"k" * 24).decode()
+    (tmp_path / "secret").write_text(f"whsec_{secret}\n")
+    command = [sys.executable, "-m", "curbstone", "push", "shop/orders", f"--url={receiver.url}", "--allow-private"]
+    with Client(server.url, project="shop") as client:
+        orders = client.declare("orders", dead_letter="dead")
+        first = orders.publish({"n": 1}, headers={"customer": "7"})
+        for status in ("404", "503", "500"):
+            orders.publish(status)
+        with subprocess.Popen(
+            [*command, f"--secret-file={tmp_path / 'secret'}", f"--server={server.url}", "--parallel=1"],
+            cwd=tmp_path,
+            env=clean_environment(),
+        ) as pushing:
+            came = receiver.wait_for(6)
+            client.settled("orders")
+            pushing.send_signal(signal.SIGTERM)
+            assert pushing.wait(WAIT_S_MAX) == 0
+        assert client.queue("dead").info()["rdy"] == 1
+        dead = next(client.queue("dead").consume())
+        assert (dead.text, dead.headers["x-dead-error"]) == ("404", "the receiver answered 404")
+    headers, body = came[0]
+    assert body == b'{"n":1}'
+    assert headers["content-type"] == "application/json"
+    assert headers["x-msg-x-customer"] == "7"
+    assert headers["webhook-id"] == first.id
+    signed = f"{first.id}.{headers['webhook-timestamp']}.".encode() + body
+    expected = base64.b64encode(hmac.new(b"k" * 24, signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    assert sorted(body for _, body in came[1:]) == [b"404", b"500", b"500", b"503", b"503"]
+
+
+def test_a_signature_is_that_of_standard_webhooks() -> None:
+    """The example of its specification's libraries."""
+    secret = secret_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    made = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_private_addresses_are_left_alone(receiver: Receiver) -> None:
+    for url in (receiver.url, receiver.url.replace("127.0.0.1", "localhost"), "http://[::ffff:127.0.0.1]:9/"):
+        with pytest.raises(Failed, match="no public address"):
+            Sender(Target(url, None, 1, False))._connect()
+    assert not receiver.came
+
+
+@pytest.mark.parametrize("url", ["ftp://x/", "http://u:p@x/", "nonsense"])
+def test_a_url_that_is_none_is_told(tmp_path: Path, url: str) -> None:
+    done = curbstone("push", "orders", f"--url={url}", cwd=tmp_path)
+    assert done.code == WRONG
+    assert "--url must be" in done.err
+
+
+@pytest.mark.parametrize("text", ["", "whsec_not base64"])
+def test_a_secret_that_is_none_is_told(text: str) -> None:
+    with pytest.raises(CommandFailed):
+        secret_of(text)
