@@ -16,7 +16,7 @@ from curbstone.access import files
 from curbstone.core.host import Host
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Peer
+    from curbstone.access.gate import Caller
 
 FILES, FILE_BYTES = 10, 10 * 1024 * 1024
 RECENT = 1000
@@ -67,16 +67,16 @@ class Audit:
             entry["count"] = count
         self._write(entry)
 
-    def login(self, user: str, credential: str, peer: Peer) -> None:
+    def login(self, user: str, credential: str, caller: Caller) -> None:
         """A login succeeded; written once in a while."""
         now_ms = self._host.now_ms()
-        key = (user, credential, peer.address)
+        key = (user, credential, caller.address)
         if now_ms - self._logins.get(key, -LOGIN_EVERY_MS) < LOGIN_EVERY_MS:
             return
         if len(self._logins) >= KNOWN_MAX:
             self._logins.clear()
         self._logins[key] = now_ms
-        self.note("login", "ok", user=user, credential=credential, peer=str(peer), protocol=peer.protocol)
+        self.note("login", "ok", user=user, credential=credential, peer=str(caller), protocol=caller.protocol)
 
     def refused(self, action: str, outcome: str, *, user: str, peer: str, protocol: str, target: str = "") -> None:
         """A login failed or a call was refused: written the first time, then counted."""

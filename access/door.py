@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from curbstone.access.errors import NotAllowed, NotLoggedIn, QuotaReached
+from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, QuotaReached
 from curbstone.access.identity import Identity
-from curbstone.access.rights import Right
+from curbstone.access.rights import Right, names_taken
 from curbstone.access.users import Quota
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
@@ -61,10 +61,12 @@ class Access:
         if not self.identity.on_queue(name) & right:
             raise self._refusal(right, f"queue {name}")
 
-    def check_topic(self, right: Right, event: str) -> None:
-        """Likewise for an event of the home."""
-        if not self.identity.on_topic(self.home, event) & right:
-            raise self._refusal(right, f"topic {self.home}/{event}")
+    def check_topic(self, right: Right, event: str, project: str = "") -> None:
+        """Likewise for an event of a project, the home where none is named; of a mask, for all that it takes."""
+        project = project or self.home
+        for name in names_taken(event) if right is Right.RECEIVE else (event,):
+            if not self.identity.on_topic(project, name) & right:
+                raise self._refusal(right, f"topic {project}/{event}")
 
     def check_server(self, right: Right) -> None:
         """Likewise for the server."""
@@ -74,8 +76,16 @@ class Access:
     def _refusal(self, right: Right, target: str) -> CurbstoneError:
         if self.identity.end_reason:
             return NotLoggedIn(self.identity.end_reason)
+        if not self.identity.user:
+            return NotLoggedIn(WANTED)
         self.gate.refused(self.identity, right.word, target)
         return NotAllowed(f"no right to {right.word} on {target}")
+
+    def administer(self, action: str, target: str = "") -> None:
+        """Check that one may administer the server, and write down what is done."""
+        self.check_server(Right.ADMIN)
+        if self.identity.owner:
+            self.gate.did(self.identity, action, target)
 
     # --- queues
 
@@ -174,10 +184,35 @@ class Access:
         """See `Broker.events_bound`."""
         return self._broker.events_bound
 
-    def publish_event(self, event: str, messages: list[Message], on_done: Published) -> None:
+    def bound_count(self, event: str, project: str) -> int:
+        """See `Broker.bound_count`."""
+        self.check_topic(Right.SEND, event, project)
+        return self._broker.bound_count(event, project)
+
+    def publish_event(self, event: str, messages: list[Message], on_done: Published, project: str = "") -> None:
         """See `Broker.publish_event`."""
-        self.check_topic(Right.SEND, event)
-        self._broker.publish_event(event, messages, on_done, self.home)
+        self.check_topic(Right.SEND, event, project)
+        self._broker.publish_event(event, messages, on_done, project or self.home)
+
+    def bind(self, event: str, name: QueueName, on_done: Done) -> None:
+        """Bind a queue to an event of its project; who manages it may, and nobody else unless it is bound already."""
+        self.check_topic(Right.RECEIVE, event, name.project)
+        if event not in self._bindings(name):
+            self.check(Right.MANAGE, name)
+            self._audit("bind queue", name)
+        self._broker.bind(event, name, on_done, name.project)
+
+    def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
+        """Undo `bind`."""
+        self.check(Right.MANAGE, name)
+        self._audit("unbind queue", name)
+        self._broker.unbind(event, name, on_done, name.project)
+
+    def _bindings(self, name: QueueName) -> frozenset[str]:
+        try:
+            return self._broker.bindings(name)
+        except NoSuchQueue:
+            return frozenset()
 
     def listen(self, event: str, name: QueueName, on_done: Done) -> None:
         """Have messages published to an event copied to a private queue."""
@@ -222,7 +257,7 @@ class Access:
             self.check(Right.MANAGE, name)
             self._check_quota(name, {})
         for event in sorted(events - before):
-            self.check_topic(Right.RECEIVE, event)
+            self.check_topic(Right.RECEIVE, event, name.project)
         is_change = events != before or unused_s != unused_before
         if is_change:
             self.check(Right.MANAGE, name)
@@ -336,6 +371,11 @@ class AccessStaging:
         """See `Staging.commit`."""
         self._staging.commit(project, identifier, parts, on_done, owner=self._owner, check=self._check)
 
+    @property
+    def bytes_max(self) -> int:
+        """See `Staging.bytes_max`."""
+        return self._staging.bytes_max
+
     def drop(self, project: str, identifier: str, on_done: Done) -> None:
         """See `Staging.drop`."""
         self._staging.drop(project, identifier, on_done, owner=self._owner)
@@ -352,7 +392,7 @@ class AccessTransaction:
         self._access = access
         self._transaction = transaction
         self._queues: set[QueueName] = set()
-        self._events: set[str] = set()
+        self._events: set[tuple[str, str]] = set()
         self.ack = transaction.ack
         self.nack = transaction.nack
         self.reject = transaction.reject
@@ -367,16 +407,17 @@ class AccessTransaction:
         assert queue.name.is_private
         self._transaction.publish(queue, message)
 
-    def publish_event(self, event: str, message: Message) -> None:
+    def publish_event(self, event: str, message: Message, project: str = "") -> None:
         """Add a publish to an event."""
-        self._access.check_topic(Right.SEND, event)
-        self._events.add(event)
-        self._transaction.publish_event(event, message, self._access.home)
+        project = project or self._access.home
+        self._access.check_topic(Right.SEND, event, project)
+        self._events.add((event, project))
+        self._transaction.publish_event(event, message, project)
 
     def commit(self, on_done: Done) -> None:
         """Do it all, or nothing of it; raise NotAllowed where a right was lost meanwhile."""
         for name in self._queues:
             self._access.check(Right.SEND, name)
-        for event in self._events:
-            self._access.check_topic(Right.SEND, event)
+        for event, project in self._events:
+            self._access.check_topic(Right.SEND, event, project)
         self._transaction.commit(on_done)

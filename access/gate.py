@@ -18,7 +18,35 @@ from curbstone.core.names import QueueName
 from curbstone.core.port import Broker
 
 
-class Peer(NamedTuple):
+class Certified(Protocol):
+    """A verified client certificate."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its alternative names, with their kinds."""
+
+    @property
+    def subject(self) -> str:
+        """Its whole subject."""
+
+
+class Asker(Protocol):
+    """One end of a connection."""
+
+    @property
+    def host(self) -> str:
+        """Its address."""
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+
+    @property
+    def certificate(self) -> Certified | None:
+        """The certificate that it has shown, if one was verified."""
+
+
+class Caller(NamedTuple):
     """Where a client comes from, and how."""
 
     address: str
@@ -26,6 +54,13 @@ class Peer(NamedTuple):
     protocol: str = ""
     certificate: tuple[str, ...] = ()
     """The names in its certificate, if the TLS handshake verified one."""
+
+    @classmethod
+    def of(cls, asker: Asker, protocol: str) -> Caller:
+        """Return the caller at the other end of a connection."""
+        certificate = asker.certificate
+        names = (*certificate.names, certificate.subject) if certificate is not None else ()
+        return cls(asker.host, asker.port, protocol, names)
 
     def __str__(self) -> str:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
@@ -53,6 +88,10 @@ class Gate(Protocol):
 
     connections: Connections
     """Who is connected."""
+    logins: dict[tuple[str, str], int]
+    """How many there were, by protocol and outcome."""
+    refusals: dict[str, int]
+    """How many calls lacked a right, by its name."""
 
     @property
     def wants_login(self) -> bool:
@@ -62,16 +101,20 @@ class Gate(Protocol):
     def everyone(self) -> Access:
         """What the server itself does in the name of nobody, and what everyone may where there are no users."""
 
-    def enter(self, credentials: Credentials, peer: Peer) -> Access | None:
+    @property
+    def nobody(self) -> Access:
+        """What one may who is not logged in: nothing but what needs no login."""
+
+    def enter(self, credentials: Credentials, caller: Caller) -> Access | None:
         """Return what a client gets; None where its password has to be hashed first: then call `admit`.
 
         Raise NotLoggedIn or TooMany.
         """
 
-    def admit(self, credentials: Credentials, peer: Peer, on_done: Admitted) -> None:
+    def admit(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
         """Call back with what a client gets, or with why it gets nothing; maybe before this returns."""
 
-    def use_ticket(self, text: str, way: str, queue: QueueName | None, peer: Peer) -> Access:
+    def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> Access:
         """Return what the owner of a ticket gets; raise NotLoggedIn where it is none for this."""
 
     def refused(self, identity: Identity, right: str, target: str) -> None:
@@ -88,17 +131,20 @@ class OpenGate:
 
     def __init__(self, broker: Broker, host: Host) -> None:
         self.connections = Connections(host)
+        self.logins: dict[tuple[str, str], int] = {}
+        self.refusals: dict[str, int] = {}
         self.everyone: Access = Access(self, broker, local_identity(), lambda _project: None)
+        self.nobody = self.everyone
 
-    def enter(self, _credentials: Credentials, _peer: Peer) -> Access:
+    def enter(self, _credentials: Credentials, _caller: Caller) -> Access:
         """See `Gate.enter`: what clients present is not looked at."""
         return self.everyone
 
-    def admit(self, _credentials: Credentials, _peer: Peer, on_done: Admitted) -> None:
+    def admit(self, _credentials: Credentials, _caller: Caller, on_done: Admitted) -> None:
         """See `Gate.admit`."""
         on_done(self.everyone)
 
-    def use_ticket(self, _text: str, _way: str, _queue: QueueName | None, _peer: Peer) -> Access:
+    def use_ticket(self, _text: str, _way: str, _queue: QueueName | None, _caller: Caller) -> Access:
         """See `Gate.use_ticket`."""
         return self.everyone
 

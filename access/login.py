@@ -15,7 +15,7 @@ from curbstone.access import files
 from curbstone.access.audit import Audit
 from curbstone.access.door import Access
 from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, TooMany
-from curbstone.access.gate import Admitted, Credentials, Peer
+from curbstone.access.gate import Admitted, Caller, Credentials
 from curbstone.access.identity import Identity, local_identity
 from curbstone.access.passwords import Passwords
 from curbstone.access.presence import Connections
@@ -33,8 +33,8 @@ from curbstone.core.values import Done
 
 LOOK_EVERY_MS = 5_000
 """How often it is looked whether the users file was changed."""
-FAILURES_MAX = 3
-"""So many failed logins end a connection."""
+NOBODYS = "~"
+"""Owner of what nobody who is logged in owns."""
 
 logger = logging.getLogger("curbstone.access")
 
@@ -88,6 +88,7 @@ class LoginGate:
         self.refusals: dict[str, int] = {}
         """By right."""
         self.everyone = Access(self, broker, local_identity(), lambda _project: None)
+        self.nobody = Access(self, broker, Identity("", [Grants(())], owner=NOBODYS), lambda _project: None)
 
     def open(self) -> None:
         """Read the users, the tokens and the audit; blocking. Raise UsersError or DataDirectoryError."""
@@ -108,29 +109,29 @@ class LoginGate:
 
     # --- who comes in
 
-    def enter(self, credentials: Credentials, peer: Peer) -> Access | None:
+    def enter(self, credentials: Credentials, caller: Caller) -> Access | None:
         """See `Gate.enter`."""
         secret = parse_secret(credentials.secret) if credentials.secret else None
         if secret is not None:
-            return self._by_secret(secret, credentials.user, peer)
+            return self._by_secret(secret, credentials.user, caller)
         if credentials.is_nothing:
-            return self._without(peer)
+            return self._without(caller)
         user = self.users.users.get(credentials.user)
         hashes = user.passwords if user is not None else ()
         kept = self._passwords.known(credentials.user, credentials.secret, hashes)
         if user is not None and kept:
-            return self._welcome(user, Origin("password", user.name, kept), peer)
-        wait_ms = self._throttle.wait_ms(credentials.user, peer.address, self._host.now_ms())
+            return self._welcome(user, Origin("password", user.name, kept), caller)
+        wait_ms = self._throttle.wait_ms(credentials.user, caller.address, self._host.now_ms())
         if wait_ms:
-            self._count(peer.protocol, "throttled")
+            self._count(caller.protocol, "throttled")
             wait_s = -(-wait_ms // 1000)
             raise TooMany(f"{FAILED}; try again in {wait_s} s", wait_s)
         return None
 
-    def admit(self, credentials: Credentials, peer: Peer, on_done: Admitted) -> None:
+    def admit(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
         """See `Gate.admit`."""
         try:
-            access = self.enter(credentials, peer)
+            access = self.enter(credentials, caller)
         except CurbstoneError as error:
             on_done(error)
             return
@@ -147,58 +148,63 @@ class LoginGate:
                 return
             try:
                 if now is None or kept not in now.passwords:
-                    raise self._failed(name, peer)
-                found = self._welcome(now, Origin("password", now.name, kept), peer)
+                    raise self._failed(name, caller)
+                found = self._welcome(now, Origin("password", now.name, kept), caller)
             except CurbstoneError as refusal:
                 on_done(refusal)
                 return
-            self._throttle.succeeded(name, peer.address)
+            self._throttle.succeeded(name, caller.address)
             on_done(found)
 
         self._passwords.check(name, credentials.secret, user.passwords if user is not None else (), checked)
 
-    def _without(self, peer: Peer) -> Access:
+    def _without(self, caller: Caller) -> Access:
         """Return what one gets who presents nothing but maybe a certificate."""
-        user = self.users.by_certificate(peer.certificate) if peer.certificate else None
+        user = self.users.by_certificate(caller.certificate) if caller.certificate else None
         if user is not None:
-            proof = next(name for name in user.certificates if name in peer.certificate)
-            return self._welcome(user, Origin("certificate", user.name, proof), peer)
+            proof = next(name for name in user.certificates if name in caller.certificate)
+            return self._welcome(user, Origin("certificate", user.name, proof), caller)
         user = self.users.users.get(ANONYMOUS)
-        if user is None or not user.may_come_from(peer.address):
+        if user is None or not user.may_come_from(caller.address):
             raise NotLoggedIn(WANTED)
-        return self._welcome(user, Origin("anonymous", user.name, ""), peer)
+        return self._welcome(user, Origin("anonymous", user.name, ""), caller)
 
-    def _by_secret(self, secret: Secret, name: str, peer: Peer) -> Access:
+    def _by_secret(self, secret: Secret, name: str, caller: Caller) -> Access:
         if secret.kind == TOKEN:
             token = self.tokens.find(secret)
             user = self.users.users.get(token.user) if token is not None else None
             if token is not None and user is not None and name in ("", user.name):
-                access = self._welcome(user, Origin("token", user.name, token.id), peer)
+                access = self._welcome(user, Origin("token", user.name, token.id), caller)
                 self.tokens.used(token)
                 return access
         elif secret.kind == SESSION:
             found = self.sessions.find(secret)
             user = self.users.users.get(found.identity.user) if found is not None else None
-            if found is not None and user is not None and name in ("", user.name) and user.may_come_from(peer.address):
+            if (
+                found is not None
+                and user is not None
+                and name in ("", user.name)
+                and user.may_come_from(caller.address)
+            ):
                 return found
-        raise self._failed(name, peer, is_guess=False)
+        raise self._failed(name, caller, is_guess=False)
 
-    def _welcome(self, user: User, origin: Origin, peer: Peer) -> Access:
+    def _welcome(self, user: User, origin: Origin, caller: Caller) -> Access:
         """Return what a user gets whose proof was found good."""
-        if not user.may_come_from(peer.address):
-            raise self._failed(user.name, peer, is_guess=False)
+        if not user.may_come_from(caller.address):
+            raise self._failed(user.name, caller, is_guess=False)
         known = self._known.get(origin)
         if known is None:
             known = self._make(origin, user)
-        self._count(peer.protocol, "ok")
-        self.audit.login(user.name, known.identity.credential, peer)
+        self._count(caller.protocol, "ok")
+        self.audit.login(user.name, known.identity.credential, caller)
         return known.access
 
-    def _failed(self, user: str, peer: Peer, is_guess: bool = True) -> NotLoggedIn:
+    def _failed(self, user: str, caller: Caller, is_guess: bool = True) -> NotLoggedIn:
         if is_guess:
-            self._throttle.failed(user, peer.address, self._host.now_ms())
-        self._count(peer.protocol, "failed")
-        self.audit.refused("login", "failed", user=user[:128], peer=str(peer), protocol=peer.protocol)
+            self._throttle.failed(user, caller.address, self._host.now_ms())
+        self._count(caller.protocol, "failed")
+        self.audit.refused("login", "failed", user=user[:128], peer=str(caller), protocol=caller.protocol)
         return NotLoggedIn(FAILED)
 
     def _count(self, protocol: str, outcome: str) -> None:
@@ -252,12 +258,12 @@ class LoginGate:
                 known.identity.change(layers, self.users.users[origin.user].home)
         for presence in self.connections.listed():
             user = self.users.users.get(presence.access.identity.user)
-            if user is not None and not user.may_come_from(presence.peer.address):
+            if user is not None and not user.may_come_from(presence.caller.address):
                 presence.end(NotLoggedIn("the login was revoked"))
 
     # --- sessions and tickets
 
-    def open_session(self, access: Access, peer: Peer) -> tuple[Secret, Access]:
+    def open_session(self, access: Access, caller: Caller) -> tuple[Secret, Access]:
         """Make a session of a login; raise TooMany."""
         known = self._of(access)
         secret = new_secret(SESSION)
@@ -272,8 +278,8 @@ class LoginGate:
             self._forget(made)
             raise
         self.audit.note(
-            "open session", "ok", user=user.name, credential=known.identity.credential, peer=str(peer),
-            protocol=peer.protocol, target=secret.id,
+            "open session", "ok", user=user.name, credential=known.identity.credential, peer=str(caller),
+            protocol=caller.protocol, target=secret.id,
         )  # fmt: skip
         return secret, made.access
 
@@ -288,12 +294,12 @@ class LoginGate:
         """Return a ticket; the right it is for is the caller's to check."""
         return self.tickets.make(access, way, queue)
 
-    def use_ticket(self, text: str, way: str, queue: QueueName | None, peer: Peer) -> Access:
+    def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> Access:
         """See `Gate.use_ticket`."""
         secret = parse_secret(text)
         access = self.tickets.use(secret, way, queue) if secret is not None and secret.kind == TICKET else None
         if access is None or access.identity.end_reason:
-            raise self._failed("", peer, is_guess=False)
+            raise self._failed("", caller, is_guess=False)
         return access
 
     def _of(self, access: Access) -> _Known:

@@ -15,7 +15,7 @@ from curbstone.core.host import Host, Timer
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
-    from curbstone.access.gate import Peer
+    from curbstone.access.gate import Caller
 
 OF_USER_MAX = 1_000
 TIMER_MS_MAX = 86_400_000
@@ -32,7 +32,7 @@ class Presence:
         connections: Connections,
         number: int,
         access: Access,
-        peer: Peer,
+        caller: Caller,
         since_ms: int,
         end: Callable[[CurbstoneError], None],
         changed: Callable[[], None],
@@ -41,7 +41,7 @@ class Presence:
         self._connections = connections
         self.id = str(number)
         self.access = access
-        self.peer = peer
+        self.caller = caller
         self.since_ms = since_ms
         self.unacked = unacked
         """How many deliveries it has not settled."""
@@ -112,27 +112,31 @@ class Connections:
     def __len__(self) -> int:
         return len(self._presences)
 
-    def enter(
-        self,
-        access: Access,
-        peer: Peer,
-        *,
-        end: Callable[[CurbstoneError], None],
-        changed: Callable[[], None] = lambda: None,
-        unacked: Callable[[], int] = lambda: 0,
-    ) -> Presence:
-        """Note a connection; raise TooMany where the user has too many, NotLoggedIn where the login is over.
-
-        `end(reason)` is called when it has to end, `changed` when its rights have changed.
-        """
+    def check(self, access: Access) -> None:
+        """Raise TooMany where a user has too many connections, NotLoggedIn where the login is over."""
         identity = access.identity
         if identity.end_reason:
             raise NotLoggedIn(identity.end_reason)
         if identity.owner and self._by_user.get(identity.user, 0) >= OF_USER_MAX:
             raise TooMany(f"{OF_USER_MAX} connections of this user are open, and there may be no more")
+
+    def enter(
+        self,
+        access: Access,
+        caller: Caller,
+        *,
+        end: Callable[[CurbstoneError], None],
+        changed: Callable[[], None] = lambda: None,
+        unacked: Callable[[], int] = lambda: 0,
+    ) -> Presence:
+        """Note a connection that `check` has nothing against.
+
+        `end(reason)` is called when it has to end, `changed` when its rights have changed.
+        """
+        identity = access.identity
         self._by_user[identity.user] = self._by_user.get(identity.user, 0) + 1
         number = next(self._numbers)
-        presence = Presence(self, number, access, peer, self.host.wall_ms(), end, changed, unacked)
+        presence = Presence(self, number, access, caller, self.host.wall_ms(), end, changed, unacked)
         self._presences[presence.id] = presence
         return presence
 

@@ -1,8 +1,9 @@
 """Rights, and the grants that give them. Pure.
 
 A grant is `rights pattern`, as in `receive,peek shop/orders*`. The pattern is `project/queue`, `topic:project/event`
-or `server`. `*` stands for any run of characters but `/`, and the whole name must match; there are no denials, so the
-order of grants never matters. A project that begins with `_` has to be named by a pattern that begins so, too.
+or `server`. `*` stands for any run of characters of a project, a queue or an event, and the whole name must match;
+there are no denials, so the order of grants never matters. A project that begins with `_` has to be named by a pattern
+that begins so, too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ USER = "{user}"
 """Stands in a grant for the name of the user who has it."""
 
 _TOPIC = "topic:"
+_ANY_WORDS_MAX = 4
 _PROJECT = re.compile(r"[A-Za-z0-9_*-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9._:*-]{1,200}")
 _EVENT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
@@ -56,10 +58,10 @@ class Grant(NamedTuple):
     kind: str
     """`queue`, `topic` or `server`."""
     parts: tuple[str, ...]
-    """The pattern, cut at its slashes; the project first."""
+    """The pattern of the project, and that of the queue or event."""
 
     def covers(self, names: Sequence[str]) -> bool:
-        """Return whether a name, cut at its slashes, matches."""
+        """Return whether a project and a name in it match."""
         parts = self.parts
         if len(parts) != len(names):
             return False
@@ -85,6 +87,25 @@ def matches(pattern: str, name: str) -> bool:
     return True
 
 
+def names_taken(event: str) -> list[str]:
+    """Return names that a grant must cover so that it covers all events that a binding takes.
+
+    Of one event that is its name. In a mask `*` and `#` stand for words, and the `*` of a grant covers them like any
+    text; but `#` may also stand for no word at all, so the mask without it must be covered, too.
+    """
+    words = event.split(".")
+    if words[-1] == ">":
+        words[-1] = "#"
+    places = [place for place, word in enumerate(words) if word == "#"]
+    if len(places) > _ANY_WORDS_MAX:
+        return [event, ""]  # which nothing covers
+    found = []
+    for chosen in range(1 << len(places)):
+        left_out = {place for bit, place in enumerate(places) if chosen >> bit & 1}
+        found.append(".".join([word for place, word in enumerate(words) if place not in left_out]))
+    return [name for name in found if name]
+
+
 def parse_grant(text: str, user: str = "") -> Grant:
     """Return a grant; `{user}` in it stands for `user`, taken literally. Raise BadGrant."""
     words = text.split()
@@ -101,7 +122,7 @@ def parse_grant(text: str, user: str = "") -> Grant:
         raise BadGrant(f"bad grant {text[:120]!r}: there is no right {wrong} on {_KINDS[kind]}")
     if kind != SERVER:
         _check_pattern(kind, pattern.replace(USER, "x"), text)
-    return Grant(rights, kind, tuple(pattern.replace(USER, user or USER).split("/")))
+    return Grant(rights, kind, tuple(pattern.replace(USER, user or USER).split("/", 1 if kind == "topic" else -1)))
 
 
 _KINDS = {"queue": "a queue", "topic": "a topic", "server": "the server"}
@@ -148,7 +169,7 @@ class Grants:
 
     def on_topic(self, project: str, event: str) -> int:
         """Return the rights on an event of a project."""
-        return ON_TOPICS if self.is_admin else self._sum("topic", (project, *event.split("/")))
+        return ON_TOPICS if self.is_admin else self._sum("topic", (project, event))
 
     def on_server_all(self) -> int:
         """Return the rights on the server; who may administer it may see its figures."""

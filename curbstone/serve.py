@@ -14,14 +14,15 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from curbstone import __version__, descriptors, logs
+from curbstone.access.gate import Gate, OpenGate
+from curbstone.access.login import LoginGate
+from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.collection import Collections
 from curbstone.core.broker import Broker
@@ -29,12 +30,10 @@ from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import AsyncioHost, Host
 from curbstone.core.options import QueueOptions
-from curbstone.core.stats import Histogram
 from curbstone.core.traffic import Traffic
 from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
 from curbstone.gateway.resources.backup import backup_routes
-from curbstone.gateway.resources.figures import Process
 from curbstone.gateway.resources.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
@@ -60,6 +59,9 @@ log = logging.getLogger("curbstone")
 LISTENERS_STOP_S = 6
 ENGINE_STOP_S = 3
 
+STRANGERS_MAX, ADDRESS_STRANGERS_MAX = 1024, 64
+"""Connections without a login, in all and from one address of another machine, where there are users."""
+
 WARN_EVERY_MS = 60_000
 
 # A disk thread that returns from a sync needs the interpreter lock to report it, and a busy event loop keeps
@@ -71,9 +73,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class Server(Protocol):
     """A protocol's server."""
-
-    def connections(self) -> Mapping[str, int]:
-        """Return how many clients there are, by protocol; "" is that of its name in the ready line."""
 
     async def start(self, address: Address) -> tuple[str, int]:
         """Bind and listen there, too; return host and port bound. OSError when that is impossible."""
@@ -131,13 +130,13 @@ async def _serve(settings: Settings) -> int:
     started: list[Listener] = []
     try:
         bound = []
+        gate = _gate(broker, host, settings)
         entrance = _entrance(broker, host, settings)
-        refused = entrance.admission.refused
-        process = Process(partial(connections_of, started), lambda: refused, _syncs(broker))
-        for listener in [] if stop_asked.is_set() else _listeners(broker, host, settings, entrance, process):
+        for listener in [] if stop_asked.is_set() else _listeners(broker, gate, host, settings, entrance):
             started.append(listener)
             bound += [f"{listener.name}={await _start(listener, address)}" for address in listener.addresses]
-        warn_of_strangers(host, started)
+        if not gate.wants_login:
+            warn_of_strangers(host, started)
         Collections(host, lambda: len(broker.queues()) + len(broker.private_queues())).start()
         if not stop_asked.is_set():
             print("curbstone ready", *bound, flush=True)
@@ -203,11 +202,38 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
     return broker
 
 
+def _gate(broker: Broker, host: AsyncioHost, settings: Settings) -> Gate:
+    """Read the users, if there are any; nothing is served before that."""
+    if settings.users is None:
+        return OpenGate(broker, host)
+    gate = LoginGate(broker, host, settings.users, settings.data)
+    try:
+        gate.open()
+    except UsersError as error:
+        raise Unavailable(f"the users file can't be used: {error}") from error
+    _at_hangup(gate.reload)
+    return gate
+
+
+_hangups: list[Callable[[], object]] = []
+
+
+def _at_hangup(fn: Callable[[], object]) -> None:
+    """Have a function called at each SIGHUP."""
+    _hangups.append(fn)
+    if hasattr(signal, "SIGHUP"):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: [each() for each in _hangups])
+
+
 def _entrance(broker: Broker, host: AsyncioHost, settings: Settings) -> Entrance:
     admission = Admission(
         lambda: descriptors.shares(descriptors.limit()).connections,
         broker.troubles,
-        Bounds(address=settings.max_connections_per_address),
+        Bounds(
+            address=settings.max_connections_per_address,
+            strangers=STRANGERS_MAX if settings.users else 0,
+            address_strangers=ADDRESS_STRANGERS_MAX if settings.users else 0,
+        ),
     )
     return Entrance(admission, _certificates(host, settings), Networks(settings.trusted_proxy))
 
@@ -224,40 +250,24 @@ def _certificates(host: AsyncioHost, settings: Settings) -> Certificates | None:
     if certificates.readable_by_others(files):
         log.warning("any user of this machine can read the key in %s", files.key or files.certificate)
     reloading = Reloading(host, "TLS certificate", files.paths, lambda: certificates.load(files), found.take)
-    if hasattr(signal, "SIGHUP"):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.reload)
+    _at_hangup(reloading.reload)
     return found
 
 
-def connections_of(listeners: Sequence[Listener]) -> Mapping[str, int]:
-    """Return how many connections there are, by protocol."""
-    counts: Counter[str] = Counter()
-    for listener in listeners:
-        for protocol, count in listener.server.connections().items():
-            counts[protocol or listener.name] += count
-    return counts
-
-
-def _syncs(broker: Broker) -> Histogram | None:
-    return broker.disk.sync_us if isinstance(broker.disk, OsDisk) else None
-
-
-def _listeners(
-    broker: Broker, host: AsyncioHost, settings: Settings, entrance: Entrance, process: Process | None = None
-) -> list[Listener]:
+def _listeners(broker: Broker, gate: Gate, host: AsyncioHost, settings: Settings, entrance: Entrance) -> list[Listener]:
     listeners = []
     turns = Turns(host)
     limits = Limits(body_bytes_max=settings.max_message_size)
     single_queue = settings.single_queue or None
-    stomp = StompServer(broker, host, limits=limits, single_queue=single_queue, turns=turns, entrance=entrance)
+    stomp = StompServer(gate, host, limits=limits, single_queue=single_queue, turns=turns, entrance=entrance)
     if settings.stomp_addr:
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
     mqks_limits = MqksLimits(body_bytes_max=settings.max_message_size)
-    mqks = MqksServer(broker, host, limits=mqks_limits, turns=turns, entrance=entrance)
+    mqks = MqksServer(gate, host, limits=mqks_limits, turns=turns, entrance=entrance)
     mq_traffic = Traffic()
     if settings.http_addr:
         sockets = StompSockets(
-            broker, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue
+            gate, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue
         )
         gateway = GatewaySettings(
             max_message_size=settings.max_message_size,
@@ -265,13 +275,14 @@ def _listeners(
             default_limit=settings.default_limit,
             cors_origins=settings.cors_origin,
             hosts=(*settings.http_host, *_own_names()),
+            documents_are_open=settings.is_loopback,
         )
         app = create_app(
-            broker,
+            gate,
             host,
             gateway,
             more_routes=lambda guard: [
-                *mq_routes(broker, gateway, guard, settings.mq_delay, mq_traffic),
+                *mq_routes(gateway, guard, settings.mq_delay, mq_traffic),
                 *backup_routes(Backups(broker, host, settings.data)),
             ],
             more_sockets={"/stomp": sockets.open},
@@ -282,7 +293,6 @@ def _listeners(
                 "mqks": mqks.registry.traffic,
             },
             turns=turns,
-            process=process,
         )
         listeners.append(Listener("http", settings.http_addr, GatewayServer(app, entrance)))
     if settings.mqks_addr:

@@ -114,6 +114,8 @@ class Settings(BaseSettings):
     tls_key: Annotated[Path | None, BeforeValidator(_named)] = None
     tls_client_ca: Annotated[Path | None, BeforeValidator(_named)] = None
     trusted_proxy: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    users: Annotated[Path | None, BeforeValidator(_named)] = None
+    plaintext: bool = False
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"
@@ -155,6 +157,11 @@ class Settings(BaseSettings):
     def addresses(self) -> Mapping[str, tuple[Address, ...]]:
         """All that is listened on, by the name of its option."""
         return {name: getattr(self, name) for name in LISTENERS}
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return all(address.is_loopback for addresses in self.addresses.values() for address in addresses)
 
     @property
     def certificate_files(self) -> CertificateFiles | None:
@@ -204,10 +211,17 @@ def _why_not(address: Address, settings: Settings) -> str:
         return f"{address} needs a certificate: --tls-cert, and --tls-key where the key is in another file"
     if address.proxy and not settings.trusted_proxy:
         return f"{address} is for proxies, and none is trusted: say with --trusted-proxy which"
-    if not address.is_loopback and not settings.insecure:
+    if address.is_loopback or settings.insecure:
+        return ""
+    if settings.users is None:
         return (
-            f"{address} can be reached from other machines and there is no authentication yet; use a loopback"
-            " address, or add --insecure if the network is trusted"
+            f"{address} can be reached from other machines and nobody would have to log in; add --users FILE (see"
+            " curbstone access init), use a loopback address, or add --insecure if the network is trusted"
+        )
+    if not address.tls and not settings.plaintext:
+        return (
+            f"{address} can be reached from other machines, and passwords and tokens would cross the network as they"
+            " are; listen on tls://, or add --plaintext behind a proxy that ends TLS or on a trusted wire"
         )
     return ""
 

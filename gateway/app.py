@@ -12,9 +12,10 @@ from starlette.types import Receive, Scope, Send
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 from curbstone.core.traffic import Traffic
+from curbstone.gateway.http.login import Logins
 from curbstone.gateway.http.long_poll import Polls
 from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
-from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
+from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.reply import reply_problem
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.http.routing import Routing
@@ -24,7 +25,6 @@ from curbstone.gateway.resources.batch import Batch
 from curbstone.gateway.resources.browse import Browse
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.events import Events
-from curbstone.gateway.resources.figures import Figures, Process
 from curbstone.gateway.resources.front import front
 from curbstone.gateway.resources.health import Health
 from curbstone.gateway.resources.journal import Journal
@@ -34,7 +34,6 @@ from curbstone.gateway.resources.metrics import Metrics
 from curbstone.gateway.resources.offsets import Offsets
 from curbstone.gateway.resources.queues import Queues
 from curbstone.gateway.resources.reading_groups import ReadingGroups
-from curbstone.gateway.resources.stats import Statistics
 from curbstone.gateway.resources.transactions import Transactions
 from curbstone.gateway.settings import UNFINISHED_BYTES_MAX, GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
@@ -44,7 +43,8 @@ from curbstone.net.turns import Turns
 from curbstone.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker
+    from curbstone.access.door import Access
+    from curbstone.access.gate import Gate
 
 QUEUES = "/v2/{project}/queues"
 QUEUE = "/v2/{project}/queues/{queue}"
@@ -55,7 +55,6 @@ logger = logging.getLogger("curbstone.gateway")
 
 
 def routes(
-    broker: Broker,
     settings: GatewaySettings,
     guard: OriginPolicy,
     polls: Polls,
@@ -66,14 +65,14 @@ def routes(
 
     One resource a path, so that a wrong verb learns the right ones.
     """
-    queues = Queues(broker, settings)
-    messages = Messages(broker, settings, guard, polls, streams, traffic.http)
-    batch = Batch(broker, settings, traffic.http)
-    leases = Leases(broker, settings, polls, streams, traffic.http)
-    upkeep = Admin(broker, settings)
-    groups = ReadingGroups(broker, settings)
-    transactions = Transactions(broker, settings, traffic.http)
-    events = Events(broker, settings, traffic.http)
+    queues = Queues(settings)
+    messages = Messages(settings, guard, polls, streams, traffic.http)
+    batch = Batch(settings, traffic.http)
+    leases = Leases(settings, polls, streams, traffic.http)
+    upkeep = Admin(settings)
+    groups = ReadingGroups(settings)
+    transactions = Transactions(settings, traffic.http)
+    events = Events(settings, traffic.http)
     return [
         Route(QUEUE + "/messages", Resource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
         Route(QUEUE + "/messages/batch", Resource(POST=batch.post)),
@@ -83,9 +82,9 @@ def routes(
         Route(QUEUE + "/messages/extend", Resource(POST=leases.extend)),
         Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
-        Route(QUEUE + "/browse", Resource(GET=Browse(broker).get)),
-        Route(QUEUE + "/offsets", Resource(GET=Offsets(broker, polls).get)),
-        Route(QUEUE + "/journal", Resource(GET=Journal(broker, polls).get)),
+        Route(QUEUE + "/browse", Resource(GET=Browse().get)),
+        Route(QUEUE + "/offsets", Resource(GET=Offsets(polls).get)),
+        Route(QUEUE + "/journal", Resource(GET=Journal(polls).get)),
         Route(QUEUE + "/groups", Resource(GET=groups.list)),
         Route(QUEUE + "/groups/{group}", Resource(GET=groups.get, PUT=groups.put, DELETE=groups.delete)),
         Route(QUEUE + "/groups/{group}/ack", Resource(POST=groups.ack)),
@@ -101,16 +100,14 @@ def routes(
     ]
 
 
-def server_routes(broker: Broker, host: Host, protocols: Mapping[str, Traffic], process: Process) -> list[Route]:
+def server_routes(protocols: Mapping[str, Traffic]) -> list[Route]:
     """Return the routes beside those of queues: health, figures, documents, the console."""
-    health = Health(broker)
-    figures = Figures(broker, host, protocols, process)
+    health = Health()
     return [
         Route("/", Resource(GET=front)),
         Route("/healthz", Resource(GET=health.alive)),
         Route("/readyz", Resource(GET=health.ready)),
-        Route("/metrics", Resource(GET=Metrics(figures).get)),
-        Route("/v2/stats", Resource(GET=Statistics(figures).get)),
+        Route("/metrics", Resource(GET=Metrics(protocols).get)),
         Route("/openapi.yaml", Resource(GET=documents.openapi_yaml)),
         Route("/openapi.json", Resource(GET=documents.openapi_json)),
         Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
@@ -131,17 +128,19 @@ class Gateway:
         self,
         routes: Sequence[Route],
         guard: OriginPolicy,
+        logins: Logins,
         sockets: WebSocketRoutes,
         polls: Polls,
         streams: EventStreams,
         message_bytes_max: int,
         turns: Turns,
-        traffic: Traffic,
     ) -> None:
-        self._traffic = traffic
         self.routes = list(routes)
         self._ways = Routing(self.routes)
         self._guard = guard
+        self._logins = logins
+        self.nobody = logins.nobody
+        """What one may who is not logged in."""
         self._sockets = sockets
         self._polls = polls
         self._streams = streams
@@ -163,16 +162,22 @@ class Gateway:
             raw_path: bytes = scope["raw_path"]
             if b"%2" in raw_path and b"%2f" in raw_path.lower():
                 raise Problem(400, "a name can't hold a slash, also not as %2F")
+            await self._logins.admit(scope)
             handler, scope["path_params"] = self._ways.find(scope)
             await handler(scope, receive, send)
         except (Problem, CurbstoneError) as error:
-            self._traffic.refuse(error, reason_of(error))
             await reply_problem(send, error)
         except ClientGone:
             pass
         except Exception:
             logger.exception("%s %r failed", scope["method"], scope["path"])
             await reply_problem(send, Problem(500, "an error in the server; its log has more"))
+
+    def admit_socket(
+        self, request: SocketRequest, on_done: Callable[[Access | CurbstoneError | Problem], None]
+    ) -> None:
+        """Call back with what the client of a WebSocket may do, or why it may not come; maybe before this returns."""
+        self._sockets.admit(request, self._logins, on_done)
 
     def open_socket(self, request: SocketRequest) -> Session:
         """Return the session for a WebSocket; raise Problem or CurbstoneError to refuse it."""
@@ -185,7 +190,7 @@ class Gateway:
 
 
 def create_app(
-    broker: Broker,
+    gate: Gate,
     host: Host,
     settings: GatewaySettings,
     *,
@@ -193,22 +198,21 @@ def create_app(
     more_sockets: Mapping[str, Opener] | None = None,
     more_traffic: Mapping[str, Traffic] | None = None,
     turns: Turns | None = None,
-    process: Process | None = None,
 ) -> Gateway:
-    """Return the gateway in front of a broker.
+    """Return the gateway behind a gate.
 
     `more_routes(guard)` returns those that come after its own; `more_sockets` are the WebSockets of other protocols
     by path, `more_traffic` what those protocols count, by their names, for /metrics. `turns` are those of all that is
-    read in the process; its own where none are given. `process` has the figures that neither it nor the broker counts.
+    read in the process; its own where none are given.
     """
-    process = process or Process()
     traffic = GatewayTraffic()
     protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
     streams = EventStreams(host, traffic.sse)
     guard = OriginPolicy(settings)
     polls = Polls()
-    sockets = WebSocketRoutes(broker, settings, guard, traffic.websocket, more_sockets)
-    own = [*routes(broker, settings, guard, polls, streams, traffic), *server_routes(broker, host, protocols, process)]
+    sockets = WebSocketRoutes(settings, guard, traffic.websocket, more_sockets)
+    own = [*routes(settings, guard, polls, streams, traffic), *server_routes(protocols)]
     more = more_routes(guard) if more_routes is not None else ()
+    logins = Logins(gate, documents_are_open=settings.documents_are_open)
     turns = turns or Turns(host)
-    return Gateway([*own, *more], guard, sockets, polls, streams, settings.frame_bytes_max, turns, traffic.http)
+    return Gateway([*own, *more], guard, logins, sockets, polls, streams, settings.frame_bytes_max, turns)

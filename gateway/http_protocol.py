@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from http import HTTPStatus
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
 
@@ -18,12 +17,15 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from curbstone.access.door import Access
+from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.http.cycle import Cycle, Flow, Outlet
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, target_of
+from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.long_poll import GONE, new_event
-from curbstone.gateway.http.problem import Problem, problem_body, problem_headers
+from curbstone.gateway.http.problem import Problem, closing_response, problem_of
 from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
@@ -61,7 +63,7 @@ class HttpProtocol(HttpToolsProtocol):
     flow: Flow
     cycle: Cycle
     scope: Any
-    """As ASGI has it, and `peer`: who asks."""
+    """As ASGI has it, `peer`: who asks, and `visit`: its connection."""
 
     def __init__(
         self,
@@ -101,6 +103,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_gone = False
         self._is_stopping = False
         self._linger_bytes = 0
+        self._behind: bytes | None = None
+        """What came behind a WebSocket's handshake that is being looked at."""
 
     # ------------------------------------------------------------ what the loop calls
 
@@ -142,6 +146,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._linger_bytes -= len(data)
             if self._linger_bytes < 0:
                 self.transport.abort()
+            return
+        if self._behind is not None:
+            self._behind += data
             return
         self._unset_keepalive_if_required()
         self._held = self._held[self._held_from :] + data if self._held else data
@@ -301,6 +308,7 @@ class HttpProtocol(HttpToolsProtocol):
         scope["raw_path"] = raw_path
         scope["query_string"] = query
         scope["peer"] = self._peer
+        scope["visit"] = self._visit
         if self._trusted is not None:
             self._ask_for_others(self._trusted)
         self._in_head = False
@@ -432,11 +440,29 @@ class HttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False  # the parser does not go on behind it
             self.flow.hold()
             return
-        request = SocketRequest(
-            self.scope["path"], self.scope["query_string"], self.headers, self.server, self.scope["peer"]
-        )
         gateway = cast(Gateway, self.app)
-        shaken = shake_hands(request, self.scope["method"], gateway.open_socket)
+        self._behind = rest
+        self._deadline = _NEVER
+        self.flow.hold()
+        is_tls = self.scope["scheme"] == "https"
+        request = SocketRequest(
+            self.scope["path"], self.scope["query_string"], self.headers, self.server,
+            caller_of(self.scope, "websocket"), gateway.nobody, self._visit.logged_in, is_tls,
+        )  # fmt: skip
+        gateway.admit_socket(request, lambda access: self._admitted(request, access))
+
+    def _admitted(self, request: SocketRequest, access: Access | Problem | CurbstoneError) -> None:
+        """The client is known, which may have taken a while, or may not come."""
+        if self._is_gone or self.transport.is_closing():
+            return
+        rest, self._behind = self._behind or b"", None
+        gateway = cast(Gateway, self.app)
+        if isinstance(access, Problem | CurbstoneError):
+            self._take_leave(problem_of(access))
+            return
+        if access.identity.user:
+            self._visit.logged_in(access.identity.user)
+        shaken = shake_hands(request._replace(access=access), self.scope["method"], gateway.open_socket)
         if isinstance(shaken, Problem):
             self._take_leave(shaken)
             return
@@ -464,12 +490,3 @@ class HttpProtocol(HttpToolsProtocol):
 def is_of_this_machine(address: tuple[str, int | None] | None) -> bool:
     """Return whether an address is one that only this machine can reach."""
     return address is None or visitor_of(address[0]) is None
-
-
-def closing_response(problem: Problem) -> bytes:
-    """Return a whole HTTP response that ends the connection."""
-    body = problem_body(problem)
-    lines = [b"HTTP/1.1 %d %b" % (problem.status, HTTPStatus(problem.status).phrase.encode())]
-    lines += [name + b": " + value for name, value in problem_headers(problem)]
-    lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
-    return b"\r\n".join(lines)

@@ -33,6 +33,8 @@ class GatewaySettings:
     default_limit: int = 10
     cors_origins: tuple[str, ...] = ()
     """The origins of pages that may call, as in `https://app.example`; `*` for all."""
+    documents_are_open: bool = True
+    """Whether the contracts need no login, as where all listeners are this machine's own."""
     hosts: tuple[str, ...] = ()
     """Names a request may carry in Host, beside addresses and localhost; `*` for all."""
 

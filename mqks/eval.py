@@ -68,23 +68,23 @@ def _parts(text: str) -> list[str]:
 
 
 def _queues(registry: Registry) -> Sequence[Queue]:
-    return registry.broker.queues()
+    return registry.engine.queues()
 
 
 def _events(registry: Registry) -> int:
-    return registry.broker.events_bound
+    return registry.engine.events_bound
 
 
 def _queues_bound(registry: Registry) -> int:
-    return sum([bool(registry.broker.bindings(queue.name)) for queue in _queues(registry)])
+    return sum([bool(registry.engine.bindings(queue.name)) for queue in _queues(registry)])
 
 
 def _queued(registry: Registry) -> int:
-    return registry.broker.past.published + sum([queue.stats.published for queue in _queues(registry)])
+    return registry.engine.broker.past.published + sum([queue.stats.published for queue in _queues(registry)])
 
 
 def _consumed(registry: Registry) -> int:
-    return registry.broker.past.delivered + sum([queue.stats.delivered for queue in _queues(registry)])
+    return registry.engine.broker.past.delivered + sum([queue.stats.delivered for queue in _queues(registry)])
 
 
 def _in_queues(registry: Registry) -> int:

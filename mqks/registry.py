@@ -20,7 +20,7 @@ from curbstone.mqks.arguments import Unused
 from curbstone.mqks.consumer import QueueConsumer
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker
+    from curbstone.access.gate import Gate
 
 RETURN_MS = 60_000
 """A queue that is to go when unused stays at least so long after a start, for its consumers to connect again."""
@@ -45,8 +45,10 @@ CallLater = Callable[[int, Callable[[], None]], Timer]
 class Registry:
     """See the module's docstring. `call_later(delay_ms, fn)` is the host's."""
 
-    def __init__(self, broker: Broker, call_later: CallLater) -> None:
-        self.broker = broker
+    def __init__(self, gate: Gate, call_later: CallLater) -> None:
+        self.gate = gate
+        self.engine = gate.everyone
+        """For what it does by itself, in nobody's name."""
         self.traffic = Traffic()
         self.sessions: set[object] = set()
         self._is_open = True
@@ -59,7 +61,7 @@ class Registry:
 
     def open(self) -> None:
         """The server starts: queues of an earlier life go, unless they are used in time."""
-        for queue in self.broker.queues():
+        for queue in self.engine.queues():
             if (unused := self.unused(queue.name)) is not None and queue.name not in self._by_queue:
                 self._look_later(queue.name, max(round(unused.seconds * 1000), RETURN_MS))
 
@@ -107,8 +109,8 @@ class Registry:
 
     def made(self, name: QueueName, was_to_go: bool) -> None:
         """A request made this queue, with that wish or without it: its next consumer may have it."""
-        if len(self._may_go) > MAY_GO_MIN + 2 * len(self.broker.queues()):
-            uids = {queue.uid for queue in self.broker.queues()}
+        if len(self._may_go) > MAY_GO_MIN + 2 * len(self.engine.queues()):
+            uids = {queue.uid for queue in self.engine.queues()}
             self._may_go = {uid: wish for uid, wish in self._may_go.items() if uid in uids}
         self._may_go[self._uid(name)] = was_to_go
 
@@ -125,7 +127,7 @@ class Registry:
     def unused(self, name: QueueName) -> Unused | None:
         """Return after how long a queue goes that has no consumer; None where it stays, or is no more."""
         try:
-            seconds = self.broker.unused_s(name)
+            seconds = self.engine.unused_s(name)
         except NoSuchQueue:
             return None
         return Unused.after(seconds) if seconds is not None else None
@@ -133,7 +135,7 @@ class Registry:
     @property
     def unused_count(self) -> int:
         """How many queues go when unused."""
-        return sum(self.unused(queue.name) is not None for queue in self.broker.queues())
+        return sum(self.unused(queue.name) is not None for queue in self.engine.queues())
 
     def forget(self, name: QueueName) -> None:
         """The queue is being deleted."""
@@ -194,14 +196,14 @@ class Registry:
         """Delete a queue that is to go and that nobody uses, also not over another protocol."""
         if not self._is_open or self.unused(name) is None or name in self._by_queue or name in self._settling:
             return
-        if self.broker.get(name).counts().consumers:
+        if self.engine.find(name).counts().consumers:
             self._look_later(name, USED_POLL_MS)
             return
-        self.broker.delete(name, _ignore)
+        self.engine.delete(name, _ignore)
 
     def _uid(self, name: QueueName) -> str:
         try:
-            return self.broker.get(name).uid
+            return self.engine.find(name).uid
         except NoSuchQueue:
             return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from curbstone.access.gate import Caller
 from curbstone.mqks.error_log import ErrorLog
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
@@ -16,8 +17,8 @@ from curbstone.net.tcp import Connection, TcpServer
 from curbstone.net.turns import Turns
 
 if TYPE_CHECKING:
+    from curbstone.access.gate import Gate
     from curbstone.core.host import Host, Timer
-    from curbstone.core.port import Broker
 
 
 class MqksServer(TcpServer):
@@ -25,7 +26,7 @@ class MqksServer(TcpServer):
 
     def __init__(
         self,
-        broker: Broker,
+        gate: Gate,
         host: Host,
         *,
         limits: Limits | None = None,
@@ -36,7 +37,7 @@ class MqksServer(TcpServer):
         super().__init__(turns or Turns(host), entrance)
         self.host = host
         self.limits = limits or Limits()
-        self.registry = Registry(broker, host.call_later)
+        self.registry = Registry(gate, host.call_later)
         self.reports = ErrorLog(host.call_later)
         self._is_open = False
 
@@ -76,7 +77,14 @@ class _Client(Connection[Session]):
         """See `Connection.open`."""
         host = self._host
         session = Session(
-            self._server.registry, self._server.limits, self.changed, self._report, host.call_later, host.now_ms()
+            self._server.registry,
+            self._server.limits,
+            self.changed,
+            self._report,
+            host.call_later,
+            host.now_ms(),
+            Caller.of(self.peer, "mqks"),
+            self.visit.logged_in,
         )
         self._timer = host.call_later(session.tick_ms, self._tick)
         return session

@@ -16,20 +16,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue
-from curbstone.core.message import Message
-from curbstone.mqks import arguments, codec, eval
-from curbstone.mqks.arguments import ALL, Consume
+from curbstone.core.errors import CurbstoneError
+from curbstone.mqks import arguments, codec
+from curbstone.mqks.actions import Actions
 from curbstone.mqks.codec import Line, LineReader, Request
 from curbstone.mqks.consumer import QueueConsumer
 from curbstone.mqks.errors import RequestError
 from curbstone.mqks.limits import REQUEST_BYTES_MAX, WORK_US_MAX, Limits
+from curbstone.mqks.login import AUTH, Login
 from curbstone.mqks.registry import Registry
 from curbstone.net.receive_deadline import ReceiveDeadline
 
 if TYPE_CHECKING:
-    from curbstone.core.names import QueueName
-    from curbstone.core.port import Broker, Consumer
+    from curbstone.access.gate import Caller
     from curbstone.core.values import Done
 
 _TLS = b"\x16\x03"
@@ -46,16 +45,23 @@ class Session:
 
     open ──end_input, shut_down, a fatal error──▶ ending ──commits under way are done──▶ closing
 
+    `logged_in` is told whose login it is.
     `report(text, is_mistake)` puts the detail of an error into the log and returns the id it has there; see
     `Reports.report`. `later(delay_ms, fn)` is the host's.
     """
 
     def __init__(
-        self, registry: Registry, limits: Limits, changed: Callable[[], None], report: Report, later: Later, now_ms: int
+        self,
+        registry: Registry,
+        limits: Limits,
+        changed: Callable[[], None],
+        report: Report,
+        later: Later,
+        now_ms: int,
+        caller: Caller,
+        logged_in: Callable[[str], object] = str,
     ) -> None:
         self._registry = registry
-        self._broker: Broker = registry.broker
-        self._traffic = registry.traffic
         self._limits = limits
         self._changed = changed
         self._report = report
@@ -64,15 +70,14 @@ class Session:
         self._reader = LineReader(limits.line_bytes_max)
         self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
-        self._consumers: dict[bytes, QueueConsumer] = {}
-        self._held = False
-        self._updates: dict[QueueConsumer, bytes] = {}
+        self.held = False
+        self.updates: dict[QueueConsumer, bytes] = {}
         self._is_first = True
         self._waiting: deque[Line] = deque()
         """Lines that came, and whose turn is to come."""
         self._is_due = False
         self._is_input_over = False
-        self._work_us = 0
+        self.work_us = 0
         self._errors = 0
         self._unconfirmed = 0
         self._unconfirmed_bytes = 0
@@ -83,18 +88,18 @@ class Session:
         self.congested = False
         """Whether reading should stop until `changed` is called and this is false again."""
         self.lost = False
+        self._login = Login(
+            registry.gate,
+            caller,
+            end=lambda error: self.refuse(codec.NO_ID, RequestError(str(error), fatal=True)),
+            changed=lambda: self._actions.check_rights(),
+            unacked=lambda: self._actions.unacked,
+            logged_in=logged_in,
+        )
         registry.sessions.add(self)
-        self._actions: dict[bytes, Callable[[Request], None]] = {
-            b"publish": self._publish,
-            b"consume": self._consume,
-            b"rebind": self._rebind,
-            b"ack": self._ack,
-            b"reject": self._reject,
-            b"delete_consumer": self._delete_consumer,
-            b"delete_queue": self._delete_queue,
-            b"ping": self._ping,
-            b"_eval": self._eval,
-        }
+        self._actions = Actions(self, registry, limits, self._login)
+        self._by_name = {**self._actions.by_name, AUTH: self._auth}
+        self._login.begin()
 
     # --- the socket's side
 
@@ -108,7 +113,7 @@ class Session:
         if self._is_first and data.startswith(_TLS):
             self._finish()
         lines = self._reader.feed(data) if not self.ending else []
-        if self._waiting:
+        if self._waiting or self._login.is_pending:
             self._waiting.extend(lines)
         else:
             self._carry_out_all(lines)
@@ -116,7 +121,7 @@ class Session:
             return
         self._line.unfinished(self._reader.unfinished_bytes, bool(lines), now_ms)
         if self._reader.overlong_bytes > self._limits.junk_bytes_max:
-            self._refuse(codec.NO_ID, RequestError("a line without an end", fatal=True))
+            self.refuse(codec.NO_ID, RequestError("a line without an end", fatal=True))
 
     @property
     def tick_ms(self) -> int:
@@ -131,10 +136,10 @@ class Session:
             return
         if self._line.is_late(now_ms):
             rule = f"no complete line within {self._limits.line_ms} ms"
-            self._refuse(codec.NO_ID, RequestError(rule, fatal=True))
+            self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
         elif self._is_first and now_ms - self._started_ms >= self._limits.first_line_ms:
             rule = f"no first line within {self._limits.first_line_ms} ms"
-            self._refuse(codec.NO_ID, RequestError(rule, fatal=True))
+            self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
 
     def reading(self, on: bool, now_ms: int) -> None:
         """Say that reading stopped or went on; a client that is not read can't be late."""
@@ -142,24 +147,24 @@ class Session:
 
     def hold(self) -> None:
         """Deliver nothing more: the socket is full."""
-        self._held = True
-        for consumer in self._consumers.values():
+        self.held = True
+        for consumer in self._actions.consumers.values():
             consumer.engine.hold()
 
     def resume(self) -> None:
         """Go on after `hold`."""
-        self._held = False
-        if self._updates:
-            self.write(b"".join(self._updates.values()))
-            self._updates.clear()
-        for consumer in self._consumers.values():
+        self.held = False
+        if self.updates:
+            self.write(b"".join(self.updates.values()))
+            self.updates.clear()
+        for consumer in self._actions.consumers.values():
             consumer.engine.resume()
         self._go_on_later()
 
     def end_input(self) -> None:
         """The client sends no more: end once its answers are sent."""
         self._is_input_over = True
-        if not self._waiting:
+        if not self._waiting and not self._login.is_pending:
             self._finish()
 
     def shut_down(self) -> None:
@@ -172,31 +177,36 @@ class Session:
         self._finish()
         self._reader.drop()
         self._output = []
+        self._login.leave()
         self._registry.sessions.discard(self)
 
     # --- lines
 
     def _carry_out_all(self, lines: Sequence[Line]) -> None:
         """Carry out lines in order, and leave what follows costly ones for the next turn."""
-        self._work_us = 0
+        self.work_us = 0
         for done, line in enumerate(lines, 1):
             self._carry_out(line)
             if self.ending:
                 return
-            if self._work_us >= WORK_US_MAX and done < len(lines):
+            if self._login.is_pending:
+                self._waiting.extend(lines[done:])
+                self.congested = True
+                return
+            if self.work_us >= WORK_US_MAX and done < len(lines):
                 self._waiting.extend(lines[done:])
                 self.congested = True
                 self._go_on_later()
                 return
 
     def _go_on_later(self) -> None:
-        if self._waiting and not self._is_due and not self._held:
+        if self._waiting and not self._is_due and not self.held:
             self._is_due = True
-            self._later(max(1, self._work_us // 1000), self._go_on)
+            self._later(max(1, self.work_us // 1000), self._go_on)
 
     def _go_on(self) -> None:
         self._is_due = False
-        if self.ending or self._held:
+        if self.ending or self.held:
             return
         lines = list(self._waiting)
         self._waiting.clear()
@@ -225,23 +235,23 @@ class Session:
             request = codec.parse_request(text)
             if len(request.request_id) > self._limits.id_bytes_max:
                 raise RequestError(f"an id has at most {self._limits.id_bytes_max} bytes")
-            action = self._actions.get(request.action)
+            action = self._by_name.get(request.action)
             if action is None:
                 raise RequestError("unknown action")
+            self._login.check(request.action)
             if len(text) > REQUEST_BYTES_MAX and request.action not in _WITH_DATA:
                 raise RequestError(f"a request but publish and ping has at most {REQUEST_BYTES_MAX} bytes")
             if request.action in _WITH_NAMES:
-                self._work_us += len(text) // 4
+                self.work_us += len(text) // 4
             action(request)
         except (RequestError, CurbstoneError) as error:
-            self._refuse(codec.request_id_of(text, self._limits.id_bytes_max), error)
+            self.refuse(codec.request_id_of(text, self._limits.id_bytes_max), error)
         else:
             self._errors = 0
 
-    def _refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
+    def refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
         """Answer with an error, whose detail is in the log."""
         mistake = error if isinstance(error, RequestError) else None
-        self._traffic.refuse(error)
         self._errors += 1
         self.write(codec.error(request_id, self._report(str(error) or type(error).__name__, mistake is not None)))
         if self._errors >= self._limits.errors_max or (mistake is not None and mistake.fatal):
@@ -257,200 +267,48 @@ class Session:
 
     def update(self, consumer: QueueConsumer, line: bytes) -> None:
         """Send a consumer's --update; while the socket is full only the latest is kept, which says all."""
-        if self._held:
-            self._updates[consumer] = line
+        if self.held:
+            self.updates[consumer] = line
         else:
             self.write(line)
 
-    # --- actions
+    # --- login
 
-    def _publish(self, request: Request) -> None:
-        word, _, data = request.rest.partition(b" ")
-        if not word or not data:
-            raise RequestError("publish takes {event} {data}")
-        if len(data) > self._limits.body_bytes_max:
-            raise RequestError(f"the data is larger than {self._limits.body_bytes_max} bytes")
-        event = arguments.event_of(arguments.text_of(word))
-        message = Message(data, codec.block_of(arguments.text_of(request.request_id), event))
-        self._traffic.published += 1
+    def _auth(self, request: Request) -> None:
+        """Log in. What came behind it waits until the answer is there."""
 
-        def start(answered: Done) -> None:
-            def done(error: CurbstoneError | None, _first: int, _count: int) -> None:
-                self._traffic.confirmed += error is None
-                answered(error)
+        def done(error: CurbstoneError | RequestError | None, is_later: bool) -> None:
+            if self.ending:
+                return
+            if error is not None:
+                self.refuse(request.request_id, error)
+            else:
+                self.write(codec.ok(request.request_id, self._login.access.identity.user.encode()))
+            if is_later and self.held:
+                self._look_at_room()
+            elif is_later:
+                self._go_on()
 
-            self._broker.publish_event(event, [message], done)
-
-        self._start(request, start, len(data))
-
-    def _ping(self, request: Request) -> None:
-        self.write(codec.ok(request.request_id, request.rest))
-
-    def _eval(self, request: Request) -> None:
-        text = eval.answer(arguments.text_of(request.rest).strip(), self._registry)
-        self._work_us += 50 + 2 * len(self._broker.queues()) + self._broker.events_bound // 4
-        self.write(codec.ok(request.request_id, text.encode()))
-
-    def _consume(self, request: Request) -> None:
-        wish = arguments.parse_consume(request.rest, self._limits.window_max)
-        earlier = self._consumers.get(request.request_id)
-        if earlier is None and len(self._consumers) >= self._limits.consumers_max:
-            raise RequestError(f"a connection has at most {self._limits.consumers_max} consumers")
-        before = self._bindings(wish)
-        events = wish.binding.apply(before)
-        unused = self._registry.unused(wish.queue)
-        seconds = wish.unused.seconds if wish.unused else None
-        if wish.unused and not self._registry.may_go(wish.queue):
-            raise RequestError(f"queue {wish.queue} was made to stay; it can't be consumed with the wish that it goes")
-        # Bound before anything else changes: that can be refused.
-        self._start(request, lambda done: self._broker.occupy(wish.queue, events, seconds, done))
-        self._work(wish.queue, events)
-        if wish.unused or unused:
-            self._registry.made(wish.queue, was_to_go=True)
-        else:
-            self._registry.stays(wish.queue)
-        consumer = self._new_consumer(request.request_id, wish)
-        changed = unused != wish.unused or events != before
-        if earlier is not None:
-            self.end_consumer(earlier)
-        self._registry.add(consumer)
-        self._consumers[consumer.id] = consumer
-        if changed:
-            # Who replaced the events knows them; who added some learns what they are now.
-            self._registry.notify(wish.queue, events, None if wish.binding.add else consumer)
-
-    def _new_consumer(self, consumer_id: bytes, wish: Consume) -> QueueConsumer:
-        options = f" --window={wish.window}" if wish.window else ""
-        options += " --manual-ack" if wish.manual_ack else ""
-        consumer = QueueConsumer(consumer_id, wish.queue, options, wish.manual_ack, self, self._traffic)
-        queue = self._broker.ensure(wish.queue)
-        window = wish.window or self._limits.window
-        engine = queue.subscribe(
-            consumer.deliver,
-            window=window,
-            auto=not wish.manual_ack,
-            on_closed=lambda error: self._lost(consumer, error),
-        )
-        consumer.bind(queue, engine)
-        if self._held:
-            engine.hold()
-        return consumer
-
-    def _has(self, name: QueueName) -> bool:
-        try:
-            self._broker.get(name)
-        except NoSuchQueue:
-            return False
-        return True
-
-    def _work(self, name: QueueName, events: frozenset[str]) -> None:
-        """Count what a change of bindings costs: they are written whole, and told to all consumers."""
-        self._work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
-
-    def _bindings(self, wish: Consume | arguments.Rebind) -> frozenset[str]:
-        try:
-            return self._broker.bindings(wish.queue)
-        except NoSuchQueue:
-            return frozenset()
-
-    def _rebind(self, request: Request) -> None:
-        wish = arguments.parse_rebind(request.rest)
-        before = self._bindings(wish)
-        if wish.binding.masks:
-            self._work_us += WORK_US_MAX  # also if they are refused
-        events = wish.binding.apply(before)
-        is_new = not self._has(wish.queue)
-        self._start(request, lambda done: self._broker.rebind(wish.queue, events, done))
-        self._work(wish.queue, before | events)
-        if is_new:
-            self._registry.made(wish.queue, was_to_go=False)
-        if events != before:
-            self._registry.notify(wish.queue, events)
-
-    def _ack(self, request: Request) -> None:
-        def ack(engine: Consumer, seqs: Sequence[int], done: Done) -> None:
-            engine.ack(seqs, done)
-            self._traffic.acked += len(seqs)
-
-        self._settle(request, ack)
-
-    def _reject(self, request: Request) -> None:
-        def reject(engine: Consumer, seqs: Sequence[int], done: Done) -> None:
-            engine.nack(seqs, on_done=done)
-            self._traffic.returned += len(seqs)
-
-        self._settle(request, reject)
-
-    def _settle(self, request: Request, settle: Callable[[Consumer, Sequence[int], Done], None]) -> None:
-        consumer_id, msg_id = arguments.parse_settle(request.rest)
-        consumer = self._consumer(consumer_id)
-        seqs = consumer.take_all() if msg_id == ALL else consumer.take(msg_id)
-        if not seqs:  # settled before, maybe by a request that was sent again after a reconnect
-            self._confirm(request)
-            return
-        name = consumer.queue_name
-        registry = self._registry
-
-        def start(answered: Done) -> None:
-            def done(error: CurbstoneError | None) -> None:
-                answered(error)
-                registry.settled(name)
-
-            settle(consumer.engine, seqs, done)
-            registry.settling(name)
-
-        self._start(request, start)
-
-    def _delete_consumer(self, request: Request) -> None:
-        consumer = self._consumer(arguments.only_word(request.rest, "consumer_id"))
-        consumer.owner.end_consumer(consumer)
-        self._confirm(request)
-
-    def _delete_queue(self, request: Request) -> None:
-        name = arguments.queue_of(arguments.text_of(arguments.only_word(request.rest, "queue")))
-        self._registry.forget(name)
-
-        def start(done: Done) -> None:
-            self._broker.delete(name, lambda outcome: done(outcome if isinstance(outcome, CurbstoneError) else None))
-
-        self._start(request, start)
-
-    # --- consumers
-
-    def _consumer(self, consumer_id: bytes) -> QueueConsumer:
-        """Return the consumer of that id on this connection; raise RequestError."""
-        consumer = self._consumers.get(consumer_id)
-        if consumer is None:
-            raise RequestError("unknown consumer")
-        return consumer
+        self._login.auth(arguments.text_of(request.rest).split(), done)
 
     def end_consumer(self, consumer: QueueConsumer) -> None:
-        """End a consumer of this connection: what is unsettled goes back to its queue."""
-        if self._consumers.get(consumer.id) is consumer:
-            del self._consumers[consumer.id]
-        self._updates.pop(consumer, None)
-        consumer.engine.close()
-        self._registry.remove(consumer)
-
-    def _lost(self, consumer: QueueConsumer, error: CurbstoneError) -> None:
-        """The queue of a consumer was deleted, or the engine stopped. It can be deleted still, and gets nothing."""
-        if isinstance(error, NoSuchQueue):
-            self._registry.deleted(consumer)
+        """End a consumer of this connection."""
+        self._actions.end_consumer(consumer)
 
     # --- answers that wait for the disk
 
-    def _confirm(self, request: Request) -> None:
+    def confirm(self, request: Request) -> None:
         if request.confirm:
             self.write(codec.ok(request.request_id))
 
-    def _start(self, request: Request, call: Callable[[Done], object], size: int = 0) -> None:
+    def start(self, request: Request, call: Callable[[Done], object], size: int = 0) -> None:
         """Hand a request to the engine, and answer it when that calls back."""
 
         def answered(error: CurbstoneError | None) -> None:
             if error is not None:
-                self._refuse(request.request_id, error)
+                self.refuse(request.request_id, error)
             else:
-                self._confirm(request)
+                self.confirm(request)
             self._finished(size)
 
         call(answered)
@@ -485,7 +343,7 @@ class Session:
             return
         self.ending = True
         self._waiting.clear()
-        for consumer in list(self._consumers.values()):
+        for consumer in list(self._actions.consumers.values()):
             self.end_consumer(consumer)
         if not self._unconfirmed:
             self._close()

@@ -40,10 +40,10 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
         return
     name = destination.queue
     try:
-        queue = connection.broker.get(name)
+        queue = connection.access.find(name)
     except NoSuchQueue:
         if changes:
-            connection.broker.declare(name, changes, lambda error: _failed(connection, error))
+            connection.access.declare(name, changes, lambda error: _failed(connection, error))
         return
     options = queue.options.merged(changes, name.project)
     if options != queue.options:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from curbstone.access.gate import Credentials
 from curbstone.stomp import features
 from curbstone.stomp.codec import V10, V12, VERSIONS, Head
 from curbstone.stomp.errors import ProtocolError
@@ -37,7 +38,7 @@ class Agreement:
 def agree(head: Head, limits: Limits) -> Agreement:
     """Return what a CONNECT or STOMP frame asks for, as far as the server goes along; raise ProtocolError.
 
-    `host`, `login` and `passcode` are accepted and not looked at.
+    `host` is accepted and not looked at.
     """
     version = _version(head)
     client_sends, client_wants = _heart_beat(head)
@@ -47,6 +48,14 @@ def agree(head: Head, limits: Limits) -> Agreement:
     server_sends = max(client_wants, limits.heart_beat_ms_min) if client_wants else 0
     wished = features.offered(head.headers.get("x-features", "")) if version == V12 else frozenset()
     return Agreement(version, server_sends, client_sends, wished)
+
+
+def credentials_of(head: Head) -> Credentials:
+    """Return what a CONNECT presents: `login` and `passcode`, or a token as `Authorization: Bearer`."""
+    scheme, _, token = head.headers.get("Authorization", head.headers.get("authorization", "")).partition(" ")
+    if scheme.lower() == "bearer":
+        return Credentials("", token.strip())
+    return Credentials(head.headers.get("login", ""), head.headers.get("passcode", ""))
 
 
 def _version(head: Head) -> str:

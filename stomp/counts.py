@@ -8,6 +8,7 @@ from curbstone.stomp.session_state import SessionState
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
+    from curbstone.stomp.destinations import Destination
 
 
 class CountSubscription:
@@ -16,8 +17,11 @@ class CountSubscription:
     Nothing of it is stored or wants an ACK. While the socket is full nothing is sent; then only the latest.
     """
 
-    def __init__(self, connection: SessionState, index: int, lines: str, queue: Queue) -> None:
+    def __init__(
+        self, connection: SessionState, index: int, lines: str, queue: Queue, destination: Destination
+    ) -> None:
         self._connection = connection
+        self.destination = destination
         self._start = f"MESSAGE\n{lines}message-id:count-{index}-"
         self._sent = 0
         self._last = -1

@@ -2,16 +2,17 @@
 
 | destination                                    | kind  | queue             |
 |------------------------------------------------|-------|-------------------|
-| `/queue/{queue}`, `{queue}`, `./{queue}`       | QUEUE | default/{queue}   |
+| `/queue/{queue}`, `{queue}`, `./{queue}`       | QUEUE | {home}/{queue}    |
 | `/queue/{project}/{queue}`                     | QUEUE | {project}/{queue} |
 | `/q/{project}/{queue}` (keuss)                 | QUEUE | {project}/{queue} |
-| `.`                                            | QUEUE | default/default   |
+| `.`                                            | QUEUE | {home}/default    |
 | any of these + `/count`                        | COUNT | the queue before it |
 | `/topic/{event}`                               | TOPIC | one of its own for each subscription |
 | `/temp-queue/{name}`                           | QUEUE | one of the connection's own |
 | `/reply-queue/{id}`                            | REPLY | the temporary queue that a `reply-to` named |
 
-With a single queue (Curb) every destination is that queue, or its count.
+The home is the user's, `default` where there are no users. With a single queue (Curb)
+every destination is that queue, or its count.
 The queues of the last three are private (see `core.names`): these destinations are the only way to them.
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.names import PRIVATE_PROJECT, QueueName, event_name, private_name, queue_name
+from curbstone.core.names import DEFAULT_PROJECT, PRIVATE_PROJECT, QueueName, event_name, private_name, queue_name
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_names import check_destination
 
@@ -60,12 +61,17 @@ class Destination:
         return self.kind is other.kind and (self.event == other.event if self.event else self.queue == other.queue)
 
 
-def parse_destination(text: str, connection: str, single_queue: QueueName | None = None) -> Destination:
-    """Return what `text` means on the connection of that name; raise ProtocolError naming the rule it breaks."""
+def parse_destination(
+    text: str, connection: str, single_queue: QueueName | None = None, home: str = DEFAULT_PROJECT
+) -> Destination:
+    """Return what `text` means on the connection of that name; raise ProtocolError naming the rule it breaks.
+
+    `home` is the project of queues that are named without one.
+    """
     if not text.strip():
         raise ProtocolError("the destination is empty", f"destination:{text}")
     try:
-        return _parse(text, connection, single_queue)
+        return _parse(text, connection, single_queue, home)
     except BadRequest as error:
         check_destination(text)
         raise ProtocolError(str(error), f"destination:{text}") from None
@@ -79,7 +85,7 @@ def reply_destination(queue: QueueName) -> str:
     return REPLY_PREFIX + queue.queue.removeprefix(_TEMP)
 
 
-def _parse(text: str, connection: str, single_queue: QueueName | None) -> Destination:
+def _parse(text: str, connection: str, single_queue: QueueName | None, home: str) -> Destination:
     counted = text.endswith(COUNT_SUFFIX) and len(text) > len(COUNT_SUFFIX)
     kind = Kind.COUNT if counted else Kind.QUEUE
     if single_queue is not None:
@@ -98,19 +104,19 @@ def _parse(text: str, connection: str, single_queue: QueueName | None) -> Destin
     if path.startswith(TEMP_PREFIX):
         name = private_name(f"{_TEMP}{connection}.{queue_name(path[len(TEMP_PREFIX) :]).queue}")
         return Destination(kind, name, private=True)
-    return Destination(kind, _queue(text, path), keuss=path.startswith("/q/"))
+    return Destination(kind, _queue(text, path, home), keuss=path.startswith("/q/"))
 
 
-def _queue(text: str, path: str) -> QueueName:
+def _queue(text: str, path: str, home: str) -> QueueName:
     if path == ".":
-        return queue_name("default")
+        return queue_name("default", home)
     if path.startswith("./"):
-        return queue_name(path[2:])
+        return queue_name(path[2:], home)
     parts = path.split("/")
     if len(parts) == 1:
-        return queue_name(path)
+        return queue_name(path, home)
     if parts[0] == "" and parts[1] == "queue" and len(parts) in (3, 4):
-        return queue_name(parts[-1], parts[2]) if len(parts) == 4 else queue_name(parts[2])
+        return queue_name(parts[-1], parts[2]) if len(parts) == 4 else queue_name(parts[2], home)
     if parts[0] == "" and parts[1] == "q":
         if len(parts) == 4:
             return queue_name(parts[3], parts[2])

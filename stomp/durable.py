@@ -1,6 +1,6 @@
 """Durable subscriptions to a topic: a queue bound to it, which waits while its subscriber is away.
 
-Three ways to ask for one, as three brokers have them, with the queue each means in the project `default`:
+Three ways to ask for one, as three brokers have them, with the queue each means in the home of the client:
 
 | headers of SUBSCRIBE | queue |
 |---|---|
@@ -38,7 +38,7 @@ def is_wanted(head: Head) -> bool:
     return any([header_values.flag(head, name) for name in FLAGS])
 
 
-def queue_of(head: Head, destination: Destination, client_id: str) -> QueueName | None:
+def queue_of(head: Head, destination: Destination, client_id: str, home: str) -> QueueName | None:
     """Return the queue of the durable subscription that a SUBSCRIBE asks for, None if it wants none."""
     if destination.kind is not Kind.TOPIC:
         if head.headers.get(QUEUE):
@@ -51,7 +51,7 @@ def queue_of(head: Head, destination: Destination, client_id: str) -> QueueName 
     if header != QUEUE and client_id:
         name = f"{client_id}.{name}"
     try:
-        return queue_name(name)
+        return queue_name(name, home)
     except BadRequest as error:
         raise ProtocolError(
             f"{header} names the queue of a durable subscription: {error}", head.lines[header]

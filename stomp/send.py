@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakValueDictionary
 
+from curbstone.access.rights import Right
 from curbstone.core import headers as blocks
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
@@ -133,8 +134,7 @@ class Publisher:
                 self._connection.refuse(error, receipts)
 
     def _target(self, destination: str) -> Target:
-        connection = self._connection
-        parsed = parse_destination(destination, connection.name, connection.single_queue)
+        parsed = self._parse(destination)
         if parsed.kind is Kind.COUNT:
             raise ProtocolError("a count can be subscribed to, not sent to", f"destination:{destination}")
         if parsed.kind is Kind.TOPIC and is_mask(parsed.event):
@@ -147,6 +147,10 @@ class Publisher:
             self._destinations.clear()
         self._destinations[destination] = target
         return target
+
+    def _parse(self, destination: str) -> Destination:
+        connection = self._connection
+        return parse_destination(destination, connection.name, connection.single_queue, connection.access.home)
 
     def _block(self, head: Head) -> bytes:
         """Return the header lines to store. The encoding of 1.2 is that of the store, so they go in as they came."""
@@ -164,7 +168,7 @@ class Publisher:
         }
         if temporary:
             # The answer comes from another connection, which may only send to it.
-            named = parse_destination(reply_to, self._connection.name, self._connection.single_queue)
+            named = self._parse(reply_to)
             if named.private:
                 self._connection.on_reply_wanted(reply_to, named.queue)
             pairs["reply-to"] = reply_destination(named.queue) if named.private else f"/queue/{named.queue}"
@@ -194,17 +198,17 @@ class _Run:
 
     def _publish(self, target: Target, messages: list[Message]) -> bool:
         """Hand the messages over; False if nobody is left to want them."""
-        broker = self._connection.broker
+        access = self._connection.access
         destination = target.destination
         if destination.kind is Kind.TOPIC:
-            broker.publish_event(destination.event, messages, self._published)
+            access.publish_event(destination.event, messages, self._published)
         elif destination.kind is Kind.REPLY:
-            return broker.reply(target.name, messages, self._published)
+            return access.reply(target.name, messages, self._published)
         elif destination.private:
             temp_queues.make(self._connection, target.name).publish(messages, self._published)
         else:
             # Looked up anew each time: the queue may have been deleted meanwhile, and STOMP creates on use.
-            queue = broker.ensure(target.name)
+            queue = access.ensure(target.name, Right.SEND)
             if features.IDS in self._connection.features:
                 self._uid = queue.uid
             queue.publish(messages, self._published)

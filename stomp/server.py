@@ -6,6 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
+from curbstone.access.gate import Caller
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.net.admission import Visit
@@ -19,8 +20,8 @@ from curbstone.stomp.session import Session
 from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
+    from curbstone.access.gate import Gate
     from curbstone.core.host import Host
-    from curbstone.core.port import Broker
 
 log = logging.getLogger("curbstone.stomp")
 
@@ -30,7 +31,7 @@ class StompServer(TcpServer):
 
     def __init__(
         self,
-        broker: Broker,
+        gate: Gate,
         host: Host,
         *,
         limits: Limits | None = None,
@@ -40,11 +41,11 @@ class StompServer(TcpServer):
     ) -> None:
         """`turns`: those of all that is read in the process, its own where none are given; likewise `entrance`."""
         super().__init__(turns or Turns(host), entrance)
-        self.broker = broker
+        self.gate = gate
         self.host = host
         self.limits = limits or Limits()
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
-        self.sync = broker.health().sync
+        self.sync = gate.everyone.health().sync
         self.traffic = Traffic()
         """Of all its connections."""
 
@@ -65,16 +66,16 @@ class _Client(Connection[Session]):
         self._server = server
         self._host = server.host
         self._pulse: TickTimer
-        self._connected = False
         self._ended = False
 
     def open(self) -> Session:
         """See `Connection.open`."""
         server = self._server
         self._session = Session(
-            server.broker,
+            server.gate.nobody,
             server.limits,
             self.changed,
+            caller=Caller.of(self.peer, "stomp"),
             name=secrets.token_hex(8),
             now_ms=self._host.now_ms(),
             sync=server.sync,
@@ -83,15 +84,16 @@ class _Client(Connection[Session]):
         )
         self._pulse = TickTimer(self._host, self._session.tick)
         self._pulse.look()
+        self._session.on_connected = self._on_connected
         return self._session
+
+    def _on_connected(self, user: str) -> None:
+        self._pulse.look()  # CONNECT settled how often
+        self.visit.logged_in(user)
 
     def receive(self, data: bytes) -> None:
         """See `Connection.receive`."""
-        session = self._session
-        session.receive(data, self._host.now_ms(), self._host.wall_ms())
-        if not self._connected and session.connected:
-            self._connected = True
-            self._pulse.look()  # CONNECT settled how often
+        self._session.receive(data, self._host.now_ms(), self._host.wall_ms())
 
     def reading(self, on: bool) -> None:
         """See `Connection.reading`: a client that is not read can't be late."""

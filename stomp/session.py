@@ -30,7 +30,9 @@ from curbstone.stomp.subscribe import Subscriptions
 from curbstone.stomp.transactions import Transactions
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker
+    from curbstone.access.door import Access
+    from curbstone.access.gate import Caller
+    from curbstone.access.presence import Presence
 
 _Handler = Callable[[Head, bytes | None, bytes], None]
 
@@ -43,10 +45,11 @@ class Session:
 
     def __init__(
         self,
-        broker: Broker,
+        access: Access,
         limits: Limits,
         changed: Callable[[], None],
         *,
+        caller: Caller,
         name: str,
         now_ms: int,
         sync: str = "always",
@@ -54,8 +57,11 @@ class Session:
         sniffs: bool = True,
         traffic: Traffic | None = None,
     ) -> None:
-        """`sniffs`: whether the first bytes may be those of HTTP or TLS on the wrong port, to be answered as such."""
-        connection = SessionState(broker, limits, name, single_queue, changed, traffic or Traffic())
+        """`access`: what the handshake brought, or nobody's: then CONNECT has to log in.
+
+        `sniffs`: whether the first bytes may be those of HTTP or TLS on the wrong port, to be answered as such.
+        """
+        connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic())
         self._connection = connection
         connection.on_ending = self._on_ending
         self._parser = FrameParser(limits)
@@ -67,6 +73,13 @@ class Session:
         self._transactions = Transactions(connection, self._settler)
         self._vital = Liveness(limits, now_ms)
         self._sync = sync
+        self._caller = caller
+        self._agreement: connect.Agreement | None = None
+        """What CONNECT settled, until its login is found good."""
+        self._presence: Presence | None = None
+        self.on_connected: Callable[[str], None] = lambda _user: None
+        """Called when CONNECT is answered, with whose login it is."""
+        self._now_ms = now_ms
         self._sniffs = sniffs
         self._handlers: dict[str, _Handler] = {
             "SEND": self._on_send,
@@ -130,13 +143,14 @@ class Session:
         if connection.ending:
             return
         connection.wall_ms = wall_ms
+        self._now_ms = now_ms
         parser = self._parser
         self._vital.heard(now_ms)
         while True:
             received = parser.feed(data)
             if received:
                 self._carry_out(received)
-            if connection.ending:
+            if connection.ending or self._agreement is not None:
                 return
             if parser.error is not None:
                 self._refuse(parser.error)
@@ -198,6 +212,8 @@ class Session:
         self._subscriptions.delete_private()
 
     def _on_ending(self) -> None:
+        if self._presence is not None:
+            self._presence.leave()
         self._parser.close()
         self._transactions.close()
         self._subscriptions.close()
@@ -272,16 +288,62 @@ class Session:
         agreement = connect.agree(head, connection.limits)
         if body and agreement.version != V10:
             raise ProtocolError(f"a body on a {head.command} frame", body[:80])
-        connection.version = self._parser.version = agreement.version
         connection.client_id = head.headers.get("client-id", "")
+        self._agreement = agreement
+        if connection.access.identity.user:
+            self._admitted(connection.access)
+            return
+        connection.congested = True  # nothing is read until the login is found good
+        is_over = False
+
+        def done(answer: Access | CurbstoneError) -> None:
+            connection.congested = False
+            self._admitted(answer)
+            if is_over and not connection.ending:  # what came behind CONNECT meanwhile
+                self.receive(b"", self._now_ms, connection.wall_ms)
+
+        connection.access.gate.admit(connect.credentials_of(head), self._caller, done)
+        is_over = True
+
+    def _admitted(self, answer: Access | CurbstoneError) -> None:
+        """The login is good, or is not."""
+        connection = self._connection
+        agreement, self._agreement = self._agreement, None
+        if connection.ending or agreement is None:
+            return
+        try:
+            if isinstance(answer, CurbstoneError):
+                raise answer
+            answer.gate.connections.check(answer)
+        except CurbstoneError as error:
+            connection.fail(error)
+            return
+        connection.access = answer
+        self._presence = answer.gate.connections.enter(
+            answer,
+            self._caller,
+            end=connection.fail,
+            changed=self._check_rights,
+            unacked=lambda: self._subscriptions.unsettled,
+        )
+        connection.version = self._parser.version = agreement.version
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._vital.agreed(*beats)
         connection.features = agreement.features
-        more: tuple[str, ...] = ()
+        expires_ms = answer.identity.expires_ms
+        more: tuple[str, ...] = (f"expires:{expires_ms}",) if expires_ms else ()
         if agreement.features:
             told = ",".join([name for name in features.FEATURES if name in agreement.features])
-            more = (f"x-features:{told}", f"x-body-max:{connection.limits.body_bytes_max}")
+            more += (f"x-features:{told}", f"x-body-max:{connection.limits.body_bytes_max}")
         connection.write(frames.connected(agreement.version, beats, connection.name, connect.SERVER, self._sync, more))
+        self.on_connected(answer.identity.user)
+
+    def _check_rights(self) -> None:
+        """The rights have changed: a subscription that lost its own ends the connection."""
+        try:
+            self._subscriptions.check()
+        except CurbstoneError as error:
+            self._connection.fail(error)
 
     def _on_send(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         plan, lasting = self._publisher.plan(head)

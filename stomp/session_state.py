@@ -14,7 +14,7 @@ from curbstone.stomp.features import NotUnsettled
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker
+    from curbstone.access.door import Access
 
 
 class SessionState:
@@ -28,14 +28,15 @@ class SessionState:
 
     def __init__(
         self,
-        broker: Broker,
+        access: Access,
         limits: Limits,
         name: str,
         single_queue: QueueName | None,
         changed: Callable[[], None],
         traffic: Traffic,
     ) -> None:
-        self.broker = broker
+        self.access = access
+        """What the client may do; nobody's before its login."""
         self.traffic = traffic
         self.limits = limits
         self.name = name
@@ -113,7 +114,6 @@ class SessionState:
         if self.lost:
             return
         if self.tells_refusals(receipts):
-            self.traffic.refuse(error)
             self.write(features.refusals([receipt for receipt in receipts if receipt is not None], error))
         else:
             self.fail(error, receipts[0] if receipts else None)
@@ -127,7 +127,6 @@ class SessionState:
         if self.closing or self.failure:
             return
         self.failure = str(error)
-        self.traffic.refuse(error)
         self.failed_by_rule = isinstance(error, ProtocolError)
         if isinstance(error, ProtocolError):
             # Before CONNECT is answered nothing that came is shown: it may be a passcode.

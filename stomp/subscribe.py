@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
 from curbstone.stomp import arguments, durable, features, frames, header_values, temp_queues
@@ -16,6 +18,9 @@ from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import ACK_MODES, AUTO, Subscription
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Subscriptions:
                 return
             raise ProtocolError(f"subscription [{key[:80]}] already exists", head.lines.get("id", ""))
         self._check_count()
-        destination = parse_destination(text, connection.name, connection.single_queue)
+        destination = parse_destination(text, connection.name, connection.single_queue, connection.access.home)
         if not HEADERS.isdisjoint(head.headers):
             check_headers(head, destination)
         wishes = self._wishes(head)
@@ -74,8 +79,8 @@ class Subscriptions:
         index = self._index()
         if destination.kind is Kind.COUNT:
             name = destination.queue
-            queue = temp_queues.make(connection, name) if destination.private else connection.broker.ensure(name)
-            self._named[key] = CountSubscription(connection, index, lines, queue)
+            queue = self._queue(destination, name, Right.PEEK)
+            self._named[key] = CountSubscription(connection, index, lines, queue, destination)
         else:
             subscription = Subscription(connection, index, key, wishes.mode, destination, lines)
             self._named[key] = self._consume(subscription, wishes)
@@ -83,18 +88,18 @@ class Subscriptions:
                 # Its RECEIPT comes before its first MESSAGE, as clients have come to expect.
                 subscription.consumer.hold()
                 answered = self._answering(receipt, subscription)
-                connection.broker.bind(destination.event, waiting_in, answered)
+                connection.access.bind(destination.event, waiting_in, answered)
                 return
         connection.receipt(receipt)
 
     def _durable(self, head: Head, destination: Destination) -> QueueName | None:
         """Return the queue of a durable subscription; raise ProtocolError where it is another topic's."""
         connection = self._connection
-        name = durable.queue_of(head, destination, connection.client_id)
+        name = durable.queue_of(head, destination, connection.client_id, connection.access.home)
         if name is None or head.headers.get(durable.QUEUE):
             return name
         try:
-            bound = connection.broker.bindings(name)
+            bound = connection.access.bindings(name)
         except NoSuchQueue:
             return name
         if bound and destination.event not in bound:
@@ -178,10 +183,10 @@ class Subscriptions:
         if destination.kind is Kind.TOPIC and not destination.private and durable.is_wanted(head):
             self.by_index.pop(b"%d" % subscription.index, None)
             subscription.consumer.close()
-            connection.broker.delete(name, self._answering(receipt))
+            connection.access.delete(name, self._answering(receipt))
             return
         if destination.kind is Kind.TOPIC and destination.private:
-            connection.broker.unbind(destination.event, name, on_done=_ignore)
+            connection.access.unlisten(destination.event, name)
         self.drop_drained(subscription)
         connection.receipt(receipt)
 
@@ -264,16 +269,16 @@ class Subscriptions:
 
     def _consume(self, subscription: Subscription, wishes: _Wishes) -> Subscription:
         connection = self._connection
-        broker = connection.broker
         destination = subscription.destination
         name = destination.queue
-        queue = broker.ensure(name) if not destination.private else None
-        if queue is None:
-            is_topic = destination.kind is Kind.TOPIC
-            name = private_name(f"{name.queue}.{subscription.index}") if is_topic else name
-            queue = temp_queues.make(connection, name)
-            if is_topic:
-                broker.bind(destination.event, name, on_done=self._bound)
+        is_topic = destination.kind is Kind.TOPIC
+        if is_topic:
+            connection.access.check_topic(Right.RECEIVE, destination.event)
+        if is_topic and destination.private:
+            name = private_name(f"{name.queue}.{subscription.index}")
+        queue = self._queue(destination, name, Right.RECEIVE)
+        if is_topic and destination.private:
+            connection.access.listen(destination.event, name, self._bound)
         consumer = queue.subscribe(
             subscription.deliver,
             window=wishes.window,
@@ -288,6 +293,26 @@ class Subscriptions:
         self.by_index[b"%d" % subscription.index] = subscription
         return subscription
 
+    def _queue(self, destination: Destination, name: QueueName, right: Right) -> Queue:
+        if destination.private:
+            return temp_queues.make(self._connection, name)
+        return self._connection.access.ensure(name, right)
+
+    def check(self) -> None:
+        """Raise NotAllowed where a subscription has lost its right."""
+        access = self._connection.access
+        for subscription in self._named.values():
+            destination = subscription.destination
+            if destination.kind is Kind.TOPIC:
+                access.check_topic(Right.RECEIVE, destination.event)
+            if not destination.private:
+                access.check(Right.PEEK if destination.kind is Kind.COUNT else Right.RECEIVE, destination.queue)
+
+    @property
+    def unsettled(self) -> int:
+        """How many deliveries are not settled."""
+        return sum([len(subscription.consumer.unsettled) for subscription in self.by_index.values()])
+
     def _bound(self, error: CurbstoneError | None) -> None:
         if error is not None:
             self._connection.fail(error)
@@ -300,8 +325,4 @@ class Subscriptions:
 
     def _delete_private(self, name: QueueName) -> None:
         self._connection.private.discard(name)
-        self._connection.broker.delete(name, _ignore)
-
-
-def _ignore(_outcome: object) -> None:
-    """Nobody waits for it."""
+        self._connection.access.drop_private(name)

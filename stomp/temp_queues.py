@@ -25,10 +25,9 @@ def make(connection: SessionState, name: QueueName) -> Queue:
         if error is not None and not connection.lost:
             connection.fail(error)
 
-    broker = connection.broker
-    broker.declare(name, {"cap": connection.limits.private_cap}, stored)
+    queue = connection.access.private(name, {"cap": connection.limits.private_cap}, stored)
     connection.private.add(name)
-    return broker.get(name)
+    return queue
 
 
 def told(error: CurbstoneError, connection: SessionState) -> CurbstoneError | ProtocolError:

@@ -25,7 +25,7 @@ from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import Subscription
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Transaction
+    from curbstone.access.door import AccessTransaction
 
 
 class _Open:
@@ -36,7 +36,7 @@ class _Open:
         "settled", "touched",
     )  # fmt: skip
 
-    def __init__(self, builder: Transaction) -> None:
+    def __init__(self, builder: AccessTransaction) -> None:
         self.builder = builder
         self.error: CurbstoneError | NotUnsettled | None = None
         """What one of its frames was refused for, where COMMIT is to tell it."""
@@ -76,7 +76,7 @@ class Transactions:
         limit = self._connection.limits.transactions_max
         if len(self._open) >= limit:
             raise ProtocolError(f"more than {limit} open transactions", head.lines["transaction"])
-        self._open[name] = _Open(self._connection.broker.transaction())
+        self._open[name] = _Open(self._connection.access.transaction())
 
     def send(self, head: Head, plan: SendPlan, body: bytes) -> None:
         """Put a SEND in its transaction."""
@@ -93,8 +93,10 @@ class Transactions:
         else:
             connection = self._connection
             name = destination.queue
-            queue = temp_queues.make(connection, name) if destination.private else connection.broker.ensure(name)
-            transaction.builder.publish(queue, plan.message(body))
+            if destination.private:
+                transaction.builder.publish_private(temp_queues.make(connection, name), plan.message(body))
+            else:
+                transaction.builder.publish(name, plan.message(body))
         transaction.published += 1
 
     def ack(self, head: Head) -> None:
@@ -136,7 +138,7 @@ class Transactions:
             if error is None:
                 transaction.count(connection.traffic)
                 for name, message in transaction.replies:
-                    connection.broker.reply(name, [message], _ignore)
+                    connection.access.reply(name, [message], _ignore)
             if error is not None:
                 connection.refuse(error, [receipt])
             elif not connection.lost:

@@ -27,8 +27,9 @@ from curbstone.stomp.session import Session
 from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.access.gate import Caller, Gate
     from curbstone.core.host import Host
-    from curbstone.core.port import Broker
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Best first. Which version is spoken is settled by CONNECT alone."""
@@ -45,12 +46,24 @@ Encode = Callable[[bytes], bytes]
 class Request(Protocol):
     """The request that asks for a WebSocket."""
 
+    @property
+    def access(self) -> Access:
+        """What the handshake brought; nobody's where it brought no login."""
+
+    @property
+    def caller(self) -> Caller:
+        """Where it comes from."""
+
+    @property
+    def logged_in(self) -> Callable[[str], object]:
+        """Called with whose login it is, where that comes later."""
+
     def header(self, name: bytes) -> bytes:
         """Return a header's value, b"" where there is none; repeated ones are joined with commas."""
 
 
 class Wire(Protocol):
-    """The way to the peer."""
+    """The way to the caller."""
 
     def send(self, frames: bytes) -> None:
         """Send encoded messages; after `close` nothing."""
@@ -70,7 +83,7 @@ class StompSockets:
 
     def __init__(
         self,
-        broker: Broker,
+        gate: Gate,
         host: Host,
         *,
         text: Encode,
@@ -78,13 +91,12 @@ class StompSockets:
         limits: Limits | None = None,
         single_queue: QueueName | str | None = None,
     ) -> None:
-        self.broker = broker
         self.host = host
         self.text = text
         self.binary = binary
         self.limits = limits or Limits()
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
-        self.sync = broker.health().sync
+        self.sync = gate.everyone.health().sync
         self.traffic = Traffic()
         """Of all its connections."""
 
@@ -97,21 +109,23 @@ class StompSockets:
         chosen = next((name for name in SUBPROTOCOLS if name in offered), None)
         if chosen is None and offered != {""}:
             raise BadRequest(f"the WebSocket subprotocol must be one of {', '.join(SUBPROTOCOLS)}, or none")
-        return StompSocket(self, chosen)
+        return StompSocket(self, request, chosen)
 
 
 class StompSocket:
     """One connection. Whoever owns the socket calls the public methods, each from the event loop."""
 
-    def __init__(self, sockets: StompSockets, subprotocol: str | None) -> None:
+    def __init__(self, sockets: StompSockets, request: Request, subprotocol: str | None) -> None:
         self._sockets = sockets
+        self._access = request.access
+        self._caller = request.caller._replace(protocol="stomp-websocket")
+        self._logged_in = request.logged_in
         self._subprotocol = subprotocol
         self._host = sockets.host
         self._wire: Wire
         self._session: Session
         self._name = secrets.token_hex(8)
         self._is_text: bool | None = None
-        self._connected = False
         self._full = False
         self._unsent_bytes = 0
         self._reading = True
@@ -130,9 +144,10 @@ class StompSocket:
         self._wire = wire
         sockets = self._sockets
         self._session = Session(
-            sockets.broker,
+            self._access,
             sockets.limits,
             self._changed,
+            caller=self._caller,
             name=self._name,
             now_ms=self._host.now_ms(),
             sync=sockets.sync,
@@ -142,6 +157,11 @@ class StompSocket:
         )
         self._pulse = TickTimer(self._host, self._session.tick)
         self._pulse.look()
+        self._session.on_connected = self._on_connected
+
+    def _on_connected(self, user: str) -> None:
+        self._pulse.look()  # CONNECT settled how often
+        self._logged_in(user)
 
     def receive(self, messages: Sequence[tuple[bool, bytes]]) -> None:
         """Take the messages of one read, each (is text, payload)."""
@@ -152,9 +172,6 @@ class StompSocket:
             self._is_text = messages[0][0]
         data = messages[0][1] if len(messages) == 1 else b"".join([payload for _, payload in messages])
         session.receive(data, self._host.now_ms(), self._host.wall_ms())
-        if not self._connected and session.connected:
-            self._connected = True
-            self._pulse.look()  # CONNECT settled how often
         if session.congested or self._full:
             self._steer()
 

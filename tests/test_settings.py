@@ -169,7 +169,7 @@ def test_an_address_of_this_machine_only_needs_no_permission(address: str) -> No
 def test_an_address_that_others_can_reach_needs_insecure(option: str, address: str) -> None:
     reason = refusal(**{option: address})
     assert "--insecure" in reason
-    assert "no authentication" in reason
+    assert "nobody would have to log in" in reason
     assert getattr(load({option: address, "insecure": True}), option) == (parse_address(address),)
 
 
@@ -261,3 +261,10 @@ def test_the_broker_of_narconi_is_answered_by_a_line_that_does_not_show_it(monke
     assert line.startswith("NARCONI_AMQP_URI is ignored: Curbstone is the broker itself")
     assert "SECRET" not in line
     load({})  # it starts all the same
+
+
+def test_with_users_an_address_that_others_can_reach_needs_tls_or_plaintext(tmp_path: Path) -> None:
+    users = {"users": str(tmp_path / "users.toml"), "stomp_addr": "0.0.0.0:1"}
+    assert "--plaintext" in refusal(**users)
+    assert load({**users, "plaintext": True}).users == tmp_path / "users.toml"
+    assert load({**users, "stomp_addr": "127.0.0.1:1"}).is_loopback is True

@@ -173,6 +173,14 @@ def test_adapters_know_the_port_and_values_only(path: Path) -> None:
         assert top or rest.partition(".")[0] in PORT, f"{relative(path)} may not import {name}, also not for its type"
 
 
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCES if relative(p).partition("/")[0] in {"gateway", "mqks", "stomp"}], ids=relative
+)
+def test_protocols_reach_queues_through_access_alone(path: Path) -> None:
+    """`Access` gives a queue only together with a right; who held a broker could leave the question out."""
+    assert "curbstone.core.port.Broker" not in {*imported(parsed(path))}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
     if relative(path) in DOORS or relative(path).partition("/")[0] in {"curbstone", *CLIENTS}:

@@ -137,12 +137,28 @@ MaxConnectionsPerAddress = Annotated[
         " number. Default: 256",
     ),
 ]
+Users = Annotated[
+    str | None,
+    _option(
+        "--users",
+        metavar="FILE",
+        help="Who may do what (see docs/security.md); with it everybody has to log in. Default: everybody on this"
+        " machine may do everything",
+    ),
+]
+Plaintext = Annotated[
+    bool | None,
+    typer.Option(
+        "--plaintext",
+        help="With --users, allow addresses without TLS beyond this machine: behind a proxy, or on a trusted wire",
+        show_default=False,
+    ),
+]
 Insecure = Annotated[
     bool | None,
     typer.Option(
         "--insecure",
-        help="Allow addresses that other machines can reach. There is no authentication yet: whoever connects may do"
-        " everything",
+        help="Allow addresses that other machines can reach without any login: whoever connects may do everything",
         show_default=False,
     ),
 ]
@@ -181,6 +197,8 @@ def serve(
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
     trusted_proxy: TrustedProxy = None,
+    users: Users = None,
+    plaintext: Plaintext = None,
     insecure: Insecure = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,

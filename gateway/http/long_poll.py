@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.types import Receive, Scope
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import ClientGone
 
 if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.core.names import QueueName
     from curbstone.core.port import Waiter
 
 T = TypeVar("T")
@@ -49,6 +52,20 @@ async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, .
     return results
 
 
+class Held(NamedTuple):
+    """What a call that waits needs all the while."""
+
+    check: Callable[[], None]
+    """Raises where it is lost."""
+    watch: Callable[[Callable[[], None]], Callable[[], None]]
+    """Has a function called when it may be; returns what ends that."""
+
+
+def held_by(access: Access, name: QueueName, right: Right = Right.RECEIVE) -> Held:
+    """Return the right on a queue under which a call waits."""
+    return Held(lambda: access.check(right, name), access.identity.watch)
+
+
 def _nothing(_result: object) -> None:
     """Nothing can be given back."""
 
@@ -63,12 +80,13 @@ class Polls:
         self,
         start: Callable[[Callable[[T | CurbstoneError], None]], Waiter],
         receive: Receive,
+        held: Held,
         give_back: Callable[[T], object] = _nothing,
     ) -> T | None:
         """Call `start` with a callback and return what that gets; None when the server stops meanwhile.
 
-        An error is raised, ClientGone where the client went away; then the call was given up. What came too late
-        for that goes to `give_back`.
+        An error is raised, ClientGone where the client went away, and what `held` raises where the client lost its
+        right; then the call was given up. What came too late for that goes to `give_back`.
         """
         future: asyncio.Future[T | CurbstoneError | None] = asyncio.get_running_loop().create_future()
 
@@ -80,10 +98,19 @@ class Polls:
 
         self._open[future] = start(on_done)
         watch = asyncio.ensure_future(_disconnected(receive))
-        watch.add_done_callback(lambda _: self._give_up(future))
+        watch.add_done_callback(lambda _: self._give_up(future, ClientGone()))
+
+        def look() -> None:
+            try:
+                held.check()
+            except CurbstoneError as error:
+                self._give_up(future, error)
+
+        unwatch = held.watch(look)
         try:
             result = await future
         finally:
+            unwatch()
             self._open.pop(future, None)
             watch.cancel()
         if isinstance(result, CurbstoneError):
@@ -96,11 +123,11 @@ class Polls:
             if not future.done() and waiter.cancel():
                 future.set_result(None)
 
-    def _give_up(self, future: asyncio.Future[Any]) -> None:
+    def _give_up(self, future: asyncio.Future[Any], error: Exception) -> None:
         waiter = self._open.pop(future, None)
         if waiter is not None and not future.done():
             waiter.cancel()
-            future.set_exception(ClientGone())
+            future.set_exception(error)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -10,6 +10,7 @@ from http import HTTPStatus
 
 import orjson
 
+from curbstone.access.errors import Busy, NoSuchToken, NotAllowed, NotLoggedIn, TooMany
 from curbstone.core.errors import (
     BadRequest,
     Conflict,
@@ -31,6 +32,11 @@ RETRY_AFTER_S = {503: 5, 507: 1}
 """When a client may try again what was refused for want of room or of a working disk."""
 
 _STATUS: dict[type[CurbstoneError], int] = {
+    NotLoggedIn: 401,
+    NotAllowed: 403,
+    NoSuchToken: 404,
+    TooMany: 429,
+    Busy: 503,
     BadRequest: 400,
     NoSuchQueue: 404,
     NoSuchGroup: 404,
@@ -47,6 +53,9 @@ _STATUS: dict[type[CurbstoneError], int] = {
 """What the engine's errors are in HTTP; one that is not here is what its base class is."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
+
+CHALLENGE = (b"www-authenticate", b"Bearer")
+"""Never Basic: a browser that is asked for that keeps what it is told, and sends it for every page."""
 
 
 class Problem(Exception):
@@ -79,12 +88,14 @@ def status_of(error: Problem | CurbstoneError) -> int:
 
 def problem_of(error: Problem | CurbstoneError) -> Problem:
     """Return the problem that stands for an error of the engine."""
-    return error if isinstance(error, Problem) else Problem(status_of(error), str(error), members=error.members)
-
-
-def reason_of(error: Problem | CurbstoneError) -> str:
-    """Return the name under which a refusal is counted, empty for that of its class."""
-    return title_of(error.status).lower().replace(" ", "_").replace("-", "_") if isinstance(error, Problem) else ""
+    if isinstance(error, Problem):
+        return error
+    headers: Headers = ()
+    if isinstance(error, NotLoggedIn):
+        headers = (CHALLENGE,)
+    elif isinstance(error, TooMany):
+        headers = ((b"retry-after", b"%d" % error.wait_s),)
+    return Problem(status_of(error), str(error), headers, error.members)
 
 
 def problem_headers(problem: Problem) -> Headers:
@@ -111,3 +122,12 @@ def problem_body(problem: Problem) -> bytes:
 def title_of(status: int) -> str:
     """Return the reason phrase of a status, such as "Not Found"."""
     return HTTPStatus(status).phrase
+
+
+def closing_response(problem: Problem) -> bytes:
+    """Return a whole HTTP response that ends the connection."""
+    body = problem_body(problem)
+    lines = [b"HTTP/1.1 %d %b" % (problem.status, title_of(problem.status).encode())]
+    lines += [name + b": " + value for name, value in problem_headers(problem)]
+    lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
+    return b"\r\n".join(lines)

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer, in_thread, is_gone
 from curbstone.gateway.http.resource import Resource
 
@@ -47,6 +48,7 @@ class Backup:
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: a tar archive. Where it ends before its last entry, `SHA256SUMS`, it failed."""
+        access_of(scope).administer("backup")
         fields = await read_object(scope, receive, HAD_BYTES_MAX, "a backup", ("had",))
         had = _had_in(fields.get("had", {}))
         archive: Archive

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.idempotency import key_of
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.incoming import read_batch
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
-if TYPE_CHECKING:
-    from curbstone.core.port import Broker
-
 
 class Batch:
     """The handler of `/v2/{project}/queues/{queue}/messages/batch`."""
 
-    def __init__(self, broker: Broker, settings: GatewaySettings, traffic: Traffic) -> None:
-        self._broker = broker
+    def __init__(self, settings: GatewaySettings, traffic: Traffic) -> None:
         self._settings = settings
         self._traffic = traffic
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: publish an array of messages; answered with their ids after the commit."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.SEND)
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         messages = await read_batch(scope, receive, self._settings, bytes_max)
         self._traffic.published += len(messages)
-        key = key_of(scope["headers"], messages)
+        key = key_of(access_of(scope), scope["headers"], messages)
         _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=True, key=key))
         self._traffic.confirmed += count
         await reply_json(send, {"ids": [queue.message_id(seq) for seq in range(first, first + count)]}, 201)

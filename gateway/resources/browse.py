@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.frames import decode_frame, encode_frames, strip
 from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.gateway.formats.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import NO_SNIFFING, Header, reply
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import MIB
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker, Queue
+    from curbstone.core.port import Queue
 
 BINARY = b"application/vnd.curbstone.batches"
 NDJSON = b"application/x-ndjson"
@@ -33,12 +35,9 @@ _FLAGS = {"true": True, "false": False}
 class Browse:
     """The handler of `/v2/{project}/queues/{queue}/browse`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
     async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: one page; `Next-Offset` says where to go on."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
         query = query_of(scope)
         queue.reading.check_epoch(query.get("epoch"))
         group = group_of(query) or None

@@ -8,23 +8,27 @@ given back at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Host
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import Encoding, lease_json
 from curbstone.gateway.formats.parameters import COUNT_MAX
+from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.long_poll import Bell, Departure, answer
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.http.reply import NO_SNIFFING, Header
 
 if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.core.names import QueueName
     from curbstone.core.port import Queue, Waiter
     from curbstone.core.values import Lease
 
@@ -61,6 +65,7 @@ class EventStream:
     def __init__(
         self,
         streams: EventStreams,
+        access: Access,
         queue: Queue,
         *,
         limit: int,
@@ -69,6 +74,7 @@ class EventStream:
         encoding: Encoding | None = None,
     ) -> None:
         self._streams = streams
+        self.access = access
         self.queue = queue
         self._limit = limit
         self._duration_ms = duration_ms
@@ -92,6 +98,13 @@ class EventStream:
         """Write the stream."""
         departure = Departure(scope, receive, self.end)
         unwatch = self.queue.watch(self._look)
+        presence = self.access.gate.connections.enter(
+            self.access,
+            caller_of(scope, "sse"),
+            end=self._fail,
+            changed=self._check,
+            unacked=lambda: len(self.unsettled),
+        )
         try:
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
             await _write(send, b"retry: %d\n\n" % RETRY_MS)
@@ -111,6 +124,7 @@ class EventStream:
             self._streams.give_back(self.queue, self._unwritten)
             self.is_over = True
             unwatch()
+            presence.leave()
             departure.close()
             if self._waiter:
                 self._waiter.cancel()
@@ -122,8 +136,8 @@ class EventStream:
         if self._waiter is None and room > 0 and not self.is_over:
             count = min(room, COUNT_MAX)
             try:
-                self._waiter = self.queue.lease(
-                    count, self._duration_ms, self._take, group=self._group, wait_ms=_PATIENCE_MS
+                self._waiter = self.access.lease(
+                    self.queue, count, self._duration_ms, self._take, group=self._group, wait_ms=_PATIENCE_MS
                 )
             except CurbstoneError as error:
                 self._fail(error)
@@ -161,6 +175,12 @@ class EventStream:
     def _look(self) -> None:
         if self.queue.is_closed:
             self._fail(NoSuchQueue(f"no such queue: {self.queue.name}"))
+
+    def _check(self) -> None:
+        try:
+            self.access.check(Right.RECEIVE, self.queue.name)
+        except CurbstoneError as error:
+            self._fail(error)
 
     def _fail(self, error: CurbstoneError) -> None:
         self._error = self._error or error
@@ -213,18 +233,24 @@ class EventStreams:
         self._streams: dict[EventStream, None] = {}
         self._by_token: dict[str, EventStream] = {}
 
+    def login(self, scope: Scope, name: QueueName, query: Mapping[str, str]) -> Access:
+        """Return what a client may do that wants a stream: by its login, or by a ticket in its address."""
+        access = access_of(scope)
+        ticket = query.get("ticket")
+        return access.gate.use_ticket(ticket, "events", name, caller_of(scope, "sse")) if ticket else access
+
     async def open(self, stream: EventStream, last_event_id: str) -> None:
         """Register a stream; where its client names the last event it saw, take back what came after that."""
         self._prune()
         earlier = self._by_token.get(last_event_id)
         self._streams[stream] = None
-        if earlier is None or earlier.queue is not stream.queue:
+        if earlier is None or earlier.queue is not stream.queue or _owner(earlier) != _owner(stream):
             return
         earlier.end()
         unseen = earlier.sent_after(last_event_id)
         if unseen:
             queue = stream.queue
-            await answer(lambda done: queue.settle_leases(unseen, Outcome.NACK, done, delay_ms=0))
+            await answer(lambda done: stream.access.settle_leases(queue, unseen, Outcome.NACK, done, delay_ms=0))
             self.settled(unseen)
 
     def _prune(self) -> None:
@@ -273,6 +299,10 @@ class EventStreams:
         """End all streams: the server stops."""
         for stream in list(self._streams):
             stream.end()
+
+
+def _owner(stream: EventStream) -> str:
+    return stream.access.identity.owner
 
 
 def _in_one_line(text: bytes) -> bytes:

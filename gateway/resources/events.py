@@ -6,22 +6,19 @@ bound to it. What is published to it while none is bound goes nowhere, and the r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.masks import published_event
 from curbstone.core.names import event_name, queue_name
 from curbstone.core.traffic import Traffic
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.resources.incoming import read_batch, read_message
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from curbstone.core.port import Broker
 
 IDEMPOTENCY_KEY = b"idempotency-key"
 
@@ -29,18 +26,18 @@ IDEMPOTENCY_KEY = b"idempotency-key"
 class Events:
     """The handlers of `/v2/{project}/events…`."""
 
-    def __init__(self, broker: Broker, settings: GatewaySettings, traffic: Traffic) -> None:
-        self._broker = broker
+    def __init__(self, settings: GatewaySettings, traffic: Traffic) -> None:
         self._settings = settings
         self._traffic = traffic
 
     async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: the events of a project and the queues bound to each, by name."""
         project = queue_name("any", scope["path_params"]["project"]).project
+        access = access_of(scope)
         bound: dict[str, list[str]] = {}
-        for queue in self._broker.queues():
+        for queue in access.queues():
             if queue.name.project == project:
-                for event in self._broker.bindings(queue.name):
+                for event in access.bindings(queue.name):
                     bound.setdefault(event, []).append(queue.name.queue)
         await reply_json(
             send, {"events": [{"event": event, "queues": sorted(bound[event])} for event in sorted(bound)]}
@@ -50,24 +47,24 @@ class Events:
         """PUT: bind a queue that is there to an event, or to all that a mask takes."""
         name = name_in(scope)
         event = event_name(scope["path_params"]["event"])
-        self._broker.get(name)
-        await answer(lambda done: self._broker.bind(event, name, done, name.project))
+        access_of(scope).queue(name, Right.MANAGE)
+        await answer(lambda done: access_of(scope).bind(event, name, done))
         await reply(send, 201)
 
     async def unbind(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """DELETE: undo `bind`; the same reply where it was not bound."""
         name = name_in(scope)
         event = event_name(scope["path_params"]["event"])
-        await answer(lambda done: self._broker.unbind(event, name, done, name.project))
+        await answer(lambda done: access_of(scope).unbind(event, name, done))
         await reply(send, 204)
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST messages: a copy to every queue that is bound; each by its own rules."""
         project, event = self._event(scope)
         message = await read_message(scope, receive, self._settings, self._settings.max_message_size)
-        count = self._broker.bound_count(event, project)
+        count = access_of(scope).bound_count(event, project)
         self._traffic.published += 1
-        await answer(lambda done: self._broker.publish_event(event, [message], done, project))
+        await answer(lambda done: access_of(scope).publish_event(event, [message], done, project))
         self._traffic.confirmed += 1
         await reply_json(send, {"queues": count}, 201)
 
@@ -75,9 +72,9 @@ class Events:
         """POST messages/batch: all of them to every queue that is bound, or nothing to none."""
         project, event = self._event(scope)
         messages = await read_batch(scope, receive, self._settings, self._settings.max_message_size)
-        count = self._broker.bound_count(event, project)
+        count = access_of(scope).bound_count(event, project)
         self._traffic.published += len(messages)
-        transaction = self._broker.transaction()
+        transaction = access_of(scope).transaction()
         for message in messages:
             transaction.publish_event(event, message, project)
         await answer(transaction.commit)
@@ -89,4 +86,6 @@ class Events:
         path = scope["path_params"]
         if any(name == IDEMPOTENCY_KEY for name, _ in scope["headers"]):
             raise BadRequest("an Idempotency-Key is kept by a queue; a message to an event has none")
-        return queue_name("any", path["project"]).project, published_event(path["event"])
+        project, event = queue_name("any", path["project"]).project, published_event(path["event"])
+        access_of(scope).check_topic(Right.SEND, event, project)
+        return project, event

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from starlette.types import Receive, Scope, Send
 
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import RETRY_AFTER_S
 from curbstone.gateway.http.reply import reply_json
-
-if TYPE_CHECKING:
-    from curbstone.core.port import Broker
 
 _FRESH = (b"cache-control", b"no-store")
 
@@ -18,18 +14,15 @@ _FRESH = (b"cache-control", b"no-store")
 class Health:
     """The handlers of `/healthz` and `/readyz`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def alive(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """GET /healthz: 200 as long as the process answers; the body says what is wrong."""
-        health = self._broker.health()
+    async def alive(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET /healthz: 200 as long as the process answers; what is wrong is told with the right `metrics`."""
+        health = access_of(scope).health()
         body = {"status": "ok" if health.ok else "degraded", "reasons": health.reasons, "sync": health.sync}
         await reply_json(send, body, 200, [_FRESH])
 
-    async def ready(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def ready(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET /readyz: 503 with the reasons while messages can't be taken; what else is wrong is in the body, too."""
-        health = self._broker.health()
+        health = access_of(scope).health()
         if health.ok:
             told = {"reasons": health.reasons} if health.reasons else {}
             await reply_json(send, {"status": "ready", **told, "sync": health.sync}, 200, [_FRESH])

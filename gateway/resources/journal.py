@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
 from curbstone.gateway.formats.parameters import LIMIT_MAX, POSITION_MAX, query_of, wait_ms, whole_number
-from curbstone.gateway.http.long_poll import Polls, answer
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import Polls, answer, held_by
 from curbstone.gateway.http.reply import reply
 from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, PAGE_BYTES_MAX, accepts, page_headers
 from curbstone.gateway.resources.queues import name_in
-
-if TYPE_CHECKING:
-    from curbstone.core.port import Broker
 
 BINARY = b"application/vnd.curbstone.journal"
 LIMIT = 10_000
@@ -28,13 +26,12 @@ _EVENT = struct.Struct("<QQQIIBBHQ")
 class Journal:
     """The handler of `/v2/{project}/queues/{queue}/journal`."""
 
-    def __init__(self, broker: Broker, polls: Polls) -> None:
-        self._broker = broker
+    def __init__(self, polls: Polls) -> None:
         self._polls = polls
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET: one page; `Next-Offset` says where to go on."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
         reading = queue.reading
         query = query_of(scope)
         queue.reading.check_epoch(query.get("epoch"))
@@ -43,8 +40,9 @@ class Journal:
         bytes_max = whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX)
         longest_ms = wait_ms(query.get("wait", 0))
         asked = Asked(position or reading.events_start, limit, bytes_max)
+        held = held_by(access_of(scope), queue.name, Right.PEEK)
         if longest_ms and asked.position == reading.events_end:
-            await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), receive)
+            await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), receive, held)
         is_binary = accepts(scope, BINARY)
         render = _binary if is_binary else _lines
         pieces: list[bytes]

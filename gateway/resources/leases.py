@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
@@ -22,7 +23,8 @@ from curbstone.gateway.formats.parameters import (
     whole_number,
 )
 from curbstone.gateway.http.json_body import read_object
-from curbstone.gateway.http.long_poll import Polls, answer, is_gone
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import Polls, answer, held_by, is_gone
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.event_stream import EventStreams
@@ -30,7 +32,7 @@ from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker, Queue
+    from curbstone.core.port import Queue
     from curbstone.core.values import Lease
 
 _LEASE = ("count", "seconds", "wait", "group", "encoding")
@@ -42,10 +44,7 @@ _EXTEND = ("ackIds", "seconds")
 class Leases:
     """The handlers of `…/messages/lease`, `/ack`, `/nack` and `/extend`."""
 
-    def __init__(
-        self, broker: Broker, settings: GatewaySettings, polls: Polls, streams: EventStreams, traffic: Traffic
-    ) -> None:
-        self._broker = broker
+    def __init__(self, settings: GatewaySettings, polls: Polls, streams: EventStreams, traffic: Traffic) -> None:
         self._settings = settings
         self._polls = polls
         self._streams = streams
@@ -53,6 +52,7 @@ class Leases:
 
     async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST lease: up to `count` messages, each of which returns by itself after `seconds`."""
+        access = access_of(scope)
         queue, fields = await self._call(scope, receive, _LEASE)
         count = whole_number("count", fields.get("count", 1), 1, COUNT_MAX)
         duration_ms = lease_ms(fields.get("seconds", queue.options.lease))
@@ -63,13 +63,14 @@ class Leases:
             encoding = encoding_named(fields["encoding"])
         if longest_ms:
             waited: list[Lease] | None = await self._polls.poll(
-                lambda done: queue.lease(count, duration_ms, done, group=group, wait_ms=longest_ms),
+                lambda done: access.lease(queue, count, duration_ms, done, group=group, wait_ms=longest_ms),
                 receive,
+                held_by(access, queue.name),
                 queue.give_back,
             )
             leases = waited or []
         else:
-            (leases,) = await answer(lambda done: queue.lease(count, duration_ms, done, group=group))
+            (leases,) = await answer(lambda done: access.lease(queue, count, duration_ms, done, group=group))
         if is_gone(scope):
             queue.give_back(leases)
             raise ClientGone
@@ -81,7 +82,7 @@ class Leases:
         """POST ack: settle; answered after the commit."""
         queue, fields = await self._call(scope, receive, _ACK)
         tokens = _tokens(fields)
-        _, settled, stale = await answer(lambda done: queue.settle_leases(tokens, Outcome.ACK, done))
+        _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, tokens, Outcome.ACK, done))
         self._traffic.acked += settled
         self._streams.settled(tokens)
         await reply_json(send, {"settled": settled, "stale": stale})
@@ -99,7 +100,7 @@ class Leases:
             raise BadRequest("bad reject: true or false")
         outcome = Outcome.REJECT if reject else Outcome.NACK
         _, settled, stale = await answer(
-            lambda done: queue.settle_leases(tokens, outcome, done, delay_ms=delay_ms, error=error)
+            lambda done: access_of(scope).settle_leases(queue, tokens, outcome, done, delay_ms=delay_ms, error=error)
         )
         if reject:
             self._traffic.rejected += settled
@@ -113,12 +114,12 @@ class Leases:
         queue, fields = await self._call(scope, receive, _EXTEND)
         tokens = _tokens(fields)
         duration_ms = lease_ms(fields.get("seconds", queue.options.lease))
-        stale = queue.extend(tokens, duration_ms)
+        stale = access_of(scope).extend(queue, tokens, duration_ms)
         self._streams.extended(tokens, duration_ms)
         await reply_json(send, {"settled": len(tokens) - len(stale), "stale": stale})
 
     async def _call(self, scope: Scope, receive: Receive, known: tuple[str, ...]) -> tuple[Queue, dict[str, Any]]:
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         return queue, await read_object(scope, receive, self._settings.json_bytes_max, "the body", known)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Delivery
 from curbstone.core.traffic import Traffic
@@ -23,7 +24,8 @@ from curbstone.gateway.formats.parameters import (
     wait_ms,
     whole_number,
 )
-from curbstone.gateway.http.long_poll import Polls, answer, is_wanted
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import Polls, answer, held_by, is_wanted
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.reply import NO_SNIFFING, reply, reply_json
@@ -33,7 +35,7 @@ from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import MIB, GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker, Queue
+    from curbstone.core.port import Queue
     from curbstone.core.values import Peeked
 
 STATES = ("rdy", "wip", "delayed")
@@ -55,14 +57,12 @@ class Messages:
 
     def __init__(
         self,
-        broker: Broker,
         settings: GatewaySettings,
         guard: OriginPolicy,
         polls: Polls,
         streams: EventStreams,
         traffic: Traffic,
     ) -> None:
-        self._broker = broker
         self._guard = guard
         self._settings = settings
         self._polls = polls
@@ -71,25 +71,27 @@ class Messages:
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: publish the body; answered after the commit."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.SEND)
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         message = await read_message(scope, receive, self._settings, bytes_max)
         self._traffic.published += 1
-        key = key_of(scope["headers"], [message])
+        key = key_of(access_of(scope), scope["headers"], [message])
         _, seq, _ = await answer(lambda done: queue.publish([message], done, key=key))
         self._traffic.confirmed += 1
         await reply(send, 201, [(b"x-msg-id", queue.message_id(seq).encode())])
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
         """DELETE: take one message; it is settled when the reply leaves, and not before that can be sent."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         query = query_of(scope)
         group = group_of(query) if query else ""
         longest_ms = wait_ms(query.get("wait", 0)) if query else 0
         wanted = is_wanted(scope)
         if longest_ms:
             delivery: Delivery | None = await self._polls.poll(
-                lambda done: queue.pop(done, group=group, wait_ms=longest_ms, is_wanted=wanted), receive
+                lambda done: queue.pop(done, group=group, wait_ms=longest_ms, is_wanted=wanted),
+                receive,
+                held_by(access_of(scope), queue.name),
             )
         else:
             (delivery,) = await answer(lambda done: queue.pop(done, group=group, is_wanted=wanted))
@@ -113,8 +115,10 @@ class Messages:
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET: look at messages without taking them; with `Accept: text/event-stream` take them as a stream."""
-        queue = self._broker.get(name_in(scope))
+        wants_stream = scope["method"] == "GET" and b"text/event-stream" in _header(scope, b"accept").lower()
         query = query_of(scope)
+        access = self._streams.login(scope, name_in(scope), query) if wants_stream else access_of(scope)
+        queue = access.queue(name_in(scope), Right.RECEIVE if wants_stream else Right.PEEK)
         limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, COUNT_MAX)
         state = query.get("state", "")
         if state and state not in STATES:
@@ -125,10 +129,11 @@ class Messages:
         duration_ms = lease_ms(query.get("seconds", queue.options.lease))
         group = group_of(query)
         encoding = encoding_of(query)
-        if scope["method"] == "GET" and b"text/event-stream" in _header(scope, b"accept").lower():
+        if wants_stream:
             self._guard.check_page(scope)
+            access.gate.connections.check(access)
             stream = EventStream(
-                self._streams, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
+                self._streams, access, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
             )
             await self._streams.open(stream, _header(scope, b"last-event-id").decode("latin-1"))
             await stream.run(scope, receive, send)

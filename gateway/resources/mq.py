@@ -1,4 +1,4 @@
-"""The façade of SoftLayer's MQ, under `/mq`: six endpoints on the queues of the project `default`.
+"""The façade of SoftLayer's MQ, under `/mq`: six endpoints on the queues of the client's home.
 
 Fetching a message is a lease of the same length for all, `--mq-delay`; a message that is not deleted meanwhile
 returns to its place. Deleting goes by id and in any state. The ids are the engine's.
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import NoSuchQueue, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.metadata import block_of_http, http_headers, is_kept
 from curbstone.gateway.http.body import read_body
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer, is_gone
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone, Problem
@@ -25,7 +27,6 @@ from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker
     from curbstone.core.values import Lease
 
 # A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
@@ -37,11 +38,9 @@ _OPAQUE = (
 _FETCH_ALLOW = (b"allow", b"GET, POST, OPTIONS")
 
 
-def mq_routes(
-    broker: Broker, settings: GatewaySettings, guard: OriginPolicy, delay_s: float, traffic: Traffic
-) -> list[Route]:
+def mq_routes(settings: GatewaySettings, guard: OriginPolicy, delay_s: float, traffic: Traffic) -> list[Route]:
     """Return the routes of the façade; `delay_s` is how long a fetched message stays away."""
-    mq = _Mq(broker, settings, guard, max(round(delay_s * 1000), 1), traffic)
+    mq = _Mq(settings, guard, max(round(delay_s * 1000), 1), traffic)
     return [
         Route("/mq/{queue}/messages", Resource(GET=mq.fetch, POST=mq.add)),
         Route("/mq/{queue}/messages/{message_id}", Resource(DELETE=mq.remove)),
@@ -52,10 +51,7 @@ def mq_routes(
 class _Mq:
     """The handlers."""
 
-    def __init__(
-        self, broker: Broker, settings: GatewaySettings, guard: OriginPolicy, delay_ms: int, traffic: Traffic
-    ) -> None:
-        self._broker = broker
+    def __init__(self, settings: GatewaySettings, guard: OriginPolicy, delay_ms: int, traffic: Traffic) -> None:
         self._settings = settings
         self._delay_ms = delay_ms
         self._guard = guard
@@ -63,24 +59,24 @@ class _Mq:
 
     async def look(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET a queue: whether it exists."""
-        self._broker.get(_name_in(scope))
+        access_of(scope).find(_name_in(scope))
         await reply(send, 200)
 
     async def create(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """PUT a queue; a body means nothing."""
         name = _name_in(scope)
-        await answer(lambda done: self._broker.declare(name, {}, done))
+        await answer(lambda done: access_of(scope).declare(name, {}, done))
         await reply(send, 201)
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """DELETE a queue with all its messages, also those that are away; the same reply where there is none."""
         name = _name_in(scope)
-        await answer(lambda done: self._broker.delete(name, done))
+        await answer(lambda done: access_of(scope).delete(name, done))
         await reply(send, 200)
 
     async def add(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST a message; answered after the commit."""
-        queue = self._broker.get(_name_in(scope))
+        queue = access_of(scope).queue(_name_in(scope), Right.SEND)
         block = block_of_http(tuple([field for field in scope["headers"] if is_kept(field[0])]))
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         message = Message(await read_body(scope, receive, bytes_max), block)
@@ -98,12 +94,12 @@ class _Mq:
             raise Problem(405, "HEAD is not allowed here: fetching takes a message away for a while", (_FETCH_ALLOW,))
         self._guard.check_page(scope)
         try:
-            queue = self._broker.get(_name_in(scope))
+            queue = access_of(scope).queue(_name_in(scope), Right.RECEIVE)
         except NoSuchQueue:
             await reply(send, 204)
             return
         leases: list[Lease]
-        (leases,) = await answer(lambda done: queue.lease(1, self._delay_ms, done))
+        (leases,) = await answer(lambda done: access_of(scope).lease(queue, 1, self._delay_ms, done))
         if is_gone(scope):
             queue.give_back(leases)
             raise ClientGone
@@ -123,10 +119,10 @@ class _Mq:
         """DELETE a message in whatever state it is; the same reply where there is none of this id."""
         name = _name_in(scope)
         try:
-            queue = self._broker.get(name)
+            queue = access_of(scope).queue(name, Right.RECEIVE)
             seq = queue.parse_id(scope["path_params"]["message_id"])
             if seq is not None:
-                _, was_there = await answer(lambda done: queue.settle_by_id(seq, done))
+                _, was_there = await answer(lambda done: access_of(scope).settle_by_id(queue, seq, done))
                 self._traffic.acked += was_there
         except NoSuchQueue:
             pass
@@ -134,4 +130,4 @@ class _Mq:
 
 
 def _name_in(scope: Scope) -> QueueName:
-    return queue_name(scope["path_params"]["queue"])
+    return queue_name(scope["path_params"]["queue"], access_of(scope).home)

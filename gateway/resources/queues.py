@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.names import QueueName, queue_name
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker, Queue
+    from curbstone.core.port import Queue
     from curbstone.core.positions import Backlog
 
 GROUPS_MAX = 1000
@@ -56,40 +58,40 @@ def _json(backlog: Backlog) -> dict[str, object]:
 class Queues:
     """The handlers of `/v2/{project}/queues` and `/v2/{project}/queues/{queue}`."""
 
-    def __init__(self, broker: Broker, settings: GatewaySettings) -> None:
-        self._broker = broker
+    def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
     async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: the queues of a project, by name."""
         project = queue_name("any", scope["path_params"]["project"]).project
-        queues = sorted((queue for queue in self._broker.queues() if queue.name.project == project), key=_by_name)
+        queues = sorted((queue for queue in access_of(scope).queues() if queue.name.project == project), key=_by_name)
         await reply_json(send, {"queues": [info_of(queue) for queue in queues]})
 
     async def put(self, scope: Scope, receive: Receive, send: Send) -> None:
         """PUT: make the queue if there is none, set the options in the body."""
         name = name_in(scope)
+        access_of(scope).check(Right.MANAGE, name)
         changes = await read_object(scope, receive, self._settings.json_bytes_max)
         for option, value in changes.items():
             if isinstance(value, float) and value.is_integer():
                 changes[option] = int(value)  # JSON has one kind of number
-        await answer(lambda done: self._broker.declare(name, changes, done))
+        await answer(lambda done: access_of(scope).declare(name, changes, done))
         await reply(send, 201)
 
     async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: what is told about the queue."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
         await reply_json(send, info_of(queue, group_of(query_of(scope))))
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """DELETE: the queue and its messages; the same reply where there is none."""
         name = name_in(scope)
-        await answer(lambda done: self._broker.delete(name, done))
+        await answer(lambda done: access_of(scope).delete(name, done))
         await reply(send, 204)
 
     async def options(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """OPTIONS: where the WebSocket is."""
-        name = self._broker.get(name_in(scope)).name
+        name = access_of(scope).find(name_in(scope)).name
         scheme = "wss" if scope["scheme"] == "https" else "ws"
         host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "")
         location = f"{scheme}://{host or _address(scope)}/v2/{name.project}/queues/{name.queue}"

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
 from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.gateway.formats.parameters import SEQ_MAX, whole_number
 from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from curbstone.core.port import Broker
 
 ON_FULL = ("hold", "skip")
 _PUT = ("start", "on_full")
@@ -30,23 +28,22 @@ _READER = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 class ReadingGroups:
     """The handlers of `/v2/{project}/queues/{queue}/groups` and what is below."""
 
-    def __init__(self, broker: Broker, settings: GatewaySettings) -> None:
-        self._broker = broker
+    def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
     async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: all groups that are declared or that messages wait for, by name."""
-        reading = self._broker.get(name_in(scope)).reading
+        reading = access_of(scope).queue(name_in(scope), Right.PEEK).reading
         await reply_json(send, {"groups": [_json(info) for info in reading.infos()]})
 
     async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: one group."""
-        reading = self._broker.get(name_in(scope)).reading
+        reading = access_of(scope).queue(name_in(scope), Right.PEEK).reading
         await reply_json(send, _json(reading.info(_group_in(scope))))
 
     async def put(self, scope: Scope, receive: Receive, send: Send) -> None:
         """PUT: declare the group, or change what it does at the cap."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
         name = _group_in(scope)
         fields = await read_object(scope, receive, self._settings.json_bytes_max, "a group", _PUT)
         start = _start_of(fields.get("start", EARLIEST))
@@ -57,16 +54,16 @@ class ReadingGroups:
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """DELETE: the group is declared no more; the same reply where it was not."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
         name = _group_in(scope)
         if queue.reading.is_declared(name):
             others = [group for group in queue.options.groups if group != name]
-            await answer(lambda done: self._broker.declare(queue.name, {"groups": others}, done))
+            await answer(lambda done: access_of(scope).declare(queue.name, {"groups": others}, done))
         await reply(send, 204)
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST ack: the group is done with everything up to `upTo`; answered after the commit."""
-        queue = self._broker.get(name_in(scope))
+        queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         name = _group_in(scope)
         fields = await read_object(scope, receive, self._settings.json_bytes_max, "an ack", _ACK)
         if "upTo" not in fields:

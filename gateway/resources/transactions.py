@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import AlreadyCommitted, BadRequest
 from curbstone.core.names import queue_name
 from curbstone.core.port_staging import StagedPart, Upload
@@ -15,13 +16,15 @@ from curbstone.core.values import PART_BYTES_MAX
 from curbstone.gateway.formats.ndjson import Lines
 from curbstone.gateway.http.body import check_length, pieces_of
 from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker, Queue
+    from curbstone.access.door import Access
+    from curbstone.core.port import Queue
 
 BINARY = "application/vnd.curbstone.batches"
 LINES = "application/x-ndjson"
@@ -30,8 +33,7 @@ LINES = "application/x-ndjson"
 class Transactions:
     """The handlers of `/v2/{project}/transactions/{id}` and what is below."""
 
-    def __init__(self, broker: Broker, settings: GatewaySettings, traffic: Traffic) -> None:
-        self._broker = broker
+    def __init__(self, settings: GatewaySettings, traffic: Traffic) -> None:
         self._settings = settings
         self._traffic = traffic
 
@@ -43,11 +45,11 @@ class Transactions:
             raise Problem(415, f"a part is {BINARY} or {LINES}")
         check_length(scope, PART_BYTES_MAX)
         try:
-            staging = self._broker.staging
+            staging = access_of(scope).staging
             name, bytes_max = scope["path_params"]["part"], self._settings.max_message_size
             upload = staging.upload(project, identifier, name, bytes_max, extras=kind == LINES)
             try:
-                lines = self._lines(project) if kind == LINES else None
+                lines = self._lines(access_of(scope), project) if kind == LINES else None
                 part = await _read(upload, lines, receive)
             finally:
                 upload.cancel()
@@ -55,9 +57,9 @@ class Transactions:
             raise _committed(error) from None
         await reply_json(send, {"messages": part.messages, "bytes": part.size})
 
-    def _lines(self, project: str) -> Lines:
+    def _lines(self, access: Access, project: str) -> Lines:
         def find(name: str) -> Queue:
-            return self._broker.get(queue_name(name, project))
+            return access.queue(queue_name(name, project), Right.SEND)
 
         settings = self._settings
         return Lines(find, settings.frame_bytes_max, settings.max_message_size, settings.max_ttl_s)
@@ -67,7 +69,7 @@ class Transactions:
         project, identifier = _names(scope)
         fields = await read_object(scope, receive, self._settings.json_bytes_max, "a commit", ("parts",))
         parts = _parts_in(fields)
-        commit = partial(self._broker.staging.commit, project, identifier, parts)
+        commit = partial(access_of(scope).staging.commit, project, identifier, parts)
         _, repeated, messages = await answer(commit)
         if not repeated:
             self._traffic.published += messages
@@ -76,7 +78,7 @@ class Transactions:
 
     async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: what there is of it."""
-        state, parts, messages = self._broker.staging.look(*_names(scope))
+        state, parts, messages = access_of(scope).staging.look(*_names(scope))
         listed = [{"part": name, "messages": count, "bytes": size} for name, count, size in parts]
         await reply_json(send, {"state": state.value, "parts": listed, "messages": messages})
 
@@ -84,7 +86,7 @@ class Transactions:
         """DELETE: drop what is staged; the same reply where nothing is."""
         project, identifier = _names(scope)
         try:
-            await answer(lambda done: self._broker.staging.drop(project, identifier, done))
+            await answer(lambda done: access_of(scope).staging.drop(project, identifier, done))
         except AlreadyCommitted as error:
             raise _committed(error) from None
         await reply(send, 204)

@@ -19,12 +19,13 @@ from curbstone.core.traffic import Handouts, Traffic
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.formats.parameters import seconds_ms
 from curbstone.gateway.http.json_body import check_members, parse_json
-from curbstone.gateway.http.problem import Problem, reason_of, status_of
+from curbstone.gateway.http.problem import Problem, status_of
 from curbstone.gateway.websocket.codec import Inbound, binary_frame, text_frame
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
+    from curbstone.gateway.websocket.login import SocketLogin
 
 _UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
@@ -42,6 +43,7 @@ class ConsumeSession:
     def __init__(
         self,
         queue: Queue,
+        login: SocketLogin,
         *,
         settles: bool,
         limit: int,
@@ -54,6 +56,7 @@ class ConsumeSession:
         self._name = name or secrets.token_hex(4)
         self._name_bytes = self._name.encode()
         self._queue = queue
+        self._login = login
         self._traffic = traffic or Traffic()
         self._handouts = Handouts(self._traffic, queue)
         self._settles = settles
@@ -70,6 +73,7 @@ class ConsumeSession:
     def start(self, wire: Wire) -> None:
         """Subscribe; deliveries begin."""
         self._wire = wire
+        self._login.begin(self._fail, lambda: len(self._seqs))
         self._consumer = self._queue.subscribe(
             self._deliver, window=self._limit, group=self._group, auto=not self._settles, on_closed=self._fail
         )
@@ -209,7 +213,6 @@ class ConsumeSession:
         """Tell the client and close; what is unsettled goes back."""
         if self._consumer is None:
             return
-        self._traffic.refuse(error, reason_of(error))
         if isinstance(error, StaleDelivery):
             error = _UNKNOWN_ID
         self._wire.send(error_frame(status_of(error), str(error)))
@@ -229,6 +232,7 @@ class ConsumeSession:
 
     def closed(self) -> None:
         """Unsettled deliveries go back to their places."""
+        self._login.leave()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

@@ -10,7 +10,7 @@ close the connection once everything before them is answered; only "the queue is
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
@@ -22,6 +22,9 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
 from curbstone.gateway.websocket.targets import Target
+
+if TYPE_CHECKING:
+    from curbstone.gateway.websocket.login import SocketLogin
 
 UNCONFIRMED_MAX = 20_000
 UNCONFIRMED_BYTES_MAX = 16 * 1024 * 1024
@@ -50,12 +53,14 @@ class PublishSession:
     def __init__(
         self,
         target: Target,
+        login: SocketLogin,
         settings: GatewaySettings,
         *,
         groups: tuple[str, ...] = (),
         traffic: Traffic | None = None,
     ) -> None:
         self._target = target
+        self._login = login
         self._traffic = traffic or Traffic()
         self._settings = settings
         self._groups = groups
@@ -72,6 +77,7 @@ class PublishSession:
     def start(self, wire: Wire) -> None:
         """See `Session.start`."""
         self._wire = wire
+        self._login.begin(lambda error: self._fail(status_of(error), str(error)))
         # Tells also of the queue's end, which a producer that is silent would not hear of otherwise.
         self._unwatch = self._target.watch(self._look)
 
@@ -175,7 +181,6 @@ class PublishSession:
             self._traffic.confirmed += count
             self._wire.send(self._target.confirms(first_seq, count))
             return True
-        self._traffic.refuse(error)
         status = status_of(error)
         is_full = status == FULL
         self._wire.send(error_frame(status, str(error)) * (count if is_full else 1))
@@ -230,5 +235,6 @@ class PublishSession:
     def closed(self) -> None:
         """See `Session.closed`; what was taken is still published, nobody hears of it."""
         self._is_closed = True
+        self._login.leave()
         self._batches.clear()
         self._unwatch()

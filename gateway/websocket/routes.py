@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from curbstone.core.errors import BadRequest
+from curbstone.access.rights import Right
+from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.masks import published_event
 from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
@@ -23,12 +24,14 @@ from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.consume_session import ConsumeSession
+from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.gateway.websocket.targets import ToEvent, ToQueue
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker
+    from curbstone.access.door import Access
+    from curbstone.gateway.http.login import Logins
 
 _PATH = re.compile(r"/v2/([^/]+)/(queues|events)/([^/]+)(?:/messages)?")
 _CONFIRMS = {"": False, "empty": False, "json": True}
@@ -42,26 +45,39 @@ class WebSocketRoutes:
 
     def __init__(
         self,
-        broker: Broker,
         settings: GatewaySettings,
         guard: OriginPolicy,
         traffic: Traffic,
         others: Mapping[str, Opener] | None = None,
     ) -> None:
         self._traffic = traffic
-        self._broker = broker
         self._settings = settings
         self._guard = guard
         self._others = dict(others or {})
 
-    def open(self, request: SocketRequest) -> Session:
-        """Return the session for a request; raise Problem or CurbstoneError to refuse it."""
+    def admit(
+        self, request: SocketRequest, logins: Logins, on_done: Callable[[Access | CurbstoneError | Problem], None]
+    ) -> None:
+        """Call back with what the client may do, or with why it may not come; maybe before this returns."""
         host = request.header(b"host")
-        self._guard.check_host(host)
-        self._guard.check_socket_origin(request.header(b"origin"), host)
+        try:
+            self._guard.check_host(host)
+            self._guard.check_socket_origin(request.header(b"origin"), host)
+        except Problem as problem:
+            on_done(problem)
+            return
+        has_own = request.path in self._others or b"ticket=" in request.query
+        logins.admit_socket(request.headers, request.caller, request.is_tls, has_own, on_done)
+
+    def open(self, request: SocketRequest) -> Session:
+        """Return the session for a request that `admit` let in; raise Problem or CurbstoneError to refuse it."""
         other = self._others.get(request.path)
         if other is not None:
-            return other(request)
+            ticket = parse_query(request.query).get("ticket")
+            access = request.access
+            if ticket:
+                access = access.gate.use_ticket(ticket, "stomp", None, request.caller)
+            return other(request._replace(access=access))
         match = _PATH.fullmatch(request.path)
         if match is None:
             raise Problem(404, "there is no WebSocket at this path")
@@ -69,7 +85,7 @@ class WebSocketRoutes:
         protocol = _subprotocol(request)
         query = parse_query(request.query)
         if kind == "events":
-            return self._to_event(queue_name("any", project).project, published_event(named), protocol, query)
+            return self._to_event(request, queue_name("any", project).project, published_event(named), protocol, query)
         name = queue_name(named, project)
         limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, LIMIT_MAX)
         encoding = encoding_of(query)
@@ -78,23 +94,35 @@ class WebSocketRoutes:
         confirm_ids = _CONFIRMS.get(query.get("confirm", ""))
         if confirm_ids is None:
             raise BadRequest(f"bad confirm {query['confirm'][:80]!r}: json, or leave it out")
-        queue = self._broker.get(name)
+        access = request.access
+        if "ticket" in query:
+            access = access.gate.use_ticket(query["ticket"], protocol, name, request.caller)
+        right = Right.SEND if protocol == PublishSession.subprotocol else Right.RECEIVE
+        queue = access.queue(name, right)
+        access.gate.connections.check(access)
+        login = SocketLogin(access, request.caller, lambda: access.check(right, name))
         traffic = self._traffic
         if protocol == PublishSession.subprotocol:
             target = ToQueue(queue, confirm_ids=confirm_ids)
-            return PublishSession(target, self._settings, groups=groups, traffic=traffic)
+            return PublishSession(target, login, self._settings, groups=groups, traffic=traffic)
         return ConsumeSession(
-            queue, settles="ack" in query, limit=limit, encoding=encoding, group=group, traffic=traffic
+            queue, login, settles="ack" in query, limit=limit, encoding=encoding, group=group, traffic=traffic
         )
 
-    def _to_event(self, project: str, event: str, protocol: str, query: Mapping[str, str]) -> Session:
+    def _to_event(
+        self, request: SocketRequest, project: str, event: str, protocol: str, query: Mapping[str, str]
+    ) -> Session:
         if protocol != PublishSession.subprotocol:
             raise BadRequest("an event is published to; to consume, bind a queue to it and consume from that")
         if query.get("confirm"):
             raise BadRequest("the copies of a message to an event have an id each: leave confirm out")
-        target = ToEvent(self._broker, project, event, self._settings.max_message_size)
+        access = request.access
+        access.check_topic(Right.SEND, event, project)
+        access.gate.connections.check(access)
+        login = SocketLogin(access, request.caller, lambda: access.check_topic(Right.SEND, event, project))
+        target = ToEvent(access, project, event, self._settings.max_message_size)
         groups = groups_of(query.get("groups", ""))
-        return PublishSession(target, self._settings, groups=groups, traffic=self._traffic)
+        return PublishSession(target, login, self._settings, groups=groups, traffic=self._traffic)
 
 
 def _subprotocol(request: SocketRequest) -> str:

@@ -11,14 +11,15 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
+from curbstone.access.door import Access
+from curbstone.access.gate import Caller
 from curbstone.gateway.websocket.codec import Inbound, text_frame
-from curbstone.net.peer import NOBODY, Peer
 
 NORMAL = 1000
 GOING_AWAY = 1001
 TOO_BIG = 1009
 
-_CODES = {408: 1008, 413: TOO_BIG, 503: 1013}
+_CODES = {401: 1008, 403: 1008, 408: 1008, 413: TOO_BIG, 503: 1013}
 _REASON_BYTES_MAX = 120
 
 
@@ -30,7 +31,12 @@ class SocketRequest(NamedTuple):
     headers: Sequence[tuple[bytes, bytes]]
     """Names in lower case."""
     server: tuple[str, int | None] | None
-    peer: Peer = NOBODY
+    caller: Caller
+    access: Access
+    """What its client may do; nobody's where a login is still to come."""
+    logged_in: Callable[[str], object] = str
+    """Called with the user when one logs in later."""
+    is_tls: bool = False
 
     def header(self, name: bytes) -> bytes:
         """Return a header's value, b"" where there is none; repeated ones are joined."""

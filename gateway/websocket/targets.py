@@ -10,7 +10,8 @@ from curbstone.core.values import Published
 from curbstone.gateway.websocket.codec import text_frame
 
 if TYPE_CHECKING:
-    from curbstone.core.port import Broker, Queue
+    from curbstone.access.door import Access
+    from curbstone.core.port import Queue
 
 _CONFIRM = text_frame(b"")
 
@@ -68,15 +69,15 @@ class ToEvent:
 
     ended = ""
 
-    def __init__(self, broker: Broker, project: str, event: str, bytes_max: int) -> None:
+    def __init__(self, access: Access, project: str, event: str, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._broker = broker
+        self._access = access
         self._project = project
         self._event = event
 
     def publish(self, messages: list[Message], on_done: Published) -> None:
         """See `Target`."""
-        self._broker.publish_event(self._event, messages, on_done, self._project)
+        self._access.publish_event(self._event, messages, on_done, self._project)
 
     def confirms(self, _first_seq: int, count: int) -> bytes:
         """See `Target`; there is no one id for the copies of a message."""

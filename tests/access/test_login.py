@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.access import passwords
 from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
-from curbstone.access.gate import Peer
+from curbstone.access.gate import Caller
 from curbstone.access.passwords import WAITING_MAX
 from curbstone.access.rights import Right
 from curbstone.access.tokens import DAY_MS
@@ -69,7 +69,7 @@ def test_who_presents_nothing_is_refused_unless_the_file_has_the_anonymous(world
     assert world.reload(USERS + '[users.anonymous]\nsources = ["127.0.0.0/8"]\ngrants = ["send shop/in"]\n') is None
     assert world.login().may(Right.SEND, queue_name("in", "shop"))
     with pytest.raises(NotLoggedIn):
-        world.login(peer=Peer("192.0.2.1"))
+        world.login(caller=Caller("192.0.2.1"))
 
 
 def test_an_unknown_user_costs_a_hash_as_well(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_guesses_wait_longer_and_longer_before_anything_is_hashed_but_nobody_is_
     for wait_s in (1, 2, 4, 8, 16, 32, 60, 60):
         with pytest.raises(TooMany, match=rf"the login failed; try again in {wait_s} s"):
             world.login("ann", "wrong guess")
-        assert world.login("ann", "open sesame", Peer("127.0.0.2")).identity.user == "ann"
+        assert world.login("ann", "open sesame", Caller("127.0.0.2")).identity.user == "ann"
         world.lab.pass_time(wait_s * 1000)
         with pytest.raises(NotLoggedIn):
             world.login("ann", "wrong guess")
@@ -107,19 +107,19 @@ def test_guesses_wait_longer_and_longer_before_anything_is_hashed_but_nobody_is_
 
 
 def test_an_address_that_tries_many_users_waits_too(world: World) -> None:
-    peer = Peer("2001:db8::1")
+    caller = Caller("2001:db8::1")
     for number in range(50):
         with pytest.raises(NotLoggedIn):
-            world.login(f"u{number}", "wrong guess", peer)
+            world.login(f"u{number}", "wrong guess", caller)
     with pytest.raises(TooMany):
-        world.login("ann", "open sesame", Peer("2001:db8::2"))  # of the same /64
-    assert world.login("ann", "open sesame", Peer("2001:db8:0:1::2"))
+        world.login("ann", "open sesame", Caller("2001:db8::2"))  # of the same /64
+    assert world.login("ann", "open sesame", Caller("2001:db8:0:1::2"))
 
 
 def test_too_many_logins_at_once_are_told_to_try_again(world: World) -> None:
     answers: list[object] = []
     for number in range(WAITING_MAX + 3):
-        world.gate.admit(world_credentials(f"u{number}", "wrong guess"), Peer(f"10.0.0.{number}"), answers.append)
+        world.gate.admit(world_credentials(f"u{number}", "wrong guess"), Caller(f"10.0.0.{number}"), answers.append)
     assert len(world.lab.host.jobs) == passwords.AT_ONCE
     world.lab.host.turn()
     assert [type(answer) for answer in answers] == [Busy]
@@ -282,10 +282,10 @@ def test_a_ticket_is_for_one_use_of_one_queue_one_way_and_not_for_long(world: Wo
 
 def test_a_certificate_is_a_login_where_the_file_names_it(world: World) -> None:
     assert world.reload(USERS + '[users.box]\ncertificate = ["DNS:box.example"]\n') is None
-    peer = Peer("127.0.0.1", 1, "stomp", ("DNS:other.example", "DNS:box.example"))
-    assert world.login(peer=peer).identity.user == "box"
+    caller = Caller("127.0.0.1", 1, "stomp", ("DNS:other.example", "DNS:box.example"))
+    assert world.login(caller=caller).identity.user == "box"
     with pytest.raises(NotLoggedIn):
-        world.login(peer=peer._replace(certificate=("DNS:box.example.evil",)))
+        world.login(caller=caller._replace(certificate=("DNS:box.example.evil",)))
 
 
 def test_the_audit_tells_who_came_who_failed_and_what_was_changed_and_no_secret(world: World) -> None:

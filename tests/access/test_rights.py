@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import product
 
 import pytest
 
 from curbstone.access.identity import Identity
-from curbstone.access.rights import EVERYTHING, ON_QUEUES, BadGrant, Grants, Right, matches, parse_grant
+from curbstone.access.rights import EVERYTHING, ON_QUEUES, BadGrant, Grants, Right, matches, names_taken, parse_grant
+from curbstone.core.masks import Masks
 from curbstone.core.names import private_name, queue_name
 
 
@@ -90,11 +92,26 @@ def test_a_users_name_stands_in_a_grant_literally() -> None:
     assert grants.on_queue(queue_name("web-2.a", "shop")) == 0
 
 
-def test_an_event_with_slashes_needs_a_pattern_with_as_many() -> None:
+def test_an_event_may_have_slashes_which_a_star_covers() -> None:
     grants = Grants.parse(["send topic:shop/order/*"])
     assert grants.on_topic("shop", "order/new") == Right.SEND
-    assert grants.on_topic("shop", "order/new/1") == 0
+    assert grants.on_topic("shop", "order/new/1") == Right.SEND
     assert grants.on_topic("other", "order/new") == 0
+
+
+@pytest.mark.parametrize("pattern", ["*", "order.*", "*.paid", "order.*.paid", "order.7", "order*"])
+@pytest.mark.parametrize("mask", ["#", "order.*", "order.#", "#.paid", "order.#.paid", "*.*", "order.7", "order.>"])
+def test_a_grant_that_covers_a_mask_covers_every_event_that_it_takes(pattern: str, mask: str) -> None:
+    """`order.#` takes `order` as well, which `order.*` does not cover."""
+    grants = Grants.parse([f"receive topic:shop/{pattern}"])
+    taken = Masks()
+    taken.add(mask)
+    words = ["order", "paid", "7"]
+    events = [".".join(each) for size in (1, 2, 3) for each in product(words, repeat=size)]
+    is_covered = all(grants.on_topic("shop", name) for name in names_taken(mask))
+    for event in events:
+        if is_covered and (event == mask or taken.taking(event)):
+            assert grants.on_topic("shop", event)
 
 
 def test_each_layer_narrows_those_before_it() -> None:

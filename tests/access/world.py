@@ -6,14 +6,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from curbstone.access.door import Access
-from curbstone.access.gate import Credentials, Peer
+from curbstone.access.gate import Caller, Credentials
 from curbstone.access.login import LoginGate
 from curbstone.access.passwords import hash_password
 from curbstone.access.secrets import Secret
 from curbstone.core.errors import CurbstoneError
 from tests.core.lab import Lab
 
-HERE = Peer("127.0.0.1", 1, "http")
+HERE = Caller("127.0.0.1", 1, "http")
 
 
 @lru_cache
@@ -41,10 +41,10 @@ class World:
         self.lab.settle()
         return answers[0]
 
-    def login(self, user: str = "", secret: str = "", peer: Peer = HERE) -> Access:
+    def login(self, user: str = "", secret: str = "", caller: Caller = HERE) -> Access:
         """Return what a client gets; raise what it is told."""
         answers: list[Access | CurbstoneError] = []
-        self.gate.admit(Credentials(user, secret), peer, answers.append)
+        self.gate.admit(Credentials(user, secret), caller, answers.append)
         self.lab.settle()
         [answer] = answers
         if isinstance(answer, CurbstoneError):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from curbstone.access.gate import OpenGate
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.host import AsyncioHost
@@ -68,8 +69,9 @@ async def main(data: Path) -> None:
     queues = {name: broker.ensure(QueueName("default", name)) for name in QUEUES}
     for queue in queues.values():
         queue.publish([Message(b"the body")], lambda *_: None)
-    stomp, mqks = StompServer(broker, host), MqksServer(broker, host)
-    gateway = GatewayServer(create_app(broker, host, GatewaySettings()))
+    gate = OpenGate(broker, host)
+    stomp, mqks = StompServer(gate, host), MqksServer(gate, host)
+    gateway = GatewayServer(create_app(gate, host, GatewaySettings()))
     peers = [
         await consumer(await stomp.start(ANY), CONNECT + SUBSCRIBE),
         await consumer(await mqks.start(ANY), CONSUME),

@@ -16,6 +16,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.queue import Queue
 from curbstone.core.stats import Stats
 from curbstone.gateway.websocket.codec import Inbound
+from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.session import Session
 
 Sent = str | bytes
@@ -29,6 +30,22 @@ def text(data: str = "") -> Inbound:
 def binary(data: bytes = b"") -> Inbound:
     """A binary message from the peer."""
     return Inbound(False, data)
+
+
+class Anybody(SocketLogin):
+    """A login that never ends."""
+
+    def __init__(self) -> None:
+        """Nobody keeps it."""
+
+    def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:
+        """See `SocketLogin`."""
+
+    def leave(self) -> None:
+        """See `SocketLogin`."""
+
+
+ANYBODY = Anybody()
 
 
 class FakeWire:

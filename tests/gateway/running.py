@@ -13,6 +13,7 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
+from curbstone.access.gate import OpenGate
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.host import AsyncioHost
@@ -112,7 +113,7 @@ async def running(data_dir: Path, settings: GatewaySettings, options: QueueOptio
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
     max_ttl_ms = round(settings.max_ttl_s * 1000)
     broker = Broker.open(host, OsDisk(data_dir), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=max_ttl_ms)
-    server = GatewayServer(create_app(broker, host, settings))
+    server = GatewayServer(create_app(OpenGate(broker, host), host, settings))
     address = await server.start(("127.0.0.1", 0))
     async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=20) as http:
         assert (await http.put(QUEUE)).status_code == 201

@@ -13,7 +13,7 @@ from curbstone.gateway.websocket.codec import Frames, Inbound
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.targets import ToQueue
-from tests.gateway.fakes import FakeQueue, FakeWire, delivery
+from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, delivery
 
 SETTINGS = GatewaySettings(max_message_size=200)
 
@@ -35,7 +35,7 @@ reads = st.lists(st.lists(frames, min_size=1, max_size=5), max_size=5)
 @given(reads)
 def test_a_producer_gets_one_answer_a_message_and_a_close_after_an_error(reads: list[list[Inbound]]) -> None:
     queue = FakeQueue()
-    session = PublishSession(ToQueue(queue.queue), SETTINGS)
+    session = PublishSession(ToQueue(queue.queue), ANYBODY, SETTINGS)
     wire = FakeWire(session)
     for read in reads:
         session.receive(read)
@@ -52,7 +52,7 @@ def test_a_producer_gets_one_answer_a_message_and_a_close_after_an_error(reads: 
 @given(reads, st.booleans())
 def test_a_consumer_settles_or_gets_one_error_and_a_close(reads: list[list[Inbound]], settles: bool) -> None:
     queue = FakeQueue()
-    session = ConsumeSession(queue.queue, settles=settles, limit=3)
+    session = ConsumeSession(queue.queue, ANYBODY, settles=settles, limit=3)
     wire = FakeWire(session)
     [consumer] = queue.consumers
     consumer.give(delivery(11), delivery(12), delivery(13))

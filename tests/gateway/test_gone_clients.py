@@ -15,7 +15,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Lease
-from curbstone.gateway.http.long_poll import Polls
+from curbstone.gateway.http.long_poll import Held, Polls
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.settings import GatewaySettings
 from tests.gateway.running import MESSAGES, Running, running
@@ -131,11 +131,14 @@ async def gone() -> Any:
     return {"type": "http.disconnect"}
 
 
+HELD = Held(lambda: None, lambda _look: lambda: None)
+
+
 @pytest.mark.parametrize("can_stop", [True, False])
 async def test_a_stop_answers_with_nothing_only_who_was_not_served(can_stop: bool) -> None:
     polls = Polls()
     call = Call(can_stop=can_stop)
-    poll = asyncio.ensure_future(polls.poll(call.start, never))
+    poll = asyncio.ensure_future(polls.poll(call.start, never, HELD))
     await asyncio.sleep(0)
     polls.release()
     call.done("served")
@@ -148,6 +151,6 @@ async def test_what_comes_too_late_for_a_client_is_given_back(result: object) ->
     back: list[Delivery | Lease] = []
     call = Call(can_stop=False)
     with pytest.raises(ClientGone):
-        await Polls().poll(call.start, gone, back.append)
+        await Polls().poll(call.start, gone, HELD, back.append)
     call.done(result)
     assert back == ([] if isinstance(result, CurbstoneError) else [result])

@@ -134,7 +134,7 @@ def test_of_updates_that_a_client_does_not_read_the_latest_is_kept(tmp_path: Pat
         other = await world.peer()
         for n in range(100):
             await other.confirm(f"r rebind --confirm q e{n}")
-        assert len(session._updates) == 1
+        assert len(session.updates) == 1
         session.resume()
         assert await lazy.line() == "c ok --update q e99"
         await lazy.quiet()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from curbstone.access.gate import OpenGate
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.host import AsyncioHost
@@ -125,7 +126,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
     host = Host(asyncio.get_running_loop(), threads=2)
     broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=3_600_000)
-    server = MqksServer(broker, host, limits=limits)
+    server = MqksServer(OpenGate(broker, host), host, limits=limits)
     world = World(broker, host, server, await server.start(("127.0.0.1", 0)))
     try:
         yield world

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from starlette.routing import Route
 
+from curbstone.access.gate import OpenGate
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.http.resource import Resource
@@ -57,7 +58,9 @@ async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_rout
     host = gateway.broker.host
     assert isinstance(host, AsyncioHost)
     (server,) = [
-        each.server for each in _listeners(gateway.broker, host, Settings(), Entrance()) if each.name == "http"
+        each.server
+        for each in _listeners(gateway.broker, OpenGate(gateway.broker, host), host, Settings(), Entrance())
+        if each.name == "http"
     ]
     assert isinstance(server, GatewayServer)
     routes = server._app.routes

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, cast
 
+from curbstone.access.gate import OpenGate
 from curbstone.core.broker import Broker
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
@@ -39,10 +40,11 @@ class Server:
         self._broker = broker
         self._host = host
         self._loop = loop
+        gate = OpenGate(broker, host)
         self._servers: list[tuple[int, TcpServer | GatewayServer]] = [
-            (STOMP, StompServer(broker, host, limits=stomp)),
-            (MQKS, MqksServer(broker, host, limits=mqks)),
-            (HTTP, GatewayServer(create_app(broker, host, GatewaySettings()))),
+            (STOMP, StompServer(gate, host, limits=stomp)),
+            (MQKS, MqksServer(gate, host, limits=mqks)),
+            (HTTP, GatewayServer(create_app(gate, host, GatewaySettings()))),
         ]
 
     def start(self) -> None:

@@ -100,7 +100,7 @@ def test_it_sees_a_transaction_that_forgets_its_acks(monkeypatch: pytest.MonkeyP
 
 
 def test_it_sees_an_answer_that_does_not_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = MqksSession._start
+    original = MqksSession.start
 
     def start(self: MqksSession, request: object, call: object, size: int = 0) -> None:
         def at_once(done: object) -> None:
@@ -108,11 +108,11 @@ def test_it_sees_an_answer_that_does_not_wait_for_the_disk(monkeypatch: pytest.M
                 pass
 
             call(nobody)  # type: ignore[operator]
-            self._broker.host.call_soon(lambda: done(None))  # type: ignore[operator, attr-defined]
+            self._registry.engine._broker.host.call_soon(lambda: done(None))  # type: ignore[operator, attr-defined]
 
         original(self, request, at_once, size)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(MqksSession, "_start", start)
+    monkeypatch.setattr(MqksSession, "start", start)
     assert finds_something(range(30))
 
 

@@ -232,7 +232,7 @@ class FakeTransaction:
 
         self._steps.append(step)
 
-    def publish_event(self, event: str, message: Message) -> None:
+    def publish_event(self, event: str, message: Message, _project: str = "") -> None:
         def step() -> None:
             for name in list(self._broker.bound.get(event, [])):
                 queue = self._broker.all[name]
@@ -323,11 +323,11 @@ class FakeBroker:
                     names.remove(name)
         self.queue_call(lambda: on_done(queue is not None))
 
-    def bind(self, event: str, name: QueueName, on_done: Callable[[Any], None]) -> None:
+    def bind(self, event: str, name: QueueName, on_done: Callable[[Any], None], _project: str = "") -> None:
         self.bound.setdefault(event, []).append(name)
         self.later(on_done)
 
-    def unbind(self, event: str, name: QueueName, on_done: Callable[[Any], None]) -> None:
+    def unbind(self, event: str, name: QueueName, on_done: Callable[[Any], None], _project: str = "") -> None:
         self.bound[event].remove(name)
         self.later(on_done)
 
@@ -342,7 +342,9 @@ class FakeBroker:
         queue.publish(messages, done)
         return True
 
-    def publish_event(self, event: str, messages: list[Message], on_done: Callable[[Any, int, int], None]) -> None:
+    def publish_event(
+        self, event: str, messages: list[Message], on_done: Callable[[Any, int, int], None], _project: str = ""
+    ) -> None:
         refused: dict[QueueName, CurbstoneError] = {}
         for name in list(self.bound.get(event, [])):
             queue = self.all[name]

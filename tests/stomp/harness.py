@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
+from curbstone.access.gate import Caller, OpenGate
 from curbstone.core import headers as blocks
 from curbstone.core.names import parse_queue_name
 from curbstone.stomp.limits import Limits
@@ -51,6 +52,14 @@ def read_frames(data: bytes) -> list[Received]:
     return found
 
 
+class NoTime:
+    """A host for what asks only for the time."""
+
+    def wall_ms(self) -> int:
+        """Return none."""
+        return 0
+
+
 class Client:
     """Drives one session. Frames are written `LINE|LINE||body`, with `|` for LF; the NUL is added."""
 
@@ -68,9 +77,10 @@ class Client:
         self.changes = 0
         self.now_ms = 1_000_000
         self.session = Session(
-            cast(Any, self.broker),
+            OpenGate(cast(Any, self.broker), cast(Any, NoTime())).everyone,
             limits or Limits(),
             self._changed,
+            caller=Caller("127.0.0.1", 1, "stomp"),
             name=name,
             now_ms=self.now_ms,
             single_queue=parse_queue_name(single_queue) if single_queue else None,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import stomp
 
+from curbstone.access.gate import OpenGate
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.host import AsyncioHost
@@ -50,7 +51,7 @@ async def serving(
     broker = Broker.open(
         host, OsDisk(path), defaults=options or QueueOptions(), sync=SyncMode.parse("always"), max_ttl_ms=3_600_000
     )
-    server = StompServer(broker, host, limits=limits)
+    server = StompServer(OpenGate(broker, host), host, limits=limits)
     world = World(broker, server, await server.start(("127.0.0.1", 0)))
     try:
         yield world

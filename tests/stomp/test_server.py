@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import stomp
 
+from curbstone.access.gate import OpenGate
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from tests.stomp.client import CONNECT, WAIT_S, Peer, exercise, until
@@ -85,7 +86,7 @@ class World:
 @asynccontextmanager
 async def serving(limits: Limits | None = None) -> AsyncIterator[World]:
     broker, host = LiveBroker(), Host()
-    server = StompServer(cast(Any, broker), cast(Any, host), limits=limits)
+    server = StompServer(OpenGate(cast(Any, broker), cast(Any, host)), cast(Any, host), limits=limits)
     address = await server.start(("127.0.0.1", 0))
     world = World(server, broker, host, address)
     try:
@@ -196,7 +197,9 @@ def test_reading_stops_while_too_much_is_unconfirmed() -> None:
 
     async def main() -> None:
         broker, host = SlowBroker(), Host()
-        server = StompServer(cast(Any, broker), cast(Any, host), limits=Limits(unconfirmed_max=1000))
+        server = StompServer(
+            OpenGate(cast(Any, broker), cast(Any, host)), cast(Any, host), limits=Limits(unconfirmed_max=1000)
+        )
         broker.slow = False
         world = World(server, broker, host, await server.start(("127.0.0.1", 0)))
         peer = await world.peer()

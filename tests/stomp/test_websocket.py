@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
+from curbstone.access.gate import OpenGate
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.host import AsyncioHost
@@ -94,8 +95,9 @@ class World:
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
     broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=3_600_000)
-    sockets = StompSockets(broker, host, text=text_frame, binary=binary_frame, limits=limits)
-    app = create_app(broker, host, GatewaySettings(max_message_size=65_536), more_sockets={"/stomp": sockets.open})
+    gate = OpenGate(broker, host)
+    sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame, limits=limits)
+    app = create_app(gate, host, GatewaySettings(max_message_size=65_536), more_sockets={"/stomp": sockets.open})
     server = GatewayServer(app)
     try:
         yield World(broker, server, await server.start(("127.0.0.1", 0)))

@@ -19,7 +19,7 @@ from curbstone.gateway.websocket.session import Session
 from curbstone.gateway.websocket.targets import ToQueue
 from curbstone.net import turns as net_turns
 from curbstone.net.unfinished import Unfinished
-from tests.gateway.fakes import FakeQueue
+from tests.gateway.fakes import ANYBODY, FakeQueue
 from tests.gateway.running import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -193,9 +193,9 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
     """Return a WebSocket whose peer does not read."""
     queue = FakeQueue().queue
     session: Session = (
-        PublishSession(ToQueue(queue), GatewaySettings())
+        PublishSession(ToQueue(queue), ANYBODY, GatewaySettings())
         if protocol == "publish"
-        else ConsumeSession(queue, settles=True, limit=10)
+        else ConsumeSession(queue, ANYBODY, settles=True, limit=10)
     )
     transport, turns = DeafTransport(), Turns()
     wire = WebSocketProtocol(transport, session, 1_000_000, set(), turns, Unfinished(1_000_000), net_turns.Turns(turns))

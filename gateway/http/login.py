@@ -1,0 +1,188 @@
+"""Who asks: credentials off a request's head, and what the gate gives for them.
+
+Nothing that a browser adds by itself is enough for a request that a page of another origin can cause: Basic, a client
+certificate and the console's cookie count only where the browser says that the page is our own. Bearer counts anywhere,
+for no browser sends it unasked.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, urlsafe_b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from starlette.types import Scope
+
+from curbstone.access.errors import FAILED, WANTED, NotLoggedIn
+from curbstone.access.gate import NOTHING, Caller, Credentials
+from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.origin_policy import is_same_host
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.access.gate import Admitted, Gate
+
+ACCESS = "access"
+"""Under this name a request's scope has what its client may do."""
+
+COOKIE_HEADER = b"x-curbstone-console"
+COOKIE = "curbstone"
+"""What the console's cookie is called, behind `__Host-` where there is TLS, with the port behind it where not."""
+
+SUBPROTOCOL = "bearer."
+"""Begins the WebSocket subprotocol that carries a token, in base64url: browsers can set no header there."""
+
+SECRET_BYTES_MAX = 8 * 1024
+
+_PUBLIC = {"/": "GET", "/healthz": "GET", "/readyz": "GET", "/console": "GET", "/mq/auth": "POST"}
+_DOCUMENTS = ("/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs")
+_OURS = (b"same-origin", b"none")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+def access_of(scope: Scope) -> Access:
+    """Return what the client of a request may do."""
+    access: Access = scope[ACCESS]
+    return access
+
+
+def caller_of(scope: Scope, protocol: str = "http") -> Caller:
+    """Return where a request comes from."""
+    return Caller.of(scope["peer"], protocol)
+
+
+class Logins:
+    """Logs the clients of requests in."""
+
+    def __init__(self, gate: Gate, *, documents_are_open: bool) -> None:
+        self._gate = gate
+        self.nobody = gate.nobody
+        """What one may who is not logged in."""
+        self._documents_are_open = documents_are_open
+
+    async def admit(self, scope: Scope) -> None:
+        """Put what the client may do into the scope; raise NotLoggedIn, TooMany or Busy."""
+        gate = self._gate
+        if not gate.wants_login:
+            scope[ACCESS] = gate.everyone
+            return
+        headers: Headers = scope["headers"]
+        caller = caller_of(scope)
+        credentials = credentials_of(headers, is_tls=scope["scheme"] == "https", server=scope.get("server"))
+        if credentials.is_nothing and scope["path"].startswith("/mq/"):
+            credentials = Credentials("", _value(headers, b"x-auth-token").decode("latin-1"))
+        if caller.certificate and not _is_our_page(headers):
+            caller = caller._replace(certificate=())
+        if credentials.is_nothing and b"ticket=" in scope["query_string"]:
+            scope[ACCESS] = gate.nobody  # whoever takes the ticket says what it is for
+            return
+        try:
+            access = gate.enter(credentials, caller)
+            if access is None:
+                (access,) = await answer(lambda done: gate.admit(credentials, caller, done))
+        except NotLoggedIn:
+            if not self._is_public(scope) or not credentials.is_nothing:
+                raise
+            access = gate.nobody
+        scope[ACCESS] = access
+        if access is not gate.nobody:
+            scope["visit"].logged_in(access.identity.user)
+
+    def _is_public(self, scope: Scope) -> bool:
+        path, method = scope["path"], scope["method"]
+        if path == "/v2/session":
+            return bool(method == "POST")
+        if path in _DOCUMENTS:
+            return self._documents_are_open
+        return _PUBLIC.get(path) in (method, "GET" if method == "HEAD" else "") or path.startswith("/console/")
+
+    def admit_socket(
+        self, headers: Headers, caller: Caller, is_tls: bool, is_own_login: bool, on_done: Admitted
+    ) -> None:
+        """Call back with what the client of a WebSocket may do, maybe at once.
+
+        Where it presents nothing and the protocol behind has a login of its own, that is nothing yet.
+        """
+        gate = self._gate
+        if not gate.wants_login:
+            on_done(gate.everyone)
+            return
+        try:
+            credentials = credentials_of(headers, is_tls=is_tls, server=None)
+        except CurbstoneError as error:
+            on_done(error)
+            return
+        if caller.certificate and not _is_our_page(headers):
+            caller = caller._replace(certificate=())
+        if credentials.is_nothing and is_own_login and not caller.certificate:
+            on_done(gate.nobody)
+        else:
+            gate.admit(credentials, caller, on_done)
+
+
+def credentials_of(headers: Headers, *, is_tls: bool, server: tuple[str, int] | None) -> Credentials:
+    """Return what a request presents; raise NotLoggedIn for what can't be read.
+
+    `server`: where it is served, for the name of the cookie; None where a cookie does not count.
+    """
+    authorization = _value(headers, b"authorization")
+    if authorization:
+        return _authorization(authorization, headers)
+    for offered in _value(headers, b"sec-websocket-protocol").decode("latin-1").split(","):
+        if offered.strip().startswith(SUBPROTOCOL):
+            return Credentials("", _decoded(offered.strip()[len(SUBPROTOCOL) :].encode("latin-1"), urlsafe_b64decode))
+    if server is not None and _value(headers, COOKIE_HEADER) == b"1" and _is_our_page(headers, must_say=True):
+        return Credentials("", _cookie(headers, cookie_name(is_tls, server[1])))
+    return NOTHING
+
+
+def cookie_name(is_tls: bool, port: int) -> str:
+    """Return what the console's cookie is called on this listener."""
+    return f"__Host-{COOKIE}" if is_tls else f"{COOKIE}-{port}"
+
+
+def _authorization(value: bytes, headers: Headers) -> Credentials:
+    scheme, _, rest = value.strip().partition(b" ")
+    if len(rest) > SECRET_BYTES_MAX:
+        raise NotLoggedIn(FAILED)
+    if scheme.lower() == b"bearer":
+        return Credentials("", rest.strip().decode("latin-1"))
+    if scheme.lower() == b"basic":
+        if not _is_our_page(headers):
+            raise NotLoggedIn(WANTED)
+        user, colon, secret = _decoded(rest.strip(), b64decode).partition(":")
+        if colon:
+            return Credentials(user, secret)
+    raise NotLoggedIn(FAILED)
+
+
+def _decoded(text: bytes, decode: Callable[[bytes], bytes]) -> str:
+    try:
+        return decode(text + b"=" * (-len(text) % 4)).decode()
+    except (Base64Error, ValueError):
+        raise NotLoggedIn(FAILED) from None
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    for part in _value(headers, b"cookie").decode("latin-1").split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name:
+            return value
+    return ""
+
+
+def _is_our_page(headers: Headers, *, must_say: bool = False) -> bool:
+    """Return whether a request comes from no page of another origin; `must_say`: from a page that says it is ours."""
+    origin, site = _value(headers, b"origin"), _value(headers, b"sec-fetch-site")
+    if origin:
+        return is_same_host(origin, _value(headers, b"host"))
+    if must_say:
+        return site == b"same-origin"
+    return not site or site in _OURS
+
+
+def _value(headers: Headers, name: bytes) -> bytes:
+    return next((value for key, value in headers if key == name), b"")

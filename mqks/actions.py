@@ -1,0 +1,268 @@
+"""What each MQKS action does: publish, consume, settle, bind, delete, ask for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from curbstone.access.rights import Right
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.mqks import arguments, codec, eval
+from curbstone.mqks.arguments import ALL, Consume
+from curbstone.mqks.codec import Request
+from curbstone.mqks.consumer import Owner, QueueConsumer
+from curbstone.mqks.errors import RequestError
+from curbstone.mqks.limits import WORK_US_MAX, Limits
+from curbstone.mqks.login import Login
+from curbstone.mqks.registry import Registry
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.core.port import Consumer
+    from curbstone.core.values import Done
+
+
+class Connection(Owner, Protocol):
+    """The connection that the requests come from."""
+
+    held: bool
+    """Whether the socket takes no more."""
+    updates: dict[QueueConsumer, bytes]
+    """What its consumers are told when it takes more."""
+    work_us: int
+    """About what the requests of this turn have cost."""
+
+    def start(self, request: Request, call: Callable[[Done], object], size: int = 0) -> None:
+        """Hand a request to the engine, and answer it when that calls back."""
+
+    def confirm(self, request: Request) -> None:
+        """Answer a request that is done."""
+
+    def refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
+        """Answer with an error."""
+
+
+class Actions:
+    """The actions of one connection, and its consumers."""
+
+    def __init__(self, connection: Connection, registry: Registry, limits: Limits, login: Login) -> None:
+        self._connection = connection
+        self._registry = registry
+        self._traffic = registry.traffic
+        self._limits = limits
+        self._login = login
+        self.consumers: dict[bytes, QueueConsumer] = {}
+        self.by_name: dict[bytes, Callable[[Request], None]] = {
+            b"publish": self._publish,
+            b"consume": self._consume,
+            b"rebind": self._rebind,
+            b"ack": self._ack,
+            b"reject": self._reject,
+            b"delete_consumer": self._delete_consumer,
+            b"delete_queue": self._delete_queue,
+            b"ping": self._ping,
+            b"_eval": self._eval,
+        }
+
+    @property
+    def unacked(self) -> int:
+        """How many deliveries are not settled."""
+        return sum([len(consumer.engine.unsettled) for consumer in self.consumers.values()])
+
+    def _publish(self, request: Request) -> None:
+        word, _, data = request.rest.partition(b" ")
+        if not word or not data:
+            raise RequestError("publish takes {event} {data}")
+        if len(data) > self._limits.body_bytes_max:
+            raise RequestError(f"the data is larger than {self._limits.body_bytes_max} bytes")
+        event = arguments.event_of(arguments.text_of(word))
+        message = Message(data, codec.block_of(arguments.text_of(request.request_id), event))
+        self._traffic.published += 1
+
+        def start(answered: Done) -> None:
+            def done(error: CurbstoneError | None, _first: int, _count: int) -> None:
+                self._traffic.confirmed += error is None
+                answered(error)
+
+            self._access.publish_event(event, [message], done)
+
+        self._connection.start(request, start, len(data))
+
+    def check_rights(self) -> None:
+        """The rights have changed: consumers that lost theirs end, each with an error."""
+        for consumer in list(self.consumers.values()):
+            if not self._access.may(Right.RECEIVE, consumer.queue_name):
+                self.end_consumer(consumer)
+                self._connection.refuse(
+                    consumer.id, RequestError(f"no right to receive on queue {consumer.queue_name}")
+                )
+
+    @property
+    def _access(self) -> Access:
+        return self._login.access
+
+    def _at_home(self, name: QueueName) -> QueueName:
+        """Return the queue of that name in the user's home."""
+        return QueueName(self._access.home, name.queue)
+
+    def _ping(self, request: Request) -> None:
+        self._connection.write(codec.ok(request.request_id, request.rest))
+
+    def _eval(self, request: Request) -> None:
+        self._access.check_server(Right.METRICS)
+        text = eval.answer(arguments.text_of(request.rest).strip(), self._registry)
+        self._connection.work_us += 50 + 2 * len(self._registry.engine.queues()) + self._access.events_bound // 4
+        self._connection.write(codec.ok(request.request_id, text.encode()))
+
+    def _consume(self, request: Request) -> None:
+        wish = arguments.parse_consume(request.rest, self._limits.window_max)
+        wish = replace(wish, queue=self._at_home(wish.queue))
+        self._access.check(Right.RECEIVE, wish.queue)
+        earlier = self.consumers.get(request.request_id)
+        if earlier is None and len(self.consumers) >= self._limits.consumers_max:
+            raise RequestError(f"a connection has at most {self._limits.consumers_max} consumers")
+        before = self._bindings(wish)
+        events = wish.binding.apply(before)
+        unused = self._registry.unused(wish.queue)
+        seconds = wish.unused.seconds if wish.unused else None
+        if wish.unused and not self._registry.may_go(wish.queue):
+            raise RequestError(f"queue {wish.queue} was made to stay; it can't be consumed with the wish that it goes")
+        # Bound before anything else changes: that can be refused.
+        self._connection.start(request, lambda done: self._access.occupy(wish.queue, events, seconds, done))
+        self._work(wish.queue, events)
+        if wish.unused or unused:
+            self._registry.made(wish.queue, was_to_go=True)
+        else:
+            self._registry.stays(wish.queue)
+        consumer = self._new_consumer(request.request_id, wish)
+        changed = unused != wish.unused or events != before
+        if earlier is not None:
+            self.end_consumer(earlier)
+        self._registry.add(consumer)
+        self.consumers[consumer.id] = consumer
+        if changed:
+            # Who replaced the events knows them; who added some learns what they are now.
+            self._registry.notify(wish.queue, events, None if wish.binding.add else consumer)
+
+    def _new_consumer(self, consumer_id: bytes, wish: Consume) -> QueueConsumer:
+        options = f" --window={wish.window}" if wish.window else ""
+        options += " --manual-ack" if wish.manual_ack else ""
+        consumer = QueueConsumer(consumer_id, wish.queue, options, wish.manual_ack, self._connection, self._traffic)
+        queue = self._access.ensure(wish.queue, Right.RECEIVE)
+        window = wish.window or self._limits.window
+        engine = queue.subscribe(
+            consumer.deliver,
+            window=window,
+            auto=not wish.manual_ack,
+            on_closed=lambda error: self._lost(consumer, error),
+        )
+        consumer.bind(queue, engine)
+        if self._connection.held:
+            engine.hold()
+        return consumer
+
+    def _has(self, name: QueueName) -> bool:
+        try:
+            self._access.find(name)
+        except NoSuchQueue:
+            return False
+        return True
+
+    def _work(self, name: QueueName, events: frozenset[str]) -> None:
+        """Count what a change of bindings costs: they are written whole, and told to all consumers."""
+        self._connection.work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
+
+    def _bindings(self, wish: Consume | arguments.Rebind) -> frozenset[str]:
+        try:
+            return self._access.bindings(wish.queue)
+        except NoSuchQueue:
+            return frozenset()
+
+    def _rebind(self, request: Request) -> None:
+        wish = arguments.parse_rebind(request.rest)
+        wish = replace(wish, queue=self._at_home(wish.queue))
+        self._access.check(Right.MANAGE, wish.queue)
+        before = self._bindings(wish)
+        if wish.binding.masks:
+            self._connection.work_us += WORK_US_MAX  # also if they are refused
+        events = wish.binding.apply(before)
+        is_new = not self._has(wish.queue)
+        self._connection.start(request, lambda done: self._access.rebind(wish.queue, events, done))
+        self._work(wish.queue, before | events)
+        if is_new:
+            self._registry.made(wish.queue, was_to_go=False)
+        if events != before:
+            self._registry.notify(wish.queue, events)
+
+    def _ack(self, request: Request) -> None:
+        def ack(engine: Consumer, seqs: Sequence[int], done: Done) -> None:
+            engine.ack(seqs, done)
+            self._traffic.acked += len(seqs)
+
+        self._settle(request, ack)
+
+    def _reject(self, request: Request) -> None:
+        def reject(engine: Consumer, seqs: Sequence[int], done: Done) -> None:
+            engine.nack(seqs, on_done=done)
+            self._traffic.returned += len(seqs)
+
+        self._settle(request, reject)
+
+    def _settle(self, request: Request, settle: Callable[[Consumer, Sequence[int], Done], None]) -> None:
+        consumer_id, msg_id = arguments.parse_settle(request.rest)
+        consumer = self._consumer(consumer_id)
+        seqs = consumer.take_all() if msg_id == ALL else consumer.take(msg_id)
+        if not seqs:  # settled before, maybe by a request that was sent again after a reconnect
+            self._connection.confirm(request)
+            return
+        name = consumer.queue_name
+        registry = self._registry
+
+        def start(answered: Done) -> None:
+            def done(error: CurbstoneError | None) -> None:
+                answered(error)
+                registry.settled(name)
+
+            settle(consumer.engine, seqs, done)
+            registry.settling(name)
+
+        self._connection.start(request, start)
+
+    def _delete_consumer(self, request: Request) -> None:
+        consumer = self._consumer(arguments.only_word(request.rest, "consumer_id"))
+        consumer.owner.end_consumer(consumer)
+        self._connection.confirm(request)
+
+    def _delete_queue(self, request: Request) -> None:
+        name = arguments.queue_of(arguments.text_of(arguments.only_word(request.rest, "queue")))
+        name = self._at_home(name)
+        self._access.check(Right.MANAGE, name)
+        self._registry.forget(name)
+
+        def start(done: Done) -> None:
+            self._access.delete(name, lambda outcome: done(outcome if isinstance(outcome, CurbstoneError) else None))
+
+        self._connection.start(request, start)
+
+    def _consumer(self, consumer_id: bytes) -> QueueConsumer:
+        """Return the consumer of that id on this connection; raise RequestError."""
+        consumer = self.consumers.get(consumer_id)
+        if consumer is None:
+            raise RequestError("unknown consumer")
+        return consumer
+
+    def end_consumer(self, consumer: QueueConsumer) -> None:
+        """End a consumer of this connection: what is unsettled goes back to its queue."""
+        if self.consumers.get(consumer.id) is consumer:
+            del self.consumers[consumer.id]
+        self._connection.updates.pop(consumer, None)
+        consumer.engine.close()
+        self._registry.remove(consumer)
+
+    def _lost(self, consumer: QueueConsumer, error: CurbstoneError) -> None:
+        """The queue of a consumer was deleted, or the engine stopped. It can be deleted still, and gets nothing."""
+        if isinstance(error, NoSuchQueue):
+            self._registry.deleted(consumer)

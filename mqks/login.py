@@ -1,0 +1,114 @@
+"""Who is at the other end of an MQKS connection: `{id} auth {user} {password}`, or `{id} auth {token}`.
+
+Before that every other action is an error, unless the certificate is a login or the users file lets in who presents
+nothing. Logging in again, as the same user, makes a long connection outlive its token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from curbstone.access.errors import WANTED, NotAllowed
+from curbstone.access.gate import NOTHING, Credentials
+from curbstone.core.errors import CurbstoneError
+from curbstone.mqks.errors import RequestError
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.access.gate import Caller, Gate
+    from curbstone.access.presence import Presence
+
+FAILURES_MAX = 3
+"""So many failed logins end the connection."""
+
+AUTH = b"auth"
+
+
+class Login:
+    """The login of one connection."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        caller: Caller,
+        *,
+        end: Callable[[CurbstoneError], None],
+        changed: Callable[[], None],
+        unacked: Callable[[], int],
+        logged_in: Callable[[str], object],
+    ) -> None:
+        self.access: Access = gate.nobody
+        self.is_pending = False
+        """Whether a login is being looked at: nothing that came behind it is carried out."""
+        self._gate = gate
+        self._caller = caller
+        self._end = end
+        self._changed = changed
+        self._unacked = unacked
+        self._logged_in = logged_in
+        self._presence: Presence | None = None
+        self._failures = 0
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Let in who needs no `auth`."""
+        try:
+            access = self._gate.enter(NOTHING, self._caller)
+        except CurbstoneError:
+            return  # an auth may follow
+        if access is not None:
+            self._take(access)
+
+    def check(self, action: bytes) -> None:
+        """Raise RequestError for an action that needs a login where there is none."""
+        if not self.access.identity.user and action != AUTH:
+            raise RequestError(f"{WANTED}: send auth first")
+
+    def auth(self, words: list[str], on_done: Callable[[CurbstoneError | RequestError | None, bool], None]) -> None:
+        """Log in; `on_done(error, is_later)` says why not, and whether it comes in a later turn."""
+        if not 1 <= len(words) <= 2:
+            raise RequestError("auth takes {user} {password}, or {token}")
+        credentials = Credentials(*words) if len(words) == 2 else Credentials("", words[0])
+        self.is_pending = True
+        is_later = False
+
+        def admitted(answer: Access | CurbstoneError) -> None:
+            self.is_pending = False
+            on_done(self._answered(answer), is_later)
+
+        self._gate.admit(credentials, self._caller, admitted)
+        is_later = True
+
+    def _answered(self, answer: Access | CurbstoneError) -> CurbstoneError | RequestError | None:
+        if self._is_over:
+            return None
+        before = self.access.identity.user
+        if not isinstance(answer, CurbstoneError) and before and before != answer.identity.user and self._presence:
+            answer = NotAllowed("the connection is another user's")
+        try:
+            if isinstance(answer, CurbstoneError):
+                raise answer
+            self._take(answer)
+        except CurbstoneError as error:
+            self._failures += 1
+            return RequestError(str(error), fatal=self._failures >= FAILURES_MAX)
+        return None
+
+    def _take(self, access: Access) -> None:
+        if self._presence is not None:
+            self._presence.move(access)
+        else:
+            connections = access.gate.connections
+            connections.check(access)
+            self._presence = connections.enter(
+                access, self._caller, end=self._end, changed=self._changed, unacked=self._unacked
+            )
+        self.access = access
+        self._logged_in(access.identity.user)
+
+    def leave(self) -> None:
+        """The connection is over."""
+        self._is_over = True
+        if self._presence is not None:
+            self._presence.leave()

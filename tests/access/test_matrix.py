@@ -1,0 +1,237 @@
+"""Every call of every protocol, with every right but the one it needs: refused alike, and nothing has changed.
+
+And with no right but the one it needs: not refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from curbstone.core.positions import LATEST
+from tests.access.doors import RIGHTS, Doors, doors
+
+Q = "/v2/shop/queues/q"
+T = "/v2/shop/transactions/t"
+LINE = b'{"queue":"q","message":"m"}\n'
+
+HTTP: list[tuple[str, str, str, dict[str, object]]] = [
+    # operation, the right it needs, method and path, options
+    ("publishMessage", "send", f"POST {Q}/messages", {"content": b"m"}),
+    ("publishBatch", "send", f"POST {Q}/messages/batch", {"json": [{"message": "m"}]}),
+    ("addMqMessage", "send", "POST /mq/q/messages", {"content": b"m"}),
+    ("stagePart", "send", f"PUT {T}/parts/a", {"content": LINE, "headers": {"content-type": "application/x-ndjson"}}),
+    ("popMessage", "receive", f"DELETE {Q}/messages", {}),
+    ("leaseMessages", "receive", f"POST {Q}/messages/lease", {"json": {"seconds": 0.001}}),
+    ("ackLeases", "receive", f"POST {Q}/messages/ack", {"json": {"ackIds": ["x"]}}),
+    ("nackLeases", "receive", f"POST {Q}/messages/nack", {"json": {"ackIds": ["x"]}}),
+    ("extendLeases", "receive", f"POST {Q}/messages/extend", {"json": {"ackIds": ["x"]}}),
+    ("ackGroup", "receive", f"POST {Q}/groups/g/ack", {"json": {"upTo": 0}}),
+    ("fetchMqMessage", "receive", "GET /mq/q/messages", {}),
+    ("deleteMqMessage", "receive", "DELETE /mq/q/messages/x", {}),
+    ("peekMessages", "peek", f"GET {Q}/messages", {}),
+    ("getQueue", "peek", f"GET {Q}", {}),
+    ("getOffsets", "peek", f"GET {Q}/offsets", {}),
+    ("browseMessages", "peek", f"GET {Q}/browse", {}),
+    ("readJournal", "peek", f"GET {Q}/journal", {}),
+    ("listGroups", "peek", f"GET {Q}/groups", {}),
+    ("getGroup", "peek", f"GET {Q}/groups/g", {}),
+    ("ensureQueue", "manage", f"PUT {Q}", {"json": {"ttl": 5}}),
+    ("createMqQueue", "manage", "PUT /mq/q", {}),
+    ("purgeQueue", "manage", f"POST {Q}/purge", {}),
+    ("redriveQueue", "manage", f"POST {Q}/redrive", {"json": {}}),
+    ("declareGroup", "manage", f"PUT {Q}/groups/h", {"json": {"start": LATEST}}),
+    ("removeGroup", "manage", f"DELETE {Q}/groups/h", {}),
+    ("deleteMqQueue", "manage", "DELETE /mq/gone", {}),
+    ("deleteQueue", "manage", "DELETE /v2/shop/queues/gone", {}),
+]
+EVENT = "/v2/shop/events/e"
+HTTP += [
+    ("publishEvent", "send", f"POST {EVENT}/messages", {"content": b"m"}),
+    ("publishEventBatch", "send", f"POST {EVENT}/messages/batch", {"json": [{"message": "m"}]}),
+]
+ANY = [("discoverSocket", f"OPTIONS {Q}"), ("lookAtMqQueue", "GET /mq/q")]
+
+SEND, SUB = "SEND\ndestination:/queue/{}\nreceipt:r\n\nm", "SUBSCRIBE\nid:0\ndestination:{}\nreceipt:r\n\n"
+STOMP = [
+    ("send", [SEND.format("q")]),
+    ("send", [SEND.format("shop/q")]),
+    ("send", ["SEND\ndestination:/topic/e\nreceipt:r\n\nm"]),
+    ("receive", [SUB.format("/queue/q")]),
+    ("receive", [SUB.format("/topic/e")]),
+    ("peek", [SUB.format("/queue/q/count")]),
+    (
+        "send",
+        ["BEGIN\ntransaction:t\n\n", "SEND\ntransaction:t\ndestination:q\n\nm", "COMMIT\ntransaction:t\nreceipt:r\n\n"],
+    ),
+]
+MQKS = [
+    ("send", "r publish --confirm e m"),
+    ("receive", "r consume --confirm q"),
+    ("manage", "r rebind --confirm q --remove nothing"),
+    ("manage", "r delete_queue --confirm gone"),
+    ("metrics", "r _eval len(state.queues)"),
+]
+
+
+def users() -> str:
+    topics = {"send", "receive"}
+    found = '[users.root]\nhome = "shop"\ngrants = ["admin server"]\n[users.nothing]\nhome = "shop"\n'
+    for right in (*RIGHTS, "metrics"):
+        for name, rights in ((f"only-{right}", {right}), (f"no-{right}", {*RIGHTS, "metrics"} - {right})):
+            grants = [f"{each} shop/*" for each in sorted(rights - {"metrics"})]
+            grants += [f"{each} topic:shop/*" for each in sorted(rights & topics)]
+            grants += ["metrics server"] if "metrics" in rights else []
+            found += f'[users.{name}]\nhome = "shop"\ngrants = {grants}\n'.replace("'", '"')
+    return found
+
+
+@pytest.fixture(scope="module")
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with doors(tmp_path_factory.mktemp("matrix"), users()) as opened:
+        assert opened.call("root", "PUT", Q, json={"groups": ["g"]}).status_code == 201
+        assert opened.call("root", "POST", f"{Q}/messages", content=b"first").status_code == 201
+        yield opened
+
+
+def state(it: Doors) -> list[object]:
+    """Return what there is: queues, their options, how many messages each has and has had, and bindings."""
+    queues = it.call("root", "GET", "/v2/shop/queues").json()["queues"]
+    found: list[object] = [it.call("root", "GET", "/v2/shop/events").json()]
+    for queue in queues:
+        offsets = it.call("root", "GET", f"/v2/shop/queues/{queue['name']}/offsets").json()
+        held = queue["rdy"] + queue["wip"] + queue["delayed"]
+        found.append(
+            (queue["name"], queue["options"], sorted(queue["groups"]), held, offsets["epoch"], offsets["next"])
+        )
+    return found
+
+
+@pytest.mark.parametrize(("name", "right", "call", "options"), HTTP, ids=[row[0] for row in HTTP])
+def test_http(name: str, right: str, call: str, options: dict[str, object], it: Doors) -> None:
+    before = state(it)
+    method, path = call.split()
+    nobody = it.call("", method, path, **options)
+    assert nobody.status_code == 401 and nobody.headers["www-authenticate"] == "Bearer"
+    for user in ("nothing", f"no-{right}"):
+        reply = it.call(user, method, path, **options)
+        assert reply.status_code == 403, reply.text
+        assert f"no right to {right} on " in reply.json()["detail"]
+    assert state(it) == before
+    assert it.call(f"only-{right}", method, path, **options).status_code in (200, 201, 202, 204)
+
+
+def test_all_operations_of_queues_are_in_the_table() -> None:
+    from tests.openapi.test_contract import operations
+
+    listed = {row[0] for row in HTTP} | {name for name, _ in ANY}
+    free = {"getHealth", "getReadiness", "getFront", "getConsole", "getConsoleFile", "openSession", "openMqSession"}
+    own = {"getTransaction", "dropTransaction", "commitTransaction", "listQueues", "getMetrics", "getSession"}
+    own |= {"closeSession", "listTokens", "makeToken", "revokeToken", "makeTicket"}
+    own |= {"listEvents", "bindQueue", "unbindQueue"}
+    admin = {"listConnections", "endConnection", "reload", "readAudit", "backup"}
+    documents = {"getOpenapiYaml", "getOpenapiJson", "getAsyncapiYaml", "getDocs"}
+    assert {operation["operationId"] for _, _, operation in operations()} <= listed | free | own | admin | documents
+
+
+@pytest.mark.parametrize(("name", "call"), ANY)
+def test_http_with_any_right(name: str, call: str, it: Doors) -> None:
+    method, path = call.split()
+    assert it.call("nothing", method, path).status_code == 403
+    for right in RIGHTS:
+        assert it.call(f"only-{right}", method, path).status_code in (200, 204)
+
+
+def test_a_stream_needs_receive(it: Doors) -> None:
+    headers = {"accept": "text/event-stream"}
+    assert it.call("", "GET", f"{Q}/messages", headers=headers).status_code == 401
+    assert it.call("no-receive", "GET", f"{Q}/messages", headers=headers).status_code == 403
+    with it.http.stream(
+        "GET", f"{Q}/messages", headers=headers | {"authorization": f"Bearer {it.secrets['only-receive']}"}
+    ) as reply:
+        assert reply.status_code == 200
+
+
+@pytest.mark.parametrize(("protocol", "right"), [("publish", "send"), ("consume", "receive")])
+def test_websockets(protocol: str, right: str, it: Doors) -> None:
+    path = f"{Q}/messages"
+    assert it.websocket("", protocol, path) == 401
+    assert it.websocket(f"no-{right}", protocol, path) == 403
+    assert it.websocket(f"only-{right}", protocol, path) == 101
+
+
+@pytest.mark.parametrize(("right", "frames"), STOMP, ids=[f"{row[1][0][:40]!r}" for row in STOMP])
+def test_stomp(right: str, frames: list[str], it: Doors) -> None:
+    before = state(it)
+    assert it.stomp("", *frames) == ["ERROR a login is needed"]
+    for user in ("nothing", f"no-{right}"):
+        connected, error = it.stomp(user, *frames)
+        assert connected == "CONNECTED"
+        assert error.startswith(f"ERROR no right to {right} on "), error
+    assert state(it) == before
+    assert "RECEIPT" in it.stomp(f"only-{right}", *frames)
+
+
+def test_stomp_needs_no_right_for_what_is_the_connections_own(it: Doors) -> None:
+    own = [SUB.format("/temp-queue/mine"), "SEND\ndestination:/temp-queue/mine\nreceipt:s\n\nm"]
+    found = it.stomp("nothing", *own)
+    assert found.count("RECEIPT") == 3 and "ERROR" not in " ".join(found)
+
+
+@pytest.mark.parametrize(("right", "line"), MQKS)
+def test_mqks(right: str, line: str, it: Doors) -> None:
+    before = state(it)
+    assert [answer.split()[:2] for answer in it.mqks("", line)] == [["r", "error"]]
+    for user in ("nothing", f"no-{right}"):
+        login, *answers = it.mqks(user, line)
+        assert login == f"login ok {user}"
+        assert [answer.split()[:2] for answer in answers] == [["r", "error"]], answers
+    assert state(it) == before
+    answers = it.mqks(f"only-{right}", line)[1:]
+    assert answers and answers[0].startswith("r ok"), answers
+
+
+def test_mqks_says_nothing_before_a_login_not_even_to_a_ping(it: Doors) -> None:
+    assert [answer.split()[1] for answer in it.mqks("", "a ping x", "b auth cbs_0123456789_wrong")] == ["error"] * 2
+    assert it.mqks("nothing", "a ping x")[1:] == ["a ok x"]
+
+
+def test_a_queue_is_made_by_first_use_only_by_who_manages_it(it: Doors) -> None:
+    assert it.stomp("only-send", SEND.format("fresh"))[1].startswith("ERROR no such queue")
+    assert [answer.split()[1] for answer in it.mqks("only-receive", "r consume --confirm fresh")[1:]] == ["error"]
+    assert it.call("root", "GET", "/v2/shop/queues/fresh").status_code == 404
+
+
+def test_lists_and_figures_show_what_one_may_see(it: Doors) -> None:
+    def listed(user: str) -> set[str]:
+        return {queue["name"] for queue in it.call(user, "GET", "/v2/shop/queues").json()["queues"]}
+
+    assert listed("nothing") == set() and "q" in listed("only-send")
+    assert it.call("", "GET", "/v2/shop/queues").status_code == 401
+    for user, queues, server in (("nothing", False, False), ("only-peek", True, False), ("only-metrics", False, True)):
+        text = it.call(user, "GET", "/metrics").text
+        assert ('queue="q"' in text) is queues
+        assert ("process_cpu_seconds_total" in text) is server
+        assert ("curbstone_logins_total" in text) is server
+
+
+def test_health_needs_no_login_and_tells_reasons_only_with_the_right(it: Doors) -> None:
+    for path in ("/healthz", "/readyz", "/console"):
+        assert it.call("", "GET", path).status_code == 200
+    assert it.call("", "HEAD", "/healthz").status_code == 200
+
+
+def test_a_private_project_is_reached_by_no_path(it: Doors) -> None:
+    for project in ("~private", "%7Eprivate"):
+        assert it.call("root", "GET", f"/v2/{project}/queues").status_code == 400
+
+
+def test_a_staged_transaction_is_committed_only_by_its_owner_and_where_one_may_send(it: Doors) -> None:
+    kind = {"content-type": "application/x-ndjson"}
+    staged = it.call("only-send", "PUT", f"{T}2/parts/a", content=LINE, headers=kind)
+    assert staged.status_code == 200
+    for user in ("no-send", "root"):
+        assert it.call(user, "GET", f"{T}2").status_code == 404
+        assert it.call(user, "POST", f"{T}2/commit", json={}).status_code == 404
+    assert it.call("only-send", "POST", f"{T}2/commit", json={}).json()["messages"] == 1
