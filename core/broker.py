@@ -15,14 +15,7 @@ from curbstone.core.breakdown import unbroken
 from curbstone.core.declaring import check_options
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.disk import Disk
-from curbstone.core.errors import (
-    BadRequest,
-    CurbstoneError,
-    DataDirectoryError,
-    MetaDamaged,
-    NoSuchQueue,
-    Unavailable,
-)
+from curbstone.core.errors import BadRequest, CurbstoneError, DataDirectoryError, MetaDamaged, NoSuchQueue, Unavailable
 from curbstone.core.events import Bindings, Fanout, Fanouts, binding_of, left_out
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log, Salt, random_salt
@@ -35,6 +28,7 @@ from curbstone.core.pending.reader import Cache
 from curbstone.core.port import Capability
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.recovery import holds_something, last_commit_ms
+from curbstone.core.recovery.redo import replay_redo
 from curbstone.core.recovery.replay import Replay
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Commits, Stats
@@ -42,6 +36,7 @@ from curbstone.core.transaction import Transaction
 from curbstone.core.troubles import Troubles, WatchedHost
 from curbstone.core.turns import Turns
 from curbstone.core.values import Done, Health, Published
+from curbstone.core.writing.committer import Committer
 from curbstone.core.writing.journal import Journal
 
 CLOSE_POLL_MS = 5
@@ -87,7 +82,8 @@ class Broker:
         self._queues: dict[QueueName, Queue] = {}
         self._bindings = Bindings()
         self._fanouts = Fanouts(host)
-        self._turns = Turns(host)
+        self.committer = Committer(host, disk, salt, self.troubles, self.commits)
+        self._turns = Turns(host, self.committer)
         self.dirty = self._turns.add
         """Have a queue's turn called at the end of this turn of the loop."""
         self._directories = Directories(WatchedHost(host, self.troubles, "making and removing queues"), disk)
@@ -117,6 +113,7 @@ class Broker:
                 disk.sync_dir("")
             broker.is_synced = disk.sync_all(QUEUES)
             disk.sync_dir(QUEUES)  # a process that was killed may not have
+            replay_redo(disk)
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
             broker._replay_journal()
@@ -365,6 +362,7 @@ class Broker:
     def _remove(self, queue: Queue, on_done: Done) -> None:
         """Remove the directory once no job works in it."""
         log = queue.log
+        on_done = on_done if queue.name.is_private else self.committer.erasing(log.uid, on_done)
         self._directories.remove(queue.name, log.directory, lambda: not queue.is_working, log.close, on_done)
 
     def _forget(self, queue: Queue) -> None:
@@ -486,7 +484,8 @@ class Broker:
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.writer.failure)]
-        if working or self._directories.is_working or self._turns or self.staging.is_working:
+        is_working = working or self._directories.is_working or self._turns or self.staging.is_working
+        if is_working or not self.committer.is_cleared():
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):

@@ -33,7 +33,7 @@ class File(Protocol):
         """Write all the buffers, one after the other, from `offset`."""
 
     def sync(self) -> None:
-        """Make everything written durable (fdatasync)."""
+        """Make everything written durable (fdatasync). Of a lasting file: where that failed once it always does."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -135,7 +135,7 @@ class OsFile:
 class LastingFile:
     """A file of the operating system that is open when it is used, and as long as descriptors suffice."""
 
-    __slots__ = ("_disk", "fd", "is_unsynced", "path", "users")
+    __slots__ = ("_disk", "_failure", "_syncing", "fd", "is_closed", "is_unsynced", "path", "users")
 
     def __init__(self, disk: OsDisk, path: str, fd: int) -> None:
         self._disk = disk
@@ -143,7 +143,10 @@ class LastingFile:
         self.fd = fd
         """-1 while it is closed."""
         self.users = 0
+        self.is_closed = False
         self.is_unsynced = False
+        self._syncing = threading.Lock()
+        self._failure: OSError | None = None
 
     def __enter__(self) -> OsFile:
         return self._disk.lend(self)
@@ -164,9 +167,16 @@ class LastingFile:
 
     def sync(self) -> None:
         """See `File.sync`."""
-        with self as file:
-            self.is_unsynced = False
-            file.sync()
+        with self._syncing:
+            if self._failure is not None:  # the system tells it once, and then takes what it lost for written
+                raise OSError(self._failure.errno, f"an earlier sync failed: {self._failure.strerror}")
+            with self as file:
+                self.is_unsynced = False
+                try:
+                    file.sync()
+                except OSError as error:
+                    self._failure = error
+                    raise
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
@@ -245,6 +255,8 @@ class OsDisk:
     def lend(self, file: LastingFile) -> OsFile:
         """Return a file with its descriptor, which nobody else is given until it is taken back."""
         with self._lasting_lock:
+            if file.is_closed:
+                raise OSError(errno.EBADF, f"{file.path} is closed")
             file.users += 1
             if file.fd >= 0:
                 self._lasting.move_to_end(file)
@@ -268,6 +280,7 @@ class OsDisk:
         """Close a file for good."""
         with self._lasting_lock:
             self._lasting.pop(file, None)
+            file.is_closed = True
             fd, file.fd = file.fd, -1
         if fd >= 0:
             os.close(fd)

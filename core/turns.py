@@ -10,6 +10,7 @@ from curbstone.core.breakdown import contained
 if TYPE_CHECKING:
     from curbstone.core.host import Host
     from curbstone.core.queue import Queue
+    from curbstone.core.writing.committer import Committer
 
 TURNS_AT_ONCE = 16
 """Queues that always have their turn before the loop looks at its sockets again: nobody waits for a thousand."""
@@ -20,8 +21,9 @@ TURN_US_MAX = 50_000
 class Turns:
     """See the module's docstring."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, committer: Committer) -> None:
         self._host = host
+        self._committer = committer
         self._dirty: dict[Queue, None] = {}  # in order, so that a simulated run can be repeated
         self._is_set = False
 
@@ -38,12 +40,21 @@ class Turns:
     def _turn(self) -> None:
         self._is_set = False
         now, self._dirty = self._dirty, {}
+        if len(now) == 1:
+            for queue in now:
+                contained(queue, queue.turn)
+        else:
+            self._turn_of_many(now)
+        if self._dirty and not self._is_set:
+            self._is_set = True
+            self._host.call_soon(self._turn)
+
+    def _turn_of_many(self, now: dict[Queue, None]) -> None:
         end_us = self._host.now_us() + TURN_US_MAX
+        self._committer.gather()
         for had, queue in enumerate(now, 1):
             contained(queue, queue.turn)
             if had >= TURNS_AT_ONCE and had < len(now) and self._host.now_us() >= end_us:
                 self._dirty = dict.fromkeys(islice(now, had, None)) | self._dirty
                 break
-        if self._dirty and not self._is_set:
-            self._is_set = True
-            self._host.call_soon(self._turn)
+        self._committer.go()

@@ -232,3 +232,20 @@ def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_told(tmp_path:
     assert (code, of_queue["bindings"]) == (0, ["order.made"])
     assert "more than its cap of 65536" in of_queue["notes"][0]
     assert "is not the directory of a queue" in told["queues/lost+found"]["notes"][0]
+
+
+def test_what_only_a_redo_file_has_counts_as_if_it_were_in_the_log(tmp_path: Path) -> None:
+    lab = Lab(seed=3)
+    queues = [lab.queue(name) for name in "abc"]
+    for number in range(4):
+        for queue in queues:
+            queue.publish([message(f"m{number}".ljust(600))], lambda *_: None)
+        lab.settle()
+    lab.disk.crash()
+    code, found = checked(directory(lab, tmp_path), tmp_path)
+    assert (code, [queue["live"] for queue in found["queues"]]) == (0, [4] * 3)
+    (data,) = tmp_path.glob("data/redo.1")
+    first = 20  # the first record begins behind the header of the file
+    data.write_bytes(data.read_bytes()[:first] + b"x" + data.read_bytes()[first + 1 :])
+    code, found = checked(tmp_path / "data", tmp_path)
+    assert code == DAMAGED and "redo.1: a record does not check" in found["journal"]["damage"][0]

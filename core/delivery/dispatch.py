@@ -74,9 +74,10 @@ class Ring:
                 self._give(next(iter(rooms)), taken)
             else:
                 self._deal(taken, rooms)
-        if is_paused or not self._group.rdy:
-            self._answer_waiters()
-        return bool(taken)
+        if self._group.rdy and not is_paused:
+            return bool(taken)
+        self._answer_waiters()
+        return False
 
     def _deal(self, taken: list[Delivery], rooms: dict[Taker, int]) -> None:
         """Deal deliveries to those with room, on from where the last deal ended."""

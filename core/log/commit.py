@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core.disk import File
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
+from curbstone.core.log.redo import Part
 
 if TYPE_CHECKING:
     from curbstone.core.log.log import Log
@@ -29,7 +30,7 @@ RESERVE_NAME = "reserve"
 class Segment:
     """One file of the ring."""
 
-    __slots__ = ("damaged", "end", "file", "number", "path", "runs", "salt", "size", "states")
+    __slots__ = ("damaged", "end", "file", "is_redoable", "number", "path", "redo", "runs", "salt", "size", "states")
 
     def __init__(self, number: int, path: str, salt: int, end: int, size: int, file: File | None = None) -> None:
         self.number = number
@@ -46,6 +47,10 @@ class Segment:
         self.states = 0
         """How many pending messages have the latest record of their tries here."""
         self.damaged = False
+        self.is_redoable = True
+        """Whether the redo files may speak of it: its header says so to readers that know nothing of them."""
+        self.redo = 0
+        """The latest redo file that has something of it which was not synced here since; 0 for none."""
 
     def __repr__(self) -> str:
         return f"Segment({self.number}, {self.end}/{self.size} bytes, {self.runs} runs)"
@@ -64,7 +69,7 @@ class Commit:
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_disk", "_fenced", "_held", "_least", "_log", "_offset", "_old",
         "_remove_first", "_remove_last", "_reserve_to", "_sync", "dropped", "end", "erases", "is_undone", "kept",
-        "old_size", "reserve", "segment", "size", "taken", "unremoved",
+        "is_doubtful", "old_size", "redo", "reserve", "segment", "size", "taken", "unremoved",
     )  # fmt: skip
 
     def __init__(self, log: Log, *, sync: bool) -> None:
@@ -83,6 +88,10 @@ class Commit:
         self.unremoved: set[str] = set()
         self.is_undone = False
         """Of one that failed: there was no room on the disk, and nothing of it is left there."""
+        self.is_doubtful = False
+        """Whether a segment could not be synced of which the redo files have something: they must be kept."""
+        self.redo = 0
+        """The redo file that made it durable, or 0 where its own file was synced."""
         self.old_size = active.size
         """The size that the segment before a new one has now."""
         self.reserve = log.reserve
@@ -112,6 +121,32 @@ class Commit:
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         return not self._buffers and not self.dropped
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it does nothing but write into what was prepared and is durable: a redo file can say all of it."""
+        return (
+            self._old is None
+            and self.size == self._held
+            and self.segment.is_redoable
+            and not (self.dropped or self._remove_first or self._reserve_to > self.reserve)
+        )
+
+    @property
+    def part(self) -> Part:
+        """Where a plain commit writes, for a redo file."""
+        segment = self.segment
+        return Part(self._log.uid, segment.number, segment.salt, self._offset, self.end - self._offset)
+
+    @property
+    def buffers(self) -> list[bytes]:
+        """What a plain commit writes there, in order."""
+        return self._buffers
+
+    @property
+    def syncs(self) -> bool:
+        """Whether it counts only when it is durable."""
+        return self._sync
 
     def roll(self, header: SegmentHeader, spare: Spare | None, *, fenced: bool) -> None:
         """Begin a new segment, in the file `spare` if that is given."""
@@ -171,15 +206,9 @@ class Commit:
 
     def run(self) -> None:
         """Write, sync, then remove what is no longer needed; OSError leaves the log as it was."""
-        try:
-            self._write()
-        except OSError as error:
-            self.is_undone = error.errno in NO_SPACE and self._undo()
-            raise
-        file = self.segment.file
-        assert file is not None
+        self.write()
         if self._sync or self.rolled:
-            file.sync()
+            self.sync()
         if self.rolled:
             self._disk.sync_dir(self._log.directory)
         if self._old is not None and not self._cut_first:
@@ -187,6 +216,27 @@ class Commit:
                 self._cut(self._old)
             self._close_old(self._old)
         self._tidy()
+
+    def write(self) -> None:
+        """Write all of it, or raise OSError; `is_undone` then says whether nothing of it is left."""
+        try:
+            self._write()
+        except OSError as error:
+            self.is_undone = error.errno in NO_SPACE and self._undo()
+            raise
+
+    def sync(self) -> None:
+        """Make durable what was written to the segment."""
+        assert self.segment.file is not None
+        self._sync_file(self.segment, self.segment.file)
+
+    def _sync_file(self, segment: Segment, file: File) -> None:
+        """Sync a segment; where that fails the system may have lost all that was not synced before, too."""
+        try:
+            file.sync()
+        except OSError:
+            self.is_doubtful |= segment.redo > 0
+            raise
 
     def _write(self) -> None:
         """Do all that takes room."""
@@ -241,8 +291,8 @@ class Commit:
         if self._cut_first:
             self._cut(old)
             self._close_old(old)
-        elif not self._sync and old.file is not None:
-            old.file.sync()
+        elif old.file is not None and (old.redo or not self._sync):
+            self._sync_file(old, old.file)
         if self.taken is not None:
             self._disk.rename(self.taken.path, self.segment.path)
         self.segment.file = self._disk.open_lasting(self.segment.path, create=self.taken is None)
@@ -262,9 +312,9 @@ class Commit:
         self.old_size = old.end
         if self._fenced:
             with suppress(OSError):  # nothing is believed of this file any more but what was good before
-                file.sync()
-        elif is_cut or (self._cut_first and not self._sync):
-            file.sync()
+                self._sync_file(old, file)
+        elif is_cut or (self._cut_first and (old.redo or not self._sync)):
+            self._sync_file(old, file)
 
     def _close_old(self, old: Segment) -> None:
         if old.file is not None:
@@ -294,7 +344,7 @@ class Commit:
                 if head > 0:
                     file.write(self._offset, [bytes(head)])
                 file.truncate(self._held)
-                file.sync()
+                self._sync_file(self.segment, file)
         except OSError:
             return False
         return True

@@ -19,7 +19,8 @@ that looks like one. A release says that seqs are ready again, after how many tr
 settle that they are done, and why. Both name a group and hold runs of seqs. Notes are facts about
 the log itself.
 
-A reader of format 1 refuses a higher number and touches nothing.
+Format 2 differs from 1 in what a redo file may say of a segment (see `redo`): after a power cut a segment of format 2
+may lack what the redo files have. So a reader of format 1 refuses it, and touches nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from zlib import crc32
 
 from curbstone.core.message import Message
 
-FORMAT = 1
+FORMAT = 2
+FORMAT_WITHOUT_REDO = 1
 SEGMENT_MAGIC = b"CURBSEG1"
 BATCH_MAGIC = 0x48544342  # "BCTH" on disk
 BATCH_MAGIC_BYTES = BATCH_MAGIC.to_bytes(4, "little")
@@ -99,6 +101,7 @@ class SegmentHeader(NamedTuple):
     next_seq: int
     next_batch: int
     tx: int
+    format: int = FORMAT
 
 
 class BatchHeader(NamedTuple):
@@ -146,7 +149,7 @@ class Released(NamedTuple):
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
     """Return the first `SEGMENT_BYTES` of a segment file."""
-    packed = _SEGMENT.pack(SEGMENT_MAGIC, FORMAT, *header, 0)[:-4]
+    packed = _SEGMENT.pack(SEGMENT_MAGIC, header.format, *header[:-1], 0)[:-4]
     return (packed + crc32(packed).to_bytes(4, "little")) * 2
 
 
@@ -157,9 +160,9 @@ def decode_segment_header(data: bytes) -> SegmentHeader | None:
     for offset in (0, _SEGMENT.size):
         magic, version, *numbers, crc = _SEGMENT.unpack_from(data, offset)
         if magic == SEGMENT_MAGIC and crc32(data[offset : offset + _SEGMENT.size - 4]) == crc:
-            if version != FORMAT:
+            if version not in (FORMAT_WITHOUT_REDO, FORMAT):
                 raise UnknownFormat(version)
-            return SegmentHeader(*numbers)
+            return SegmentHeader._make([*numbers, version])
     return None
 
 

@@ -109,7 +109,7 @@ class Log:
     @property
     def room_in_active(self) -> int:
         """Bytes that still go into the active segment before the next one begins."""
-        return 0 if self.fenced else self.room.segment_bytes - self.active.end
+        return 0 if self.fenced else self.room.segment_bytes - self.segments[-1].end
 
     @property
     def records_span(self) -> int:
@@ -217,20 +217,10 @@ class Log:
         Room is kept on the disk to settle `pending` messages one by one; None is for a full disk, where nothing
         is prepared and what was prepared is used. `missed` bytes more are to show that there is room again.
         """
-        commit.dropped = self.segments[:drops]
-        if not commit.erases:
-            commit.kept = self._worth_keeping(commit.dropped)
-        elif self._spare:
-            commit.remove_first(self._spare.path, self._spare.size)
-            self._spare = None
-        if commit.erases and self.reserve and not pending:
-            self.reserve = 0
-            commit.give_up_reserve()
-        for segment in commit.dropped:
-            if segment.damaged:
-                commit.set_aside(segment.path)
-            elif segment is not commit.kept:
-                commit.remove_last(segment.path)
+        if drops:
+            self._drop(commit, self.segments[:drops])
+        if commit.erases:
+            self._erase(commit, keeps_reserve=bool(pending))
         settles = (pending or 0) * SETTLE_BYTES
         tail = min(settles, self._tail_bytes) + missed
         if commit.size - commit.end < HEADROOM_BYTES + tail or commit.rolled:
@@ -238,6 +228,24 @@ class Log:
         if settles > tail:
             self._keep_reserve(commit, settles - tail)
         self._under_way = commit
+
+    def _drop(self, commit: Commit, dropped: list[Segment]) -> None:
+        commit.dropped = dropped
+        if not commit.erases:
+            commit.kept = self._worth_keeping(dropped)
+        for segment in dropped:
+            if segment.damaged:
+                commit.set_aside(segment.path)
+            elif segment is not commit.kept:
+                commit.remove_last(segment.path)
+
+    def _erase(self, commit: Commit, *, keeps_reserve: bool) -> None:
+        if self._spare:
+            commit.remove_first(self._spare.path, self._spare.size)
+            self._spare = None
+        if self.reserve and not keeps_reserve:
+            self.reserve = 0
+            commit.give_up_reserve()
 
     def _file_room(self) -> int:
         """Return how large the active segment's file may be at most, or that of a new one once this is cut."""
@@ -298,8 +306,14 @@ class Log:
             self.active.size = commit.old_size
             self.fenced = False
             self.segments.append(commit.segment)
+            old = self.segments[-2]
+            old.redo = 0 if not commit.is_doubtful else old.redo
         commit.segment.end = commit.end
         commit.segment.size = commit.size
+        if commit.redo:
+            commit.segment.redo = commit.redo
+        elif commit.syncs:
+            commit.segment.redo = 0
         for segment in commit.dropped:
             assert self.segments[0] is segment and segment.runs == 0 and segment.states == 0
             del self.segments[0]

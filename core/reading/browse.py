@@ -103,8 +103,11 @@ def purge(queue: Queue, on_done: Callable[[CurbstoneError | None, int], None]) -
         if error is not None:
             on_done(error, 0)
             return
-        queue.cleaner.erase(lambda failed: on_done(failed, 0 if failed else purged))
+        queue.cleaner.erase(queue.broker.committer.erasing(queue.log.uid, erased))
         queue.dirty()
+
+    def erased(error: CurbstoneError | None) -> None:
+        on_done(error, 0 if error else purged)
 
     queue.writer.when_committed(settled)
 

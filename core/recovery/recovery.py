@@ -22,6 +22,7 @@ from curbstone.core.log.format import (
     BATCH_BYTES,
     BATCH_MAGIC_BYTES,
     ENTRY_BYTES,
+    FORMAT,
     SEGMENT_BYTES,
     BatchHeader,
     SegmentHeader,
@@ -200,6 +201,7 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
         size = files.size(number)
         salt = header.salt if header else 0
         segment = Segment(number, files.path(number), salt, size if end is None else min(end, size), size)
+        segment.is_redoable = header is not None and header.format >= FORMAT and number not in files.remade
         if end is not None and size < end:
             segment.damaged = True
             chain.damage.append((number, f"{segment.path}: bytes {size} to {end} are missing"))

@@ -13,9 +13,10 @@ confirmed, in the room that was kept for them. Every second it is tried whether 
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.core.breakdown import tell
+from curbstone.core.breakdown import contained, tell
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import Reason, Released
@@ -222,6 +223,8 @@ class Writer:
 
         def done(_: object, error: BaseException | None) -> None:
             self._busy = False
+            if commit.is_doubtful:
+                queue.broker.committer.keep(f"writing {commit.segment.path} failed: {error}")
             if queue.broken:
                 return
             commits = queue.broker.commits
@@ -229,14 +232,14 @@ class Writer:
             if error is None:
                 commits.took_us.add(queue.host.now_us() - started_us)
                 commits.messages.add(len(batch.messages))
-                commits.syncs += queue.syncs_always
+                commits.syncs += queue.syncs_always and not commit.redo
                 log.succeeded(commit)
                 self._succeeded(batch, commit)
             else:
                 commits.failed += 1
                 self._commit_failed(batch, commit, error)
 
-        queue.host.submit(commit.run, done)
+        queue.broker.committer.submit(commit, partial(contained, queue, done))
 
     def _succeeded(self, batch: Batch, commit: Commit) -> None:
         self.commits += 1

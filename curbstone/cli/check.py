@@ -20,8 +20,10 @@ from curbstone.core.errors import DataDirectoryError
 from curbstone.core.log.commit import ASIDE_SUFFIX
 from curbstone.core.log.format import Flag, Note, decode_entries, decode_floor, decode_notes
 from curbstone.core.log.meta import Meta, load_meta
+from curbstone.core.log.redo import Redo
 from curbstone.core.options import QueueOptions
 from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain, holds_something
+from curbstone.core.recovery.redo import read_redo
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.dry_recovery import DryRecovery
 from curbstone.repair.staging_check import check_staging
@@ -32,7 +34,21 @@ _DEFAULTS = QueueOptions()
 
 
 class ReadOnlyFile(OsFile):
-    """A file that can't be changed: it is open for reading only."""
+    """A file that can't be changed: it is open for reading only, and shows what redo files say of it."""
+
+    def __init__(self, fd: int, redo: Sequence[Redo] = ()) -> None:
+        super().__init__(fd)
+        self._redo = redo
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `File.read`."""
+        data = super().read(offset, size)
+        for redo in self._redo:
+            start, end = max(redo.part.offset, offset), min(redo.part.offset + redo.part.size, offset + len(data))
+            if start < end:
+                said = redo.data[start - redo.part.offset : end - redo.part.offset]
+                data = data[: start - offset] + said + data[end - offset :]
+        return data
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """Never."""
@@ -52,12 +68,17 @@ class ReadOnlyDisk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._redo: dict[str, list[Redo]] = {}
+        self.redo_damage: list[str] = []
+        """What is wrong with the redo files."""
+        self._redo = read_redo(self, self.redo_damage)
 
     def open(self, path: str, *, create: bool = False) -> ReadOnlyFile:
-        """See `Disk.open`."""
+        """See `Disk.open`. What redo files say of a file is as if the next start had written it."""
         if create:
             _never()
-        return ReadOnlyFile(os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        fd = os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return ReadOnlyFile(fd, self._redo.get(path, ()))
 
     def open_lasting(self, path: str, *, create: bool = False) -> ReadOnlyFile:
         """See `Disk.open_lasting`."""
@@ -142,6 +163,7 @@ def check(
             found = []
             revival = DryRecovery(disk)
             transactions, journal_damage = _check_journal(revival)
+            journal_damage += disk.redo_damage
             with progress("Checking", len(entries)) as done:
                 for entry in entries:
                     found.append(check_queue(disk, f"{QUEUES}/{entry}", revival))

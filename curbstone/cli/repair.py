@@ -11,6 +11,7 @@ from curbstone.cli.check import ReadOnlyDisk, nobody_else
 from curbstone.cli.options import Json
 from curbstone.core.directories import QUEUES
 from curbstone.core.disk import OsDisk
+from curbstone.core.recovery.redo import replay_redo
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.staging_check import check_staging
 
@@ -38,6 +39,7 @@ def repair(
         if apply:
             lock = OsDisk(directory)
             try:
+                replay_redo(lock)
                 plans = list(work.plan(ReadOnlyDisk(directory)))
                 for made in plans:
                     work.apply(directory, made)

@@ -16,6 +16,8 @@ from curbstone.core.queue import Queue
 from curbstone.core.values import Lease, Peeked
 from tests.sim.world import SimDisk, SimHost
 
+REDO_BYTES = 16 * 1024
+"""Of a redo file: small, so that they are full, synced and used again."""
 START_MS = 1_700_000_000_000
 
 
@@ -42,6 +44,7 @@ class Lab:
             max_ttl_ms=3_600_000,
             salt=lambda: self.rng.randrange(1 << 32),
         )
+        self.broker.committer.file_bytes = REDO_BYTES
         self.settle()
 
     def _cap_of(self, directory: str) -> int | None:

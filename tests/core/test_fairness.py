@@ -8,6 +8,7 @@ import threading
 import weakref
 from functools import partial
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,7 +119,8 @@ class _Loop:
 @pytest.mark.parametrize("count", [1, TURNS_AT_ONCE, TURNS_AT_ONCE + 1, 5 * TURNS_AT_ONCE])
 def test_turns_of_many_queues_are_spread_in_the_order_they_were_wanted(count: int) -> None:
     loop = _Loop()
-    turns = Turns(cast(Any, loop))
+    committer = Mock()
+    turns = Turns(cast(Any, loop), committer)
     had: list[int] = []
 
     class Wanting:

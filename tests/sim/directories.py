@@ -101,8 +101,9 @@ class Directories:
         # Of what is still under way in several queues, the part of this one goes with it.
         everything = [token + GROUP_STEP * group for token in run.history.bodies for group in range(len(GROUPS))]
         run._doom([token for token in everything if token not in run.history.confirmed])
-        units = run.history.units
-        run.history.units = [unit for unit in units if not unit.publishes or {*unit.publishes} <= run.history.confirmed]
+        kept = [unit for unit in run.history.units if {*unit.publishes} <= run.history.confirmed]
+        run._doom([token for unit in run.history.units if unit not in kept for token in unit.acks])
+        run.history.units = kept
         self._let_go(queue)
 
         def deleted(outcome: bool | CurbstoneError) -> None:

@@ -47,6 +47,7 @@ class Run:
         ends = [["power"], ["power"], ["kill"]] if faults else [["power"], ["kill"], ["power", "kill"]]
         self.ends = self.rng.choice(ends) if self.sync.kind == "always" else ["kill"]
         self.max_size = self.rng.choice([60, 400, 3000])
+        self.redo_bytes = Random(f"redo {seed}").choice([0, 2048, 4096, 16 * 1024])
         self.crashes = 0
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
         self.consumers: list[Consumer] = []
@@ -70,6 +71,7 @@ class Run:
                     sync=self.sync,
                     salt=lambda: self.rng.randrange(1 << 32),
                 )
+                self.broker.committer.file_bytes = self.redo_bytes
                 break
             except Crash:
                 self._power_off()

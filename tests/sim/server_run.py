@@ -31,6 +31,7 @@ from tests.sim.server_parts import Server, listening, running, salts
 from tests.sim.world import Crash, SimDisk, SimHost
 
 CAP = 96 * 1024
+REDO_BYTES = 16 * 1024
 SLOTS: dict[str, type[Client]] = {
     "stomp1": StompClient, "stomp2": StompClient, "stomp3": StompClient, "mqks1": MqksClient, "mqks2": MqksClient,
     "publisher1": PublishClient, "publisher2": PublishClient, "consumer1": ConsumeClient, "consumer2": ConsumeClient,
@@ -117,6 +118,7 @@ class ServerRun:
                 defaults = QueueOptions(cap=CAP, max_message_size=CAP // 8)
                 salt = salts(self._salts)
                 self.broker = Broker.open(self.host, self.disk, defaults=defaults, sync=self.sync, salt=salt)
+                self.broker.committer.file_bytes = REDO_BYTES
                 break
             except Crash:
                 self._power_off()

@@ -78,8 +78,10 @@ class SimFile:
                 data = b""
         if data:
             self._inode.pending.append((offset, data))
+            grows = offset + len(data) > len(self._inode.cache)
             put(self._inode.cache, offset, data)
-            self._disk.check_cap()
+            if grows:  # what a crash brings back that had been removed is recovery's to remove again
+                self._disk.check_cap()
         if not fits:
             raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -245,12 +245,18 @@ def test_a_header_just_at_the_end_is_read_and_one_just_cut_is_not() -> None:
     assert batch_is_whole(data, 4, BATCH_BYTES, 0)
 
 
-def test_the_bytes_of_format_1_stay_what_they_are() -> None:
+@pytest.mark.parametrize(("version", "crc"), [(1, "6b10c63b"), (2, "96e2aa12")])
+def test_the_bytes_of_a_format_stay_what_they_are(version: int, crc: str) -> None:
     """Another version must go on reading them: whoever changes this test gives the format a new number."""
-    assert encode_segment_header(HEADER)[: SEGMENT_BYTES // 2].hex() == (
-        "435552425345473101000000efbeaddebc9a785634120000070000000000000006000000000000"
-        "00e1100000000000000300000000000000e803000000000000f40100000000000009000000000000006b10c63b"
+    header = HEADER._replace(format=version)
+    assert encode_segment_header(header)[: SEGMENT_BYTES // 2].hex() == (
+        f"43555242534547310{version}000000efbeaddebc9a785634120000070000000000000006000000000000"
+        f"00e1100000000000000300000000000000e803000000000000f4010000000000000900000000000000{crc}"
     )
+    assert decode_segment_header(encode_segment_header(header)) == header
+
+
+def test_the_bytes_of_a_batch_are_the_same_in_both_formats() -> None:
     plain: list[bytes] = []
     assert not encode_entries([Message(b"B", b"h:v\n")], 0, plain)
     assert b"".join(plain).hex() == "1d0000000000000000000000000000000400000000000000683a760a42"
@@ -296,9 +302,9 @@ def test_a_short_segment_header_is_none() -> None:
 
 def test_a_newer_format_is_told_and_not_read() -> None:
     data = bytearray(encode_segment_header(HEADER)[: SEGMENT_BYTES // 2])
-    data[8:12] = (2).to_bytes(4, "little")
+    data[8:12] = (3).to_bytes(4, "little")
     data[-4:] = crc32(data[:-4]).to_bytes(4, "little")
-    with pytest.raises(UnknownFormat, match="log format 2 is newer than 1"):
+    with pytest.raises(UnknownFormat, match="log format 3 is newer than 2"):
         decode_segment_header(bytes(data * 2))
 
 

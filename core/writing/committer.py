@@ -1,0 +1,331 @@
+"""Runs the commits of all queues: those that one turn has gathered in one job, and with one sync for all of them.
+
+A queue that is alone in its turn writes and syncs its own segment. Several plain commits are written to their segments
+unsynced, and then once more, all together, as one record of a redo file: that is synced, and all of them are confirmed.
+When a redo file is full the segments that it has something of are synced, so that it can be used again. What is not
+plain (a new segment, a file that grows, much at once) goes its own way. So does everything where no redo file can be
+had; nothing that is promised hangs on them. `docs/journal.md` has the fault model.
+
+One job of several commits is under way at a time; what comes meanwhile gathers for the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from curbstone.core.disk import Disk
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.host import Host
+from curbstone.core.log.commit import Commit, Segment
+from curbstone.core.log.log import Salt
+from curbstone.core.log.redo import HEADER_BYTES, record_bytes
+from curbstone.core.stats import Commits
+from curbstone.core.troubles import Troubles
+from curbstone.core.values import Done
+from curbstone.core.writing.redo_file import NoRedoFile, RedoFile, sync_segments
+
+REDO_BYTES = 16 * 1024 * 1024
+FILES_MAX = 2
+PLAIN_BYTES_MAX = 32 * 1024
+"""More than this at once is not worth writing twice."""
+TOLD_AT_ONCE = 8
+"""Commits whose ends are always told of before the loop looks at its sockets again."""
+TELL_US_MAX = 50_000
+"""And more of them until this time is over: what is answered together is sent together."""
+MAKE_AGAIN_MS = 60_000
+
+MATTER = "the redo files"
+
+Ended = Callable[[object, BaseException | None], None]
+
+
+class Group:
+    """Commits that are run together, on a worker thread."""
+
+    def __init__(self, commits: list[Commit], redo: RedoFile | None) -> None:
+        self.commits = commits
+        self.redo = redo
+        self.redo_error: OSError | None = None
+        self.errors: list[Exception | None] = [None] * len(commits)
+
+    def run(self) -> None:
+        """Write all; make durable what has to be, together if that can be."""
+        good = [n for n, commit in enumerate(self.commits) if self._did(n, commit.write)]
+        if self.redo is None:
+            return
+        commits = [self.commits[n] for n in good]
+        if len(commits) > 1:
+            try:
+                buffers = [buffer for commit in commits for buffer in commit.buffers]
+                self.redo.append([commit.part for commit in commits], buffers)
+            except OSError as error:
+                self.redo_error = error
+            else:
+                for commit in commits:
+                    commit.redo = self.redo.life
+                return
+        for n in good:
+            self._did(n, self.commits[n].sync)
+
+    def _did(self, n: int, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except Exception as error:  # it is one queue's, as if that had been alone
+            self.errors[n] = error
+        return self.errors[n] is None
+
+
+class Committer:
+    """See the module's docstring."""
+
+    def __init__(self, host: Host, disk: Disk, salt: Salt, troubles: Troubles, commits: Commits) -> None:
+        self._host = host
+        self._disk = disk
+        self._salt = salt
+        self._troubles = troubles
+        self._commits = commits
+        self.file_bytes = REDO_BYTES
+        self._gathering = 0
+        self._waiting: deque[tuple[Commit, Ended]] = deque()
+        self._under_way: Group | None = None
+        self._ends: deque[tuple[Ended, BaseException | None]] = deque()
+        self._is_telling = False
+        self._active: RedoFile | None = None
+        self._resting: list[RedoFile] = []
+        """Files that nobody needs, to be used again."""
+        self._retiring: list[RedoFile] = []
+        """Files whose segments are being synced, or that are being removed."""
+        self._made = 0
+        self._lives = 0
+        self._make_after_ms = 0
+        self._kept = ""
+        """Why the redo files are kept until the next start, and nothing more is written to any."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._waiting or self._under_way or self._ends or (self._retiring and not self._kept))
+
+    # --- commits
+
+    def submit(self, commit: Commit, done: Ended) -> None:
+        """Run a commit, then call `done(None, error)`: at once, or with the others of this turn."""
+        if self._gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX:
+            self._waiting.append((commit, done))
+        else:
+            self._host.submit(commit.run, done)
+
+    def gather(self) -> None:
+        """A turn of several queues begins."""
+        self._gathering += 1
+
+    def go(self) -> None:
+        """It is over: run what it has gathered."""
+        self._gathering -= 1
+        self._go()
+
+    def _go(self) -> None:
+        waiting = self._waiting
+        if self._gathering or not waiting:
+            return
+        if len(waiting) == 1:
+            commit, done = waiting.popleft()
+            self._host.submit(commit.run, done)
+            return
+        if self._under_way is not None:
+            return
+        taken, size = self._take()
+        syncs = taken[0][0].syncs
+        redo = self._file_for(size) if syncs else None
+        if syncs and redo is None:
+            for commit, done in taken:
+                self._host.submit(commit.run, done)
+            self._go()
+            return
+        group = self._under_way = Group([commit for commit, _ in taken], redo)
+        self._host.submit(group.run, partial(self._ended, group, [done for _, done in taken]))
+
+    def _take(self) -> tuple[list[tuple[Commit, Ended]], int]:
+        """Take as many as go into one record; return the bytes of that, too."""
+        taken: list[tuple[Commit, Ended]] = []
+        size = HEADER_BYTES + record_bytes(0, 0)
+        most = self.file_bytes // 4
+        while self._waiting:
+            more = record_bytes(1, self._waiting[0][0].added)
+            if taken and size + more > most:
+                break
+            size += more
+            taken.append(self._waiting.popleft())
+        return taken, size
+
+    def _ended(self, group: Group, dones: list[Ended], _: object, error: BaseException | None) -> None:
+        self._under_way = None
+        redo = group.redo
+        if redo is not None:
+            self._written(redo, group)
+        self._ends.extend(zip(dones, [error] * len(dones) if error else group.errors, strict=True))
+        self._go()  # the next ones are written while these are told
+        if not self._is_telling:
+            self._tell()
+
+    def _written(self, redo: RedoFile, group: Group) -> None:
+        for commit in group.commits:
+            if commit.redo:
+                redo.touched[commit.segment] = None
+                redo.uids.add(commit.part.uid)
+        self._commits.syncs += any(commit.redo for commit in group.commits)
+        if isinstance(group.redo_error, NoRedoFile):
+            self._make_after_ms = self._host.now_ms() + MAKE_AGAIN_MS
+            self._active = None if self._active is redo else self._active
+            self._removed(redo, None)
+            return
+        if redo.has_failed or redo.is_doomed:
+            redo.is_doomed = True
+            self._retire(redo)
+
+    def _tell(self) -> None:
+        """Tell whoever waits for commits that they have ended: some now, others later if they are many."""
+        self._is_telling = False
+        self._gathering += 1
+        end_us = self._host.now_us() + TELL_US_MAX
+        least = TOLD_AT_ONCE
+        while self._ends and (least > 0 or self._host.now_us() < end_us):
+            least -= 1
+            done, error = self._ends.popleft()
+            done(None, error)
+        self._gathering -= 1
+        if self._ends:
+            self._is_telling = True
+            self._host.call_soon(self._tell)
+        self._go()
+
+    # --- the files
+
+    def _file_for(self, size: int) -> RedoFile | None:
+        """Return the file for a record of so many bytes, or None where there is none for now."""
+        active = self._active
+        if self._kept or size > self.file_bytes:
+            return None
+        if active is not None and active.end + size <= active.size:
+            return active
+        if active is not None:
+            self._retire(active)
+        if self._resting:
+            active = self._active = self._resting.pop()
+        elif len(self._retiring) < FILES_MAX and self._host.now_ms() >= self._make_after_ms:
+            self._made += 1
+            active = self._active = RedoFile(self._disk, self._made, self.file_bytes, self._salt)
+        else:
+            return None
+        self._lives += 1
+        active.live(self._lives)
+        return active
+
+    def _retire(self, redo: RedoFile) -> None:
+        """Nothing more is written to a file: sync the segments that it has something of."""
+        if self._active is redo:
+            self._active = None
+        if self._kept:
+            self._tell_removed(redo)
+            return
+        if redo.is_retiring or (self._under_way is not None and self._under_way.redo is redo):
+            return  # `_written` comes back to it
+        redo.is_retiring = True
+        self._retiring.append(redo)
+        segments = list(redo.touched)
+
+        def done(failed: list[tuple[Segment, OSError]] | None, error: BaseException | None) -> None:
+            # One that was closed meanwhile was synced before that.
+            lost = [each for segment, each in failed or () if segment.file is not None]
+            if error is not None or lost:
+                self.keep(f"syncing a segment failed: {error or lost[0]}")
+                return
+            for segment in segments:
+                if segment.redo <= redo.life:
+                    segment.redo = 0
+            if redo.is_doomed:
+                self._remove(redo)
+            else:
+                self._retiring.remove(redo)
+                self._resting.append(redo)
+
+        self._host.submit(sync_segments(segments), done)
+
+    def keep(self, text: str) -> None:
+        """What was confirmed may be in the redo files alone: they stay until the next start has written it again."""
+        if self._kept:
+            return
+        self._kept = f"{text}; they are kept for the next start, which writes again what they have"
+        self._active = None
+        self._troubles.note(MATTER, self._kept)
+        for redo in [*self._retiring, *self._resting]:
+            self._tell_removed(redo)
+
+    def _remove(self, redo: RedoFile) -> None:
+        self._host.submit(redo.remove, lambda _, error: self._removed(redo, error))
+
+    def _removed(self, redo: RedoFile, error: BaseException | None) -> None:
+        if redo in self._retiring:
+            self._retiring.remove(redo)
+        self._tell_removed(redo, error)
+
+    def _tell_removed(self, redo: RedoFile, error: BaseException | None = None) -> None:
+        waiting, redo.removed = redo.removed, []
+        text = self._kept or (f"a redo file can't be removed: {error}" if error else "")
+        for on_done in waiting:
+            on_done(Unavailable(text) if text else None)
+
+    # --- erasing
+
+    def erase(self, uid: int, on_done: Done) -> None:
+        """Have nothing of a queue left in a redo file; `on_done(error)` when that is so."""
+        writing = self._under_way.redo if self._under_way is not None else None
+        files = [self._active, writing, *self._retiring, *self._resting]
+        found = list(dict.fromkeys(redo for redo in files if redo is not None and uid in redo.uids))
+        left = len(found)
+        if not left or self._kept:
+            refusal = Unavailable(f"{MATTER}: {self._kept}") if left else None
+            on_done(refusal)
+            return
+        failure: CurbstoneError | None = None
+
+        def removed(error: CurbstoneError | None) -> None:
+            nonlocal left, failure
+            left -= 1
+            failure = failure or error
+            if not left:
+                on_done(failure)
+
+        for redo in found:
+            redo.removed.append(removed)
+            self._doom(redo)
+
+    def _doom(self, redo: RedoFile) -> None:
+        redo.is_doomed = True
+        if redo in self._resting:
+            self._resting.remove(redo)
+            self._retiring.append(redo)
+            self._remove(redo)
+        else:
+            self._retire(redo)
+
+    def erasing(self, uid: int, on_done: Done) -> Done:
+        """Return what to call when a queue's own files are erased: it has the redo files erased, too, then answers."""
+
+        def erased(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+            else:
+                self.erase(uid, on_done)
+
+        return erased
+
+    def is_cleared(self) -> bool:
+        """The server stops: leave no redo file, so that all is where it belongs; return whether that is so."""
+        if not self._kept:
+            for redo in [self._active, *self._resting]:
+                if redo is not None:
+                    self._doom(redo)
+        return not self.is_working

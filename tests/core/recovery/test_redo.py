@@ -1,0 +1,233 @@
+"""Commits of several queues that share one sync: after a power cut at any moment all that was confirmed is there."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
+from curbstone.core.queue import Queue
+from curbstone.core.recovery.redo import redo_names, replay_redo
+from tests.core.lab import Lab, Peer, message
+from tests.sim.world import Crash, SimFile
+
+NAMES = ["a", "b", "c"]
+
+
+def prepared(seed: int = 0) -> tuple[Lab, list[Queue]]:
+    lab = Lab(seed=seed)
+    queues = [lab.queue(name) for name in NAMES]
+    for queue in queues:
+        lab.publish(queue, "before")
+    return lab, queues
+
+
+def publish_each(lab: Lab, queues: Sequence[Queue], body: str) -> list[CurbstoneError | None]:
+    """Publish to all queues in one turn; return what was answered up to now."""
+    answers: list[CurbstoneError | None] = []
+    for queue in queues:
+        queue.publish([message(body)], lambda error, _first, _count: answers.append(error))
+    lab.settle()
+    return answers
+
+
+def bodies(lab: Lab) -> list[list[bytes]]:
+    return [lab.bodies(lab.queue(name)) for name in NAMES]
+
+
+def syncs(lab: Lab) -> int:
+    return lab.broker.commits.syncs
+
+
+def test_the_commits_of_one_turn_share_a_sync_and_survive_a_power_cut() -> None:
+    lab, queues = prepared()
+    before = syncs(lab)
+    for number in range(5):
+        assert publish_each(lab, queues, f"m{number}") == [None] * 3
+    assert syncs(lab) == before + 5
+    assert redo_names(lab.disk) == ["redo.1"]
+    lab.restart("power")
+    assert bodies(lab) == [[b"before", *(b"m%d" % number for number in range(5))]] * 3
+    assert redo_names(lab.disk) == []
+
+
+def test_a_queue_that_is_alone_in_its_turn_needs_no_redo_file() -> None:
+    lab, queues = prepared()
+    lab.publish(queues[0], "alone")
+    assert redo_names(lab.disk) == []
+
+
+def test_acks_share_the_sync_too() -> None:
+    lab, queues = prepared()
+    peers = [Peer(lab, queue) for queue in queues]
+    done: list[object] = []
+    for peer in peers:
+        peer.consumer.ack(list(peer.consumer.unsettled), done.append)
+    lab.settle()
+    assert done == [None] * 3
+    lab.restart("power")
+    assert bodies(lab) == [[]] * 3
+
+
+@pytest.mark.parametrize("how", ["power", "kill"])
+def test_a_crash_at_any_call_of_the_disk_loses_nothing_that_was_confirmed(how: str) -> None:
+    rounds = 12  # so that redo files are full, synced, and used again
+    reached = 0
+    for crash_in in range(400):
+        lab, queues = prepared(seed=crash_in)
+        lab.disk.crash_in = crash_in
+        confirmed = [0] * len(queues)
+        asked = 0
+        with suppress(Crash):
+            for asked in range(1, rounds + 1):
+                for n, queue in enumerate(queues):
+
+                    def told(error: object, _first: int, count: int, n: int = n, told: list[int] = confirmed) -> None:
+                        told[n] += count if error is None else 0
+
+                    queue.publish([message(f"{asked}".ljust(400))], told)
+                lab.settle()
+            lab.disk.crash_in = -1
+        is_over = lab.disk.crash_in == -1 and confirmed == [rounds] * 3
+        lab.disk.crash_in = -1
+        again = crash_in % 7
+        if how == "power":
+            lab.disk.crash()
+            lab.disk.crash_in = again
+            with suppress(Crash):  # and once more, while it recovers
+                lab.start(lab.host.wall_ms() + 1000)
+            lab.disk.crash()
+        lab.disk.crash_in = -1
+        lab.start(lab.host.wall_ms() + 1000)
+        for n, name in enumerate(NAMES):
+            queue = lab.queue(name)
+            assert not queue.damaged
+            got = [body.strip() for body in lab.bodies(queue)][1:]
+            assert got == [b"%d" % (number + 1) for number in range(len(got))], f"crash in {crash_in}"
+            assert confirmed[n] <= len(got) <= asked, f"crash in {crash_in}"
+        if is_over:
+            reached += 1
+            break
+    assert reached, "more calls than expected"
+
+
+def test_a_redo_file_is_used_again_when_what_it_has_was_synced() -> None:
+    lab, queues = prepared()
+    for number in range(60):
+        assert publish_each(lab, queues, f"{number}".ljust(500)) == [None] * 3
+    assert redo_names(lab.disk) == ["redo.1", "redo.2"]
+    lab.restart("power")
+    assert [len(each) for each in bodies(lab)] == [61] * 3
+
+
+def test_a_stop_leaves_no_redo_file() -> None:
+    lab, queues = prepared()
+    publish_each(lab, queues, "m")
+    lab.shutdown()
+    assert redo_names(lab.disk) == []
+    lab.start(lab.host.wall_ms())
+    assert bodies(lab) == [[b"before", b"m"]] * 3
+
+
+def on_redo(monkeypatch: pytest.MonkeyPatch, call: str, error: int) -> None:
+    """Let a call on redo files fail, and only there."""
+    original = getattr(SimFile, call)
+
+    def failing(self: SimFile, *args: object) -> object:
+        names = [name for name, inode in self._disk.names.items() if inode is self._inode]
+        if any(name.startswith("redo.") for name in names):
+            raise OSError(error, "no")
+        return original(self, *args)
+
+    monkeypatch.setattr(SimFile, call, failing)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_where_no_redo_file_can_be_had_each_commit_is_synced_by_itself(
+    call: str, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, queues = prepared()
+    on_redo(monkeypatch, call, error)
+    before = syncs(lab)
+    for number in range(3):
+        assert publish_each(lab, queues, f"m{number}") == [None] * 3
+    assert syncs(lab) == before + 9 and lab.broker.health().ok
+    lab.restart("power")
+    assert bodies(lab) == [[b"before", b"m0", b"m1", b"m2"]] * 3
+
+
+def test_a_redo_file_that_fails_later_is_given_up_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, queues = prepared()
+    publish_each(lab, queues, "good")
+    with monkeypatch.context() as during:
+        on_redo(during, "sync", errno.EIO)
+        assert publish_each(lab, queues, "m") == [None] * 3
+    assert redo_names(lab.disk) == []
+    assert publish_each(lab, queues, "more") == [None] * 3
+    assert redo_names(lab.disk) == ["redo.2"]
+    lab.restart("power")
+    assert bodies(lab) == [[b"before", b"good", b"m", b"more"]] * 3
+
+
+def test_a_segment_that_can_not_be_synced_keeps_the_redo_files_and_health_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lab, queues = prepared()
+    publish_each(lab, queues, "shared")
+    original = SimFile.sync
+
+    def sync(self: SimFile) -> None:
+        if self._inode is lab.disk.names[queues[0].log.active.path]:
+            self._disk.tear(self._inode)
+            raise OSError(errno.EIO, "no")
+        original(self)
+
+    with monkeypatch.context() as during:
+        during.setattr(SimFile, "sync", sync)
+        lab.publish_answers(queues[0], [message("alone")])
+    health = lab.broker.health()
+    assert not health.ok and any("kept for the next start" in reason for reason in health.reasons)
+    assert publish_each(lab, queues[1:], "after") == [None] * 2
+    assert redo_names(lab.disk) == ["redo.1"]
+    lab.restart("power")
+    assert lab.broker.health().ok
+    assert bodies(lab)[0][:2] == [b"before", b"shared"]
+    assert bodies(lab)[1:] == [[b"before", b"shared", b"after"]] * 2
+
+
+def everything_on(lab: Lab) -> bytes:
+    return b"".join(bytes(inode.cache) + bytes(inode.durable) for inode in lab.disk.durable_names.values())
+
+
+def test_a_purge_is_confirmed_when_its_bytes_are_gone_from_the_redo_files_too() -> None:
+    lab, queues = prepared()
+    publish_each(lab, queues, "secret")
+    assert lab.answer(queues[0].purge)[0] is None
+    assert lab.answer(queues[1].purge)[0] is None
+    assert lab.answer(queues[2].purge)[0] is None
+    assert redo_names(lab.disk) == [] and b"secret" not in everything_on(lab)
+
+
+def test_a_deletion_is_confirmed_when_its_bytes_are_gone_from_the_redo_files_too() -> None:
+    lab, queues = prepared()
+    publish_each(lab, queues, "secret")
+    for queue in queues:
+        assert lab.answer(lambda done, name=queue.name: lab.broker.delete(name, done)) == (True,)  # type: ignore[misc]
+    assert not any(name.startswith("redo.") for name in [*lab.disk.names, *lab.disk.durable_names])
+
+
+def test_what_a_redo_file_says_of_a_segment_in_another_life_is_left_out() -> None:
+    lab, queues = prepared()
+    publish_each(lab, queues, "m")
+    first, second = (lab.disk.names[queue.log.active.path].cache for queue in queues[:2])
+    header = decode_segment_header(bytes(first[:SEGMENT_BYTES]))
+    assert header is not None
+    first[:] = encode_segment_header(header._replace(salt=header.salt ^ 1)) + bytes(len(first) - SEGMENT_BYTES)
+    second[SEGMENT_BYTES:] = bytes(len(second) - SEGMENT_BYTES)
+    replay_redo(lab.disk)
+    assert not any(first[SEGMENT_BYTES:]) and b"m" in second[SEGMENT_BYTES:]
