@@ -178,9 +178,12 @@ class App:
         return Counter(path.read_text().splitlines() if path.exists() else [])
 
     def wait_for(self, expected: set[str]) -> Counter[str]:
-        deadline = time.monotonic() + WAIT_S_MAX
+        """Wait until these are done; fail once nothing more is for too long."""
+        count, since = -1, 0.0
         while not expected <= (done := self.done()).keys():
-            assert time.monotonic() < deadline, f"missing: {sorted(expected - done.keys())[:10]}"
+            if done.total() != count:
+                count, since = done.total(), time.monotonic()
+            assert time.monotonic() - since < WAIT_S_MAX, f"missing: {sorted(expected - done.keys())[:10]}"
         return done
 
 

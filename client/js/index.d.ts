@@ -1,0 +1,68 @@
+export type Body = Uint8Array | ArrayBuffer | string | object | number | boolean | null;
+
+export interface Stored {
+  /** The server's; empty where it did not say, as for an event. */
+  id: string;
+  /** It was sent again over another connection: it may be there twice. */
+  maybeRepeated: boolean;
+}
+
+export interface PublishOptions {
+  type?: string;
+  headers?: Record<string, string>;
+  /** Seconds. */
+  delay?: number;
+  /** Seconds. */
+  ttl?: number;
+}
+
+export interface ClientOptions {
+  project?: string;
+  token?: string | (() => string | Promise<string>);
+  /** What publishing to a full queue does; "wait" if missing. */
+  onFull?: "wait" | "raise";
+  /** Where there is none, as in Node.js before 22: that of "ws". */
+  WebSocket?: unknown;
+}
+
+export class Refused extends Error {
+  constructor(text: string, status: number);
+  /** As in HTTP. */
+  status: number;
+}
+export class Unknown extends Error {}
+export class Reject extends Error {}
+export class Retry extends Error {
+  /** Seconds. */
+  constructor(delay?: number, reason?: string);
+  delay: number;
+}
+
+export class Message {
+  readonly body: Uint8Array;
+  readonly id: string;
+  /** How often it was handed out before. */
+  readonly tries: number;
+  readonly type: string;
+  readonly timestamp: Date;
+  readonly headers: Record<string, string>;
+  readonly text: string;
+  json(): any;
+}
+
+export interface Subscription {
+  stop(): void;
+}
+
+export class Client {
+  constructor(url: string, options?: ClientOptions);
+  publish(queue: string, body: Body, options?: PublishOptions): Promise<Stored>;
+  publishEvent(event: string, body: Body, options?: PublishOptions): Promise<Stored>;
+  subscribe(event: string, handler: (message: Message) => void): Subscription;
+  worker(
+    queue: string,
+    handler: (message: Message) => unknown,
+    options?: { parallel?: number; prefetch?: number },
+  ): Subscription;
+  close(timeoutMs?: number): Promise<void>;
+}

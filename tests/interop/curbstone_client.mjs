@@ -1,0 +1,54 @@
+// @curbstone/client in Node.js and on a page: publish, be refused, work, retry, hear an event, and outlive a crash.
+
+const until = async (condition) => {
+  for (let turn = 0; !condition(); turn += 1) {
+    if (turn > 3000) throw new Error(`never true: ${condition}`);
+    await new Promise((done) => setTimeout(done, 10));
+  }
+};
+
+export async function run({ Client, Reject, Retry, Refused }, url, options, crash) {
+  const client = new Client(url, { project: "shop", ...options });
+  const seen = [];
+  const worker = client.worker(
+    "orders",
+    (message) => {
+      seen.push([message.text, message.tries]);
+      if (message.text === "reject") throw new Reject("bad");
+      if (message.text === "retry" && !message.tries) throw new Retry(0);
+      if (message.text === "0") Object.assign(facts, { first: { headers: message.headers, type: message.type, id: message.id } });
+    },
+    { parallel: 4 },
+  );
+  const facts = { agent: globalThis.navigator?.userAgent ?? "" };
+  const stored = await client.publish("orders", "0", { headers: { customer: "7:\n" } });
+  facts.id = stored.id;
+  facts.json = await new Promise((done) => {
+    client.worker("json", (message) => done(message.json()));
+    client.publish("json", { total: 12, text: "ä\0" });
+  });
+  facts.refused = await client.publish("orders", new Uint8Array(2_000_000)).catch((error) => [error instanceof Refused, error.status]);
+  await Promise.all(["reject", "retry"].map((text) => client.publish("orders", text)));
+
+  const heard = [];
+  client.subscribe("sold", (message) => heard.push(message.json()));
+  while (!heard.length) {
+    await client.publishEvent("sold", { id: 7 });
+    await new Promise((done) => setTimeout(done, 20));
+  }
+  facts.heard = heard[0];
+
+  const sending = Array.from({ length: 200 }, (_, n) => client.publish("orders", String(n + 1)));
+  await Promise.any(sending);
+  await crash();
+  const confirms = await Promise.all(sending);
+  facts.confirmed = confirms.length;
+  const last = await client.publish("orders", "last");
+  facts.isRepeated = last.maybeRepeated;
+  await until(() => new Set(seen.map(([text]) => text)).size === 204);
+  facts.tries = seen.filter(([text]) => text === "retry").map(([, tries]) => tries);
+  worker.stop();
+  await client.close();
+  facts.afterClose = await client.publish("orders", "x").catch((error) => error.name);
+  return facts;
+}

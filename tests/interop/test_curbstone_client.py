@@ -1,0 +1,52 @@
+"""@curbstone/client in Node.js and on a page in headless Chromium (see curbstone_client.mjs)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.interop import control
+from tests.interop.control import HERE, Control, chromium, node
+from tests.interop.test_stompjs import Restarts
+from tests.server import ServerProcess
+
+LIBRARY = HERE.parent.parent / "client" / "js"
+
+
+def judge(facts: dict[str, Any]) -> None:
+    assert facts["first"] == {
+        "headers": {"customer": "7:\n"},
+        "type": "text/plain; charset=utf-8",
+        "id": facts["id"],
+    }
+    assert facts["json"] == {"total": 12, "text": "ä\0"}
+    assert facts["refused"] == [True, 413]
+    assert facts["tries"][:2] == [0, 1]
+    assert facts["heard"] == {"id": 7}
+    assert facts["confirmed"] == 200
+    assert facts["isRepeated"] is False
+    assert facts["afterClose"] == "Unknown"
+
+
+def test_it_works_in_node(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, Control(lambda: server.restart(same_ports=True)) as pages:
+        judge(pages.result(node("curbstone_node.mjs", server.url, pages.origin)))
+
+
+def test_it_works_on_a_page_in_chromium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("index.js", "frames.js"):
+        monkeypatch.setitem(control.FILES, f"/{name}", (LIBRARY / name, "text/javascript"))
+    monkeypatch.setitem(
+        control.FILES, "/curbstone_client.mjs", (HERE / "curbstone_client.mjs", "text/javascript; charset=utf-8")
+    )
+    monkeypatch.setitem(control.FILES, "/curbstone.html", (HERE / "curbstone_page.html", "text/html; charset=utf-8"))
+    restarts = Restarts()
+    with Control(restarts) as pages, ServerProcess(tmp_path / "data", f"--cors-origin={pages.origin}") as server:
+        restarts.server = server
+        page = f"{pages.origin}/curbstone.html?url={quote(server.url, safe='')}"
+        facts = pages.result(chromium(page, tmp_path / "profile"))
+    judge(facts)
+    assert "Chrome" in facts["agent"]
