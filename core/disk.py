@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from curbstone.core.errors import DataDirectoryError
+from curbstone.core.stats import COMMIT_US_BOUNDS, Histogram
 
 
 class File(Protocol):
@@ -82,11 +84,28 @@ class Disk(Protocol):
         """Give the directory back to other processes."""
 
 
+class SyncTimes(Histogram):
+    """How long syncs took, in microseconds; they are done in several threads."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        super().__init__(COMMIT_US_BOUNDS)
+        self._lock = threading.Lock()
+
+    def add(self, value: int) -> None:
+        """Count one."""
+        with self._lock:
+            super().add(value)
+
+
 class OsFile:
     """A file of the operating system."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, times: Histogram | None = None) -> None:
+        """`times` counts how long syncs take."""
         self._fd = fd
+        self._times = times
 
     def read(self, offset: int, size: int) -> bytes:
         """See `File.read`."""
@@ -110,7 +129,10 @@ class OsFile:
 
     def sync(self) -> None:
         """See `File.sync`."""
+        started_ns = time.monotonic_ns()
         os.fdatasync(self._fd)
+        if self._times is not None:
+            self._times.add((time.monotonic_ns() - started_ns) // 1000)
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
@@ -199,6 +221,7 @@ class OsDisk:
     def __init__(self, root: Path, lasting_max: int = 1 << 30) -> None:
         """`lasting_max`: how many files of `open_lasting` have a descriptor at a time."""
         self.root = root
+        self.sync_us = SyncTimes()
         self._lasting_max = lasting_max
         self._lasting: OrderedDict[LastingFile, None] = OrderedDict()
         """Those that have a descriptor, the one used last at the end."""
@@ -241,7 +264,7 @@ class OsDisk:
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """See `Disk.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        return OsFile(self._open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0)))
+        return OsFile(self._open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0)), self.sync_us)
 
     def open_lasting(self, path: str, *, create: bool = False) -> LastingFile:
         """See `Disk.open_lasting`."""
@@ -266,7 +289,7 @@ class OsDisk:
                 with self._lasting_lock:
                     self._lasting[file] = None
                 self._keep_to_limit()
-            return OsFile(file.fd)
+            return OsFile(file.fd, self.sync_us)
         except BaseException:
             self.take_back(file)
             raise

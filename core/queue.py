@@ -305,8 +305,8 @@ class Queue:
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group; `consumers` are those of all groups."""
         counted = self.pending.groups.get(group) or Group(self, group)
-        bytes_held = self.log.bytes + self._meta_bytes if self.opening.is_open else 0
-        return Counts(counted.rdy, len(counted.wip), counted.delayed, bytes_held, len(self.consumers()))
+        held, runs = self.log.bytes + self._meta_bytes if self.opening.is_open else 0, self.pending.runs
+        return Counts(counted.rdy, len(counted.wip), counted.delayed, held, len(self.consumers()), runs.oldest_ms)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after turns in which the counts changed; returns what ends it."""

@@ -6,7 +6,9 @@ dead-letter what was tried too often, belongs to no protocol: the `Stats` of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from curbstone.core.message import Delivery
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 class Traffic:
     """The numbers of one protocol."""
 
-    __slots__ = ("acked", "confirmed", "delivered", "published", "redelivered", "rejected", "returned")
+    __slots__ = ("acked", "confirmed", "delivered", "published", "redelivered", "refusals", "rejected", "returned")
 
     def __init__(self) -> None:
         self.published = 0
@@ -35,11 +37,23 @@ class Traffic:
         """Deliveries that consumers have given back (nack); not those that returned because a connection ended."""
         self.rejected = 0
         """Deliveries that consumers have rejected: to the dead-letter queue, or away where there is none."""
+        self.refusals: dict[str, int] = {}
+        """How often something was refused, by the reason: queue_full for QueueFull."""
+
+    def refuse(self, error: Exception, reason: str = "") -> None:
+        """Count what is refused, by the class of the error where no reason is given: so the names are few."""
+        name = reason or _reason(type(error).__name__)
+        self.refusals[name] = self.refusals.get(name, 0) + 1
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Count deliveries; looks at each."""
         self.delivered += len(deliveries)
         self.redelivered += sum([delivery.tries > 0 for delivery in deliveries])
+
+
+@cache
+def _reason(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 class Handouts:

@@ -50,6 +50,8 @@ class Counts(NamedTuple):
     delayed: int
     bytes: int
     consumers: int
+    oldest_ms: int = 0
+    """Wall clock when the oldest unsettled message of any group was published, or up to a few thousand before it."""
 
 
 class Health(NamedTuple):

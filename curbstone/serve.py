@@ -14,9 +14,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from curbstone import __version__, descriptors, logs
@@ -30,10 +32,12 @@ from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import AsyncioHost, Host
 from curbstone.core.options import QueueOptions
+from curbstone.core.stats import Histogram
 from curbstone.core.traffic import Traffic
 from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
 from curbstone.gateway.resources.backup import backup_routes
+from curbstone.gateway.resources.figures import Process
 from curbstone.gateway.resources.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
@@ -73,6 +77,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class Server(Protocol):
     """A protocol's server."""
+
+    def connections(self) -> Mapping[str, int]:
+        """Return how many clients there are, by protocol; "" is that of its name in the ready line."""
 
     async def start(self, address: Address) -> tuple[str, int]:
         """Bind and listen there, too; return host and port bound. OSError when that is impossible."""
@@ -132,7 +139,9 @@ async def _serve(settings: Settings) -> int:
         bound = []
         gate = _gate(broker, host, settings)
         entrance = _entrance(broker, host, settings)
-        for listener in [] if stop_asked.is_set() else _listeners(broker, gate, host, settings, entrance):
+        refused = entrance.admission.refused
+        process = Process(partial(connections_of, started), lambda: refused, _syncs(broker))
+        for listener in [] if stop_asked.is_set() else _listeners(broker, gate, host, settings, entrance, process):
             started.append(listener)
             bound += [f"{listener.name}={await _start(listener, address)}" for address in listener.addresses]
         if not gate.wants_login:
@@ -254,7 +263,27 @@ def _certificates(host: AsyncioHost, settings: Settings) -> Certificates | None:
     return found
 
 
-def _listeners(broker: Broker, gate: Gate, host: AsyncioHost, settings: Settings, entrance: Entrance) -> list[Listener]:
+def connections_of(listeners: Sequence[Listener]) -> Mapping[str, int]:
+    """Return how many connections there are, by protocol."""
+    counts: Counter[str] = Counter()
+    for listener in listeners:
+        for protocol, count in listener.server.connections().items():
+            counts[protocol or listener.name] += count
+    return counts
+
+
+def _syncs(broker: Broker) -> Histogram | None:
+    return broker.disk.sync_us if isinstance(broker.disk, OsDisk) else None
+
+
+def _listeners(
+    broker: Broker,
+    gate: Gate,
+    host: AsyncioHost,
+    settings: Settings,
+    entrance: Entrance,
+    process: Process | None = None,
+) -> list[Listener]:
     listeners = []
     turns = Turns(host)
     limits = Limits(body_bytes_max=settings.max_message_size)
@@ -293,6 +322,7 @@ def _listeners(broker: Broker, gate: Gate, host: AsyncioHost, settings: Settings
                 "mqks": mqks.registry.traffic,
             },
             turns=turns,
+            process=process,
         )
         listeners.append(Listener("http", settings.http_addr, GatewayServer(app, entrance)))
     if settings.mqks_addr:

@@ -15,7 +15,7 @@ from curbstone.core.traffic import Traffic
 from curbstone.gateway.http.login import Logins
 from curbstone.gateway.http.long_poll import Polls
 from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
-from curbstone.gateway.http.problem import ClientGone, Problem
+from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
 from curbstone.gateway.http.reply import reply_problem
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.http.routing import Routing
@@ -25,6 +25,7 @@ from curbstone.gateway.resources.batch import Batch
 from curbstone.gateway.resources.browse import Browse
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.events import Events
+from curbstone.gateway.resources.figures import Figures, Process
 from curbstone.gateway.resources.front import front
 from curbstone.gateway.resources.health import Health
 from curbstone.gateway.resources.journal import Journal
@@ -34,6 +35,7 @@ from curbstone.gateway.resources.metrics import Metrics
 from curbstone.gateway.resources.offsets import Offsets
 from curbstone.gateway.resources.queues import Queues
 from curbstone.gateway.resources.reading_groups import ReadingGroups
+from curbstone.gateway.resources.stats import Statistics
 from curbstone.gateway.resources.transactions import Transactions
 from curbstone.gateway.settings import UNFINISHED_BYTES_MAX, GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
@@ -100,14 +102,16 @@ def routes(
     ]
 
 
-def server_routes(protocols: Mapping[str, Traffic]) -> list[Route]:
+def server_routes(gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> list[Route]:
     """Return the routes beside those of queues: health, figures, documents, the console."""
     health = Health()
+    figures = Figures(gate, host, protocols, process)
     return [
         Route("/", Resource(GET=front)),
         Route("/healthz", Resource(GET=health.alive)),
         Route("/readyz", Resource(GET=health.ready)),
-        Route("/metrics", Resource(GET=Metrics(protocols).get)),
+        Route("/metrics", Resource(GET=Metrics(figures).get)),
+        Route("/v2/stats", Resource(GET=Statistics(figures).get)),
         Route("/openapi.yaml", Resource(GET=documents.openapi_yaml)),
         Route("/openapi.json", Resource(GET=documents.openapi_json)),
         Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
@@ -134,7 +138,9 @@ class Gateway:
         streams: EventStreams,
         message_bytes_max: int,
         turns: Turns,
+        traffic: Traffic,
     ) -> None:
+        self._traffic = traffic
         self.routes = list(routes)
         self._ways = Routing(self.routes)
         self._guard = guard
@@ -166,6 +172,7 @@ class Gateway:
             handler, scope["path_params"] = self._ways.find(scope)
             await handler(scope, receive, send)
         except (Problem, CurbstoneError) as error:
+            self._traffic.refuse(error, reason_of(error))
             await reply_problem(send, error)
         except ClientGone:
             pass
@@ -198,21 +205,23 @@ def create_app(
     more_sockets: Mapping[str, Opener] | None = None,
     more_traffic: Mapping[str, Traffic] | None = None,
     turns: Turns | None = None,
+    process: Process | None = None,
 ) -> Gateway:
     """Return the gateway behind a gate.
 
     `more_routes(guard)` returns those that come after its own; `more_sockets` are the WebSockets of other protocols
     by path, `more_traffic` what those protocols count, by their names, for /metrics. `turns` are those of all that is
-    read in the process; its own where none are given.
+    read in the process; its own where none are given. `process` has the figures that neither it nor the broker counts.
     """
+    process = process or Process()
     traffic = GatewayTraffic()
     protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
     streams = EventStreams(host, traffic.sse)
     guard = OriginPolicy(settings)
     polls = Polls()
     sockets = WebSocketRoutes(settings, guard, traffic.websocket, more_sockets)
-    own = [*routes(settings, guard, polls, streams, traffic), *server_routes(protocols)]
+    own = [*routes(settings, guard, polls, streams, traffic), *server_routes(gate, host, protocols, process)]
     more = more_routes(guard) if more_routes is not None else ()
     logins = Logins(gate, documents_are_open=settings.documents_are_open)
     turns = turns or Turns(host)
-    return Gateway([*own, *more], guard, logins, sockets, polls, streams, settings.frame_bytes_max, turns)
+    return Gateway([*own, *more], guard, logins, sockets, polls, streams, settings.frame_bytes_max, turns, traffic.http)

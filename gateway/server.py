@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from typing import Any
 
@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.http.problem import Problem, problem_body, problem_headers, title_of
 from curbstone.gateway.http_protocol import HttpProtocol
+from curbstone.gateway.websocket.protocol import WebSocketProtocol
 from curbstone.net.address import Address
 from curbstone.net.admission import Visit
 from curbstone.net.entrance import Entrance, Listener
@@ -66,6 +67,11 @@ class GatewayServer:
         self._state.connections = self._connections
         self._listeners: list[Listener] = []
         self._tick_timer: asyncio.TimerHandle | None = None
+
+    def connections(self) -> Mapping[str, int]:
+        """Return how many there are by protocol."""
+        sockets = sum(isinstance(each, WebSocketProtocol) for each in self._connections)
+        return {"http": len(self._connections) - sockets, "websocket": sockets}
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
         """Listen there, too; port 0 picks a free one. Return host and port bound; OSError where that is impossible."""

@@ -62,6 +62,7 @@ class Session:
         logged_in: Callable[[str], object] = str,
     ) -> None:
         self._registry = registry
+        self._traffic = registry.traffic
         self._limits = limits
         self._changed = changed
         self._report = report
@@ -252,6 +253,7 @@ class Session:
     def refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
         """Answer with an error, whose detail is in the log."""
         mistake = error if isinstance(error, RequestError) else None
+        self._traffic.refuse(error)
         self._errors += 1
         self.write(codec.error(request_id, self._report(str(error) or type(error).__name__, mistake is not None)))
         if self._errors >= self._limits.errors_max or (mistake is not None and mistake.fatal):

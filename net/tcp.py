@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from curbstone.net.address import Address
@@ -81,6 +82,10 @@ class TcpServer(ABC):
     @abstractmethod
     def word(self, text: str) -> bytes:
         """Return what a client is told that is sent away."""
+
+    def connections(self) -> Mapping[str, int]:
+        """Return how many there are; they are all of this server's protocol."""
+        return {"": len(self._clients)}
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
         """Listen there, too, and return host and port bound; OSError where that is impossible."""

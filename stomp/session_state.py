@@ -114,6 +114,7 @@ class SessionState:
         if self.lost:
             return
         if self.tells_refusals(receipts):
+            self.traffic.refuse(error)
             self.write(features.refusals([receipt for receipt in receipts if receipt is not None], error))
         else:
             self.fail(error, receipts[0] if receipts else None)
@@ -127,6 +128,7 @@ class SessionState:
         if self.closing or self.failure:
             return
         self.failure = str(error)
+        self.traffic.refuse(error)
         self.failed_by_rule = isinstance(error, ProtocolError)
         if isinstance(error, ProtocolError):
             # Before CONNECT is answered nothing that came is shown: it may be a passcode.

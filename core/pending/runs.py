@@ -87,6 +87,11 @@ class Runs:
         self.bytes_live = 0
         """Bytes of all entries that are pending somewhere."""
 
+    @property
+    def oldest_ms(self) -> int:
+        """Wall clock when the first message of the first run was published, 0 where there is none."""
+        return self._runs[0].time_ms if self._runs else 0
+
     def __len__(self) -> int:
         return len(self._runs)
 

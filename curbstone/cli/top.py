@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
-from curbstone.exit_codes import CommandFailed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SAMPLE = re.compile(r'curbstone_queue_(\w+)\{project="([\w-]+)",queue="([\w.:-]+)"\} (\S+)')
-
 _GAUGES = ("messages_ready", "messages_unacked", "messages_delayed", "consumers", "disk_bytes", "cap_used_ratio")
 _COUNTERS = {
-    "published": "messages_published_total",
-    "delivered": "messages_delivered_total",
-    "acked": "messages_acknowledged_total",
+    "published": "messages_published",
+    "delivered": "messages_delivered",
+    "acked": "messages_acknowledged",
 }
 
 Figures = dict[str, dict[str, float]]
@@ -64,8 +60,8 @@ def top(
     with Client(server) as client:
 
         def look() -> Look:
-            text = client.call("GET", "/metrics", headers={"accept": "text/plain"}).text
-            return Look(time.monotonic(), figures_in(text))
+            stats = client.call("GET", "/v2/stats", params={"limit": "10000"}).json()
+            return Look(time.monotonic(), figures_in(stats))
 
         def next_look() -> tuple[Look, Mapping[str, dict[str, float]]]:
             nonlocal earlier, looks
@@ -95,16 +91,12 @@ def top(
             time.sleep(interval)
 
 
-def figures_in(metrics: str) -> Figures:
-    """Return the figures of each queue in a text for Prometheus."""
-    found: Figures = {}
-    for line in metrics.splitlines():
-        match = _SAMPLE.fullmatch(line)
-        if match is not None and (match[1] in _GAUGES or match[1] in _COUNTERS.values()):
-            found.setdefault(f"{match[2]}/{match[3]}", {})[match[1]] = float(match[4])
-    if not found and "curbstone_queues " not in metrics:
-        raise CommandFailed("the server has no /metrics that top understands")
-    return found
+def figures_in(stats: Mapping[str, Any]) -> Figures:
+    """Return the figures of each queue by its name."""
+    return {
+        f"{queue['project']}/{queue['queue']}": {name: queue[name] for name in (*_GAUGES, *_COUNTERS.values())}
+        for queue in stats["queues"]
+    }
 
 
 def _table(now: Look, rates: Mapping[str, dict[str, float]], server: str) -> Table:

@@ -22,7 +22,7 @@ const json = (method, path, value) =>
 
 const pathOf = ({ project, queue }) => `v2/${encodeURIComponent(project)}/queues/${encodeURIComponent(queue)}`
 
-export const metrics = () => call('GET', 'metrics', undefined, { accept: 'text/plain' }).then(reply => reply.text())
+export const stats = wanted => json('GET', `v2/stats?${new URLSearchParams(wanted)}`)
 export const info = name => json('GET', pathOf(name))
 export const groups = name => json('GET', `${pathOf(name)}/groups`)
 export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringify(options))

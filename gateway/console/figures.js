@@ -1,30 +1,21 @@
-// What /metrics says, as numbers by queue, and how they change.
+// What the server says of itself in numbers, and how they change.
 
 /** How many looks the charts go back: five minutes at one every two seconds. */
 export const KEPT = 150
 
-const SAMPLE = /^curbstone_(\w+?)(?:\{(.*)\})? (\S+)$/
-const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g
 const NONE = { in: 0, out: 0, ack: 0 }
-const COUNTERS = { in: 'messages_published_total', out: 'messages_delivered_total', ack: 'messages_acknowledged_total' }
+const COUNTERS = { in: 'messages_published', out: 'messages_delivered', ack: 'messages_acknowledged' }
 
-/** One look: the totals, the queues by `project/queue`, and the buckets of commit times. */
-export function parse(text) {
-  const look = { at: performance.now() / 1000, totals: {}, queues: new Map(), commits: new Map(), sync: '' }
-  for (const line of text.split('\n')) {
-    const [, name, labelText = '', valueText] = SAMPLE.exec(line) ?? []
-    if (!name) continue
-    const labels = Object.fromEntries(Array.from(labelText.matchAll(LABEL), match => [match[1], match[2]]))
-    const value = Number(valueText)
-    if (name === 'sync_info') look.sync = labels.mode
-    else if (name === 'commit_duration_seconds_bucket') look.commits.set(Number(labels.le.replace('+', '')), value)
-    else if (labels.queue && name.startsWith('queue_')) {
-      const key = `${labels.project}/${labels.queue}`
-      if (!look.queues.has(key)) look.queues.set(key, { project: labels.project, queue: labels.queue })
-      look.queues.get(key)[name.slice('queue_'.length)] = value
-    } else if (!labelText) look.totals[name] = value
+/** One look at the reply of `v2/stats`: the totals, the queues by `project/queue`, and the buckets of commit times. */
+export function lookAt(stats) {
+  return {
+    at: performance.now() / 1000,
+    totals: stats.totals,
+    count: stats.queues_count,
+    chosen: stats.queues_chosen,
+    queues: new Map(stats.queues.map(queue => [`${queue.project}/${queue.queue}`, queue])),
+    commits: new Map(stats.commits.seconds.buckets.map(([bound, count]) => [bound ?? Infinity, count])),
   }
-  return look
 }
 
 const rate = (now, before, seconds, counter) => Math.max((now?.[counter] ?? 0) - (before?.[counter] ?? 0), 0) / seconds
@@ -56,7 +47,7 @@ export class History {
     const before = this.look
     const seconds = before ? look.at - before.at : 0
     const isSame = before && seconds > 0
-      && look.totals.messages_published_total >= before.totals.messages_published_total
+      && look.totals.messages_published >= before.totals.messages_published
     this.now = {
       ...(isSame ? rates(look.totals, before.totals, seconds) : NONE),
       ready: look.totals.messages_ready ?? 0,

@@ -5,16 +5,20 @@ import { ask, bytes, h, notice, number } from './dom.js'
 import { KEPT } from './figures.js'
 import { sparkline } from './sparkline.js'
 
+/** How many queues are shown at once. Of more the server says which: those with the most of what is sorted by. */
+const SHOWN = 500
+
+/** Title, value, and what the server sorts by. */
 const COLUMNS = [
-  ['Queue', course => `${course.figures.project}/${course.figures.queue}`],
-  ['Ready', course => course.figures.messages_ready],
-  ['Unacked', course => course.figures.messages_unacked],
-  ['Delayed', course => course.figures.messages_delayed],
-  ['Consumers', course => course.figures.consumers],
-  ['In /s', course => course.rates.in],
-  ['Out /s', course => course.rates.out],
-  ['Ack /s', course => course.rates.ack],
-  ['On disk, of cap', course => course.figures.cap_used_ratio],
+  ['Queue', course => `${course.figures.project}/${course.figures.queue}`, 'name'],
+  ['Ready', course => course.figures.messages_ready, 'messages_ready'],
+  ['Unacked', course => course.figures.messages_unacked, 'messages_unacked'],
+  ['Delayed', course => course.figures.messages_delayed, 'messages_delayed'],
+  ['Consumers', course => course.figures.consumers, 'consumers'],
+  ['In /s', course => course.rates.in, 'messages_published'],
+  ['Out /s', course => course.rates.out, 'messages_delivered'],
+  ['Ack /s', course => course.rates.ack, 'messages_acknowledged'],
+  ['On disk, of cap', course => course.figures.cap_used_ratio, 'cap_used_ratio'],
 ]
 
 const href = ({ project, queue }) => `#${encodeURIComponent(project)}/${encodeURIComponent(queue)}`
@@ -42,6 +46,11 @@ export class QueueList {
         h('thead', {}, h('tr', {}, this.heads, h('th', { scope: 'col' }, 'Depth, 5 min'))), this.rows)))
   }
 
+  /** What to ask the server for. */
+  wanted() {
+    return { search: this.filter.value.trim(), order: COLUMNS[this.column][2], limit: SHOWN }
+  }
+
   sortBy(column) {
     this.isDescending = column === this.column ? !this.isDescending : column > 0
     this.column = column
@@ -58,8 +67,9 @@ export class QueueList {
       if (index === this.column) head.setAttribute('aria-sort', this.isDescending ? 'descending' : 'ascending')
       else head.removeAttribute('aria-sort')
     })
-    const leftOut = this.history.look?.totals.queues_left_out ?? 0
-    this.title.textContent = `${number(all.length + leftOut)} queues${leftOut ? `, the first ${number(all.length)} shown` : ''}`
+    const { count, chosen } = this.history.look ?? { count: 0, chosen: 0 }
+    const only = chosen > SHOWN ? `, ${number(SHOWN)} of ${number(chosen)} shown: ${this.column ? 'those with the most' : 'the first'}` : ''
+    this.title.textContent = `${number(count)} queues${only}`
     this.rows.replaceChildren(...(shown.length ? shown.map(row) : [h('tr', {}, h('td', { class: 'empty', colspan: COLUMNS.length + 1 },
       wanted ? 'No queue of that name.' : 'No queues yet. One begins to exist when something is sent to it over STOMP, or here.'))]))
   }

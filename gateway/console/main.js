@@ -1,8 +1,8 @@
-// The console: looks at /metrics every two seconds and draws what it says. `#` is the list, `#project/queue` one queue.
+// The console: looks at /v2/stats every two seconds and draws what it says. `#` is the list, `#project/queue` one queue.
 
 import * as api from './api.js'
 import { h, milliseconds, notice, number } from './dom.js'
-import { History, KEPT, parse } from './figures.js'
+import { History, KEPT, lookAt } from './figures.js'
 import { QueueList } from './list.js'
 import { QueuePage } from './queue.js'
 import { sparkline } from './sparkline.js'
@@ -46,10 +46,10 @@ function drawHealth(readiness) {
 }
 
 async function look() {
-  const [text, readiness] = await Promise.all([api.metrics().catch(() => null), api.readiness()])
+  const [stats, readiness] = await Promise.all([api.stats(page.wanted()).catch(() => null), api.readiness()])
   drawHealth(readiness)
-  if (text === null) return
-  history.add(parse(text))
+  if (stats === null) return
+  history.add(lookAt(stats))
   drawTotals()
   page.update()
 }

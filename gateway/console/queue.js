@@ -27,6 +27,11 @@ export class QueuePage {
     this.load()
   }
 
+  /** What to ask the server for. */
+  wanted() {
+    return { project: this.name.project, search: `${this.name.project}/${this.name.queue}` }
+  }
+
   /** Draw what the newest look says. */
   update() {
     const course = this.history.queues.get(`${this.name.project}/${this.name.queue}`)

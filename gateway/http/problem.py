@@ -98,6 +98,11 @@ def problem_of(error: Problem | CurbstoneError) -> Problem:
     return Problem(status_of(error), str(error), headers, error.members)
 
 
+def reason_of(error: Problem | CurbstoneError) -> str:
+    """Return the name under which a refusal is counted, empty for that of its class."""
+    return title_of(error.status).lower().replace(" ", "_").replace("-", "_") if isinstance(error, Problem) else ""
+
+
 def problem_headers(problem: Problem) -> Headers:
     """Return the headers that go with a problem's body."""
     retry_after_s = RETRY_AFTER_S.get(problem.status)

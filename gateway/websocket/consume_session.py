@@ -19,7 +19,7 @@ from curbstone.core.traffic import Handouts, Traffic
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.formats.parameters import seconds_ms
 from curbstone.gateway.http.json_body import check_members, parse_json
-from curbstone.gateway.http.problem import Problem, status_of
+from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.websocket.codec import Inbound, binary_frame, text_frame
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
 
@@ -213,6 +213,7 @@ class ConsumeSession:
         """Tell the client and close; what is unsettled goes back."""
         if self._consumer is None:
             return
+        self._traffic.refuse(error, reason_of(error))
         if isinstance(error, StaleDelivery):
             error = _UNKNOWN_ID
         self._wire.send(error_frame(status_of(error), str(error)))

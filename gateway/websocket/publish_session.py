@@ -181,6 +181,7 @@ class PublishSession:
             self._traffic.confirmed += count
             self._wire.send(self._target.confirms(first_seq, count))
             return True
+        self._traffic.refuse(error)
         status = status_of(error)
         is_full = status == FULL
         self._wire.send(error_frame(status, str(error)) * (count if is_full else 1))

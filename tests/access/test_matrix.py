@@ -129,7 +129,7 @@ def test_all_operations_of_queues_are_in_the_table() -> None:
     free = {"getHealth", "getReadiness", "getFront", "getConsole", "getConsoleFile", "openSession", "openMqSession"}
     own = {"getTransaction", "dropTransaction", "commitTransaction", "listQueues", "getMetrics", "getSession"}
     own |= {"closeSession", "listTokens", "makeToken", "revokeToken", "makeTicket"}
-    own |= {"listEvents", "bindQueue", "unbindQueue"}
+    own |= {"listEvents", "bindQueue", "unbindQueue", "getStats"}
     admin = {"listConnections", "endConnection", "reload", "readAudit", "backup"}
     documents = {"getOpenapiYaml", "getOpenapiJson", "getAsyncapiYaml", "getDocs"}
     assert {operation["operationId"] for _, _, operation in operations()} <= listed | free | own | admin | documents

@@ -1,0 +1,244 @@
+"""What the server can say of itself in numbers, at one moment: what /metrics and /v2/stats are made of.
+
+Nothing is counted here: the engine and the protocols count in plain numbers, which are read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.access.rights import Right
+from curbstone.core.host import Host
+from curbstone.core.names import QueueName
+from curbstone.core.stats import Commits, Histogram, Stats
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.resources.filling import Filling
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.access.gate import Gate
+    from curbstone.core.port import Queue
+    from curbstone.core.positions import Backlog
+
+QUEUE_GAUGES = {
+    "messages_ready": "Messages that can be delivered now",
+    "messages_unacked": "Messages delivered and unsettled",
+    "messages_delayed": "Messages to be delivered later",
+    "disk_bytes": "What the queue takes on disk",
+    "cap_bytes": "The most it may take on disk",
+    "cap_used_ratio": "The part of the cap that is taken, 0 to 1",
+    "consumers": "Consumers",
+    "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
+}
+SECONDS_TO_FULL = (
+    "Time until the queue is at its cap if it goes on as in the last minutes; none for one that does not grow"
+)
+TOTALS = {
+    "messages_published": ("published", "Messages on disk and confirmed"),
+    "messages_delivered": ("delivered", "Deliveries"),
+    "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
+    "messages_acknowledged": ("acked", "Messages settled by their consumers"),
+    "messages_returned": ("released", "Deliveries given back: nack, end of a lease or of a connection"),
+    "messages_rejected": ("rejected", "Deliveries rejected"),
+    "messages_expired": ("expired", "Messages whose time to live ran out"),
+    "messages_dead_lettered": ("dead_lettered", "Messages sent to a dead-letter queue"),
+    "messages_dropped": ("dropped", "Dead messages for which there was no dead-letter queue"),
+    "messages_purged": ("purged", "Messages removed by a purge"),
+    "messages_lost": ("lost", "Messages that declared groups lost, at the cap or by a purge"),
+}
+BY_PROTOCOL = {
+    "messages_received": ("published", "Messages taken from producers"),
+    "messages_confirmed": ("confirmed", "Messages confirmed to producers"),
+    "messages_delivered": ("delivered", "Messages handed to consumers"),
+    "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
+    "messages_acknowledged": ("acked", "Deliveries acknowledged"),
+    "messages_returned": ("returned", "Deliveries given back by their consumers (nack)"),
+    "messages_rejected": ("rejected", "Deliveries rejected: dead-lettered, or dropped without a dead-letter queue"),
+}
+_COUNTERS = tuple(name for name, _ in TOTALS.values())
+
+
+def _version() -> str:
+    try:
+        return version("curbstone")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"
+
+
+VERSION = _version()
+PYTHON = ".".join(map(str, sys.version_info[:3]))
+
+
+def _none() -> Mapping[str, int]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What is counted beside engine and protocols, by whoever puts the server together."""
+
+    connections: Callable[[], Mapping[str, int]] = _none
+    """Open connections by protocol."""
+    sent_away: Callable[[], Mapping[str, int]] = _none
+    """Connections that were not let in, by the reason."""
+    syncs: Histogram | None = field(default=None)
+    """Microseconds that syncs of files took."""
+
+
+class QueueFigures(NamedTuple):
+    """Those of one queue."""
+
+    name: QueueName
+    gauges: dict[str, float]
+    counters: dict[str, int]
+    to_full_s: float | None
+
+
+class CommitFigures(NamedTuple):
+    """A copy, for it is written out in another thread than the one that counts."""
+
+    took_us: HistogramFigures
+    messages: HistogramFigures
+    syncs: int
+    failed: int
+    sync_us: HistogramFigures | None
+
+    @classmethod
+    def of(cls, commits: Commits, syncs: Histogram | None) -> CommitFigures:
+        """Copy them."""
+        took_us, messages = HistogramFigures.of(commits.took_us), HistogramFigures.of(commits.messages)
+        sync_us = HistogramFigures.of(syncs) if syncs else None
+        return cls(took_us, messages, commits.syncs, commits.failed, sync_us)
+
+
+class HistogramFigures(NamedTuple):
+    """A histogram that does not change any more."""
+
+    bounds: tuple[int, ...]
+    counts: list[int]
+    sum: int
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> HistogramFigures:
+        """Copy one."""
+        return cls(histogram.bounds, list(histogram.counts), histogram.sum)
+
+
+class Snapshot(NamedTuple):
+    """All figures of one moment."""
+
+    queues: list[QueueFigures]
+    totals: dict[str, int]
+    held: dict[str, int]
+    protocols: dict[str, dict[str, int]]
+    refusals: dict[str, dict[str, int]]
+    connections: dict[str, int]
+    sent_away: dict[str, int]
+    commits: CommitFigures
+    staged: int
+    staged_bytes: int
+    is_healthy: bool
+    sync: str
+    logins: dict[tuple[str, str], int]
+    """By protocol and outcome; never by user."""
+    denied: dict[str, int]
+    """Calls that lacked a right, by its name."""
+    is_whole: bool
+    """Whether who asks may see the figures of the server, and not only those of queues."""
+
+
+class Figures:
+    """Looks at broker, protocols and logins."""
+
+    def __init__(self, gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> None:
+        self._gate = gate
+        self._broker = gate.everyone.broker
+        self._host = host
+        self._protocols = dict(protocols)
+        self._process = process
+        self._filling = Filling()
+        self._seen: dict[str, Stats] = {}
+        """The counters of the queues of the last look, by uid: those of a queue deleted since are final."""
+        self._gone = dict.fromkeys(_COUNTERS, 0)
+        """What the deleted ones had counted: a total never falls."""
+
+    def look(self, access: Access) -> Snapshot:
+        """Return all figures; those of queues that one may peek at, by name."""
+        queues = self._broker.queues()
+        # Private ones count in the totals; each connection has others, so their names would be series without end.
+        counted = [*queues, *self._broker.private_queues()]
+        self._remember(counted)
+        health = self._broker.health()
+        staging = self._broker.staging
+        return Snapshot(
+            [self._of(queue) for queue in sorted(access.queues_with(Right.PEEK), key=_by_name)],
+            {name: self._gone[name] + sum(getattr(q.stats, name) for q in counted) for name in _COUNTERS},
+            _held(counted),
+            {
+                name: {each: getattr(traffic, each) for each, _ in BY_PROTOCOL.values()}
+                for name, traffic in self._protocols.items()
+            },
+            {name: dict(traffic.refusals) for name, traffic in self._protocols.items()},
+            dict(self._process.connections()),
+            dict(self._process.sent_away()),
+            CommitFigures.of(self._broker.commits, self._process.syncs),
+            len(staging),
+            staging.bytes,
+            health.ok,
+            health.sync,
+            dict(self._gate.logins),
+            dict(self._gate.refusals),
+            bool(access.identity.on_server() & Right.METRICS),
+        )
+
+    def backlogs(self, access: Access, most: int) -> Iterator[tuple[QueueName, Backlog]]:
+        """Yield what waits for each named group, of the first `most` queues by name; most queues have none."""
+        for queue in sorted(access.queues_with(Right.PEEK), key=_by_name)[:most]:
+            for backlog in queue.reading.backlogs():
+                yield queue.name, backlog
+
+    def _remember(self, queues: list[Queue]) -> None:
+        now = {queue.uid: queue.stats for queue in queues}
+        for uid, stats in self._seen.items():
+            if uid not in now:
+                self._filling.forget(uid)
+                for name in _COUNTERS:
+                    self._gone[name] += getattr(stats, name)
+        self._seen = now
+
+    def _of(self, queue: Queue) -> QueueFigures:
+        counts = queue.counts()
+        cap = queue.options.cap
+        age_ms = max(self._host.wall_ms() - counts.oldest_ms, 0) if counts.oldest_ms else 0
+        gauges: dict[str, float] = {
+            "messages_ready": counts.rdy,
+            "messages_unacked": counts.wip,
+            "messages_delayed": counts.delayed,
+            "disk_bytes": counts.bytes,
+            "cap_bytes": cap,
+            "cap_used_ratio": counts.bytes / cap,
+            "consumers": counts.consumers,
+            "oldest_message_age_seconds": age_ms / 1000,
+        }
+        to_full_s = self._filling.look(queue.uid, counts.bytes, cap, self._host.now_ms())
+        return QueueFigures(queue.name, gauges, {each: getattr(queue.stats, each) for each in _COUNTERS}, to_full_s)
+
+
+def _held(queues: list[Queue]) -> dict[str, int]:
+    """Return what all queues hold together, also those without figures of their own."""
+    held: Counter[str] = Counter(messages_ready=0, messages_unacked=0, messages_delayed=0)
+    for queue in queues:
+        counts = queue.counts()
+        held["messages_ready"] += counts.rdy
+        held["messages_unacked"] += counts.wip
+        held["messages_delayed"] += counts.delayed
+    return dict(held)
+
+
+def _by_name(queue: Queue) -> QueueName:
+    return queue.name

@@ -1,0 +1,108 @@
+"""Figures as JSON, for consoles and programs: a page of the queues in any order, and the server as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.core.errors import BadRequest
+from curbstone.gateway.formats.parameters import query_of, whole_number
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.resources.figures import (
+    BY_PROTOCOL,
+    PYTHON,
+    QUEUE_GAUGES,
+    TOTALS,
+    VERSION,
+    Figures,
+    HistogramFigures,
+    QueueFigures,
+    Snapshot,
+)
+
+LIMIT = 1000
+LIMIT_MAX = 10_000
+OFFSET_MAX = 1 << 31
+
+_COUNTERS = {name: field for name, (field, _) in TOTALS.items()}
+ORDERS = ("name", *QUEUE_GAUGES, *_COUNTERS)
+
+
+class Statistics:
+    """The handler of `/v2/stats`."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: everything /metrics has, of the queues that are asked for."""
+        query = query_of(scope)
+        order = query.get("order", "name")
+        if order not in ORDERS:
+            raise BadRequest(f"bad order {order[:80]!r}: one of {', '.join(ORDERS)}")
+        limit = whole_number("limit", query.get("limit", LIMIT), 0, LIMIT_MAX)
+        offset = whole_number("offset", query.get("offset", 0), 0, OFFSET_MAX)
+        now = self._figures.look(access_of(scope))
+        chosen = _chosen(now.queues, query)
+        if order != "name":
+            # The one with the most first; those with as much stay in the order of their names.
+            chosen.sort(key=lambda queue: _value(queue, order), reverse=True)
+        page = [_queue(queue) for queue in chosen[offset : offset + limit]]
+        told = {**(_server(now) if now.is_whole else {}), "queues_chosen": len(chosen), "queues": page}
+        await reply_json(send, told, 200, [(b"cache-control", b"no-store")])
+
+
+def _chosen(queues: list[QueueFigures], query: Mapping[str, str]) -> list[QueueFigures]:
+    project, part = query.get("project"), query.get("search", "").lower()
+    return [
+        queue
+        for queue in queues
+        if (project is None or queue.name.project == project) and (not part or part in str(queue.name).lower())
+    ]
+
+
+def _value(queue: QueueFigures, order: str) -> float:
+    return queue.gauges[order] if order in queue.gauges else queue.counters[_COUNTERS[order]]
+
+
+def _queue(queue: QueueFigures) -> dict[str, object]:
+    counters = {name: queue.counters[field] for name, field in _COUNTERS.items()}
+    project, name = queue.name
+    return {"project": project, "queue": name, **queue.gauges, "seconds_to_full": queue.to_full_s, **counters}
+
+
+def _server(now: Snapshot) -> dict[str, object]:
+    commits = now.commits
+    return {
+        "version": VERSION,
+        "python": PYTHON,
+        "sync": now.sync,
+        "is_healthy": now.is_healthy,
+        "queues_count": len(now.queues),
+        "staged_transactions": now.staged,
+        "staged_bytes": now.staged_bytes,
+        "totals": {**now.held, **{name: now.totals[field] for name, field in _COUNTERS.items()}},
+        "protocols": {
+            protocol: {name: numbers[field] for name, (field, _) in BY_PROTOCOL.items()}
+            for protocol, numbers in now.protocols.items()
+        },
+        "connections": now.connections,
+        "connections_refused": now.sent_away,
+        "refusals": now.refusals,
+        "commits": {
+            "failed": commits.failed,
+            "syncs": commits.syncs,
+            "seconds": _histogram(commits.took_us, 1_000_000),
+            "messages": _histogram(commits.messages, 1),
+            "sync_seconds": _histogram(commits.sync_us, 1_000_000) if commits.sync_us else None,
+        },
+    }
+
+
+def _histogram(figures: HistogramFigures, unit: float) -> dict[str, object]:
+    """Return how many values were at most each bound; null is the bound of all."""
+    bounds = [*(bound / unit for bound in figures.bounds), None]
+    return {"sum": figures.sum / unit, "buckets": list(zip(bounds, accumulate(figures.counts), strict=True))}
