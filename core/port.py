@@ -46,6 +46,7 @@ from curbstone.core.values import (
     Counts,
     Done,
     Health,
+    Holder,
     IdempotencyKey,
     Lease,
     May,
@@ -311,6 +312,9 @@ class Queue(Protocol):
 
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group; `consumers` are those of all groups."""
+
+    def holders(self) -> list[Holder]:
+        """Return its consumers, and the leases of each group together."""
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after turns in which the counts changed; returns what ends it."""

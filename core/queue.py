@@ -35,6 +35,7 @@ from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run
 from curbstone.core.reading.browse import Peek, purge
 from curbstone.core.reading.groups import ReadingGroups
+from curbstone.core.reading.holders import holders
 from curbstone.core.reading.redrive import Redrive
 from curbstone.core.stats import Stats
 from curbstone.core.values import (
@@ -42,6 +43,7 @@ from curbstone.core.values import (
     UNNAMED,
     Answer,
     Counts,
+    Holder,
     IdempotencyKey,
     Lease,
     May,
@@ -240,10 +242,6 @@ class Queue:
         self.leave(consumer)
         self._attached.pop(consumer, None)
 
-    def room(self, group: str) -> int:
-        """Return how many deliveries the consumers of a group take now."""
-        return ring.room if (ring := self.rings.get(group)) else 0
-
     # --- leases, and settling without a consumer
 
     def lease(
@@ -296,6 +294,10 @@ class Queue:
     def consumers(self, group: str | None = None) -> list[Consumer]:
         """Return the consumers of a group, or of all."""
         return self.rings.consumers(group)
+
+    def holders(self) -> list[Holder]:
+        """See `core.port.Queue.holders`."""
+        return holders(self)
 
     @property
     def is_used(self) -> bool:
@@ -461,8 +463,7 @@ class Queue:
             self.pending.drop_group(name)
         for name in meta.groups:
             self.pending.group(name)
-        for name in self.rings:  # what was paused may go on
-            self.wake(name)
+        self._loaded()  # what was paused may go on
         self.changed()
 
     # --- trouble, and the end
@@ -479,10 +480,9 @@ class Queue:
 
     def close(self, error: CurbstoneError) -> None:
         """End it: consumers are told, waiting publishes refused; called with no commit under way or to come."""
-        if self.is_closed:
-            return
-        self.is_closed = True
-        self._end(error)
+        if not self.is_closed:
+            self.is_closed = True
+            self._end(error)
 
     def _end(self, error: CurbstoneError) -> None:
         self.broker.troubles.over(self.label)

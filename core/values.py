@@ -72,6 +72,21 @@ class Peeked(NamedTuple):
     """Engine time when a delayed one is due, else 0."""
 
 
+class Holder(NamedTuple):
+    """Somebody who takes from a queue: a consumer, or all leases of a group together."""
+
+    kind: str
+    """`consumer` or `leases`."""
+    group: str
+    window: int
+    """How many deliveries a consumer may hold; 0 where they are settled when they are sent, and of leases."""
+    unsettled: int
+    state: str
+    """Of a consumer: `ready`, `full` (it holds all it may) or `held` (its client reads nothing); of leases `leased`."""
+    until_ms: int
+    """Engine time when the first of the leases ends; else 0."""
+
+
 class Redriven(NamedTuple):
     """What became of dead letters."""
 

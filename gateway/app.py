@@ -25,11 +25,13 @@ from curbstone.gateway.resources.batch import Batch
 from curbstone.gateway.resources.browse import Browse
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.events import Events
+from curbstone.gateway.resources.explain import Explain
 from curbstone.gateway.resources.figures import Figures, Process
 from curbstone.gateway.resources.front import front
 from curbstone.gateway.resources.health import Health
 from curbstone.gateway.resources.journal import Journal
 from curbstone.gateway.resources.leases import Leases
+from curbstone.gateway.resources.message import OneMessage
 from curbstone.gateway.resources.messages import Messages
 from curbstone.gateway.resources.metrics import Metrics
 from curbstone.gateway.resources.offsets import Offsets
@@ -68,9 +70,10 @@ def routes(
     One resource a path, so that a wrong verb learns the right ones.
     """
     queues = Queues(settings)
-    messages = Messages(settings, guard, polls, streams, traffic.http)
-    batch = Batch(settings, traffic.http)
     leases = Leases(settings, polls, streams, traffic.http)
+    messages = Messages(settings, guard, polls, streams, leases, traffic.http)
+    one = OneMessage()
+    batch = Batch(settings, traffic.http)
     upkeep = Admin(settings)
     groups = ReadingGroups(settings)
     transactions = Transactions(settings, traffic.http)
@@ -82,6 +85,9 @@ def routes(
         Route(QUEUE + "/messages/ack", Resource(POST=leases.ack)),
         Route(QUEUE + "/messages/nack", Resource(POST=leases.nack)),
         Route(QUEUE + "/messages/extend", Resource(POST=leases.extend)),
+        Route(QUEUE + "/messages/{id}", Resource(GET=one.get, DELETE=one.delete)),
+        Route(QUEUE + "/leases/{lease}", Resource(DELETE=leases.confirm)),
+        Route(QUEUE + "/explain", Resource(GET=Explain().get)),
         Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
         Route(QUEUE + "/browse", Resource(GET=Browse().get)),
@@ -92,6 +98,7 @@ def routes(
         Route(QUEUE + "/groups/{group}/ack", Resource(POST=groups.ack)),
         Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
         Route(QUEUES, Resource(GET=queues.list)),
+        Route("/v2", Resource(GET=queues.projects)),
         Route(EVENTS + "/{event}/messages", Resource(POST=events.post)),
         Route(EVENTS + "/{event}/messages/batch", Resource(POST=events.post_batch)),
         Route(EVENTS + "/{event}/queues/{queue}", Resource(PUT=events.bind, DELETE=events.unbind)),

@@ -151,6 +151,11 @@ class Rings(dict[str, Ring]):
         ring = self.get(name)
         return ring is not None and not ring.is_empty
 
+    def room(self, name: str) -> int:
+        """Return how many deliveries the takers of a group take now."""
+        ring = self.get(name)
+        return ring.room if ring is not None else 0
+
     def forget(self, name: str) -> None:
         """Forget a group in which nobody takes part."""
         self.pop(name, None)

@@ -25,6 +25,10 @@ class Leasing:
     def __len__(self) -> int:
         return len(self._leases)
 
+    def ends(self) -> list[tuple[str, int]]:
+        """Return the group of each lease, and when it ends."""
+        return self._leases.ends()
+
     @property
     def next_due_ms(self) -> int | None:
         """Engine time when the next lease may end."""

@@ -164,6 +164,10 @@ class Leases:
         """How many times are kept in memory, stale ones included."""
         return len(self._due)
 
+    def ends(self) -> list[tuple[str, int]]:
+        """Return the group of each, and when it ends."""
+        return [(lease.group, lease.expires_ms) for lease in self._by_token.values()]
+
     def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str = NOBODY) -> Lease:
         """Return a new lease of a delivery."""
         lease = Lease(delivery, group, expires_ms, owner)

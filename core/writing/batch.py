@@ -468,7 +468,7 @@ class Batch:
 
         Said beforehand, a crash right after that finds them marked as delivered.
         """
-        room = self._queue.room(group.name)
+        room = self._queue.rings.room(group.name)
         if not self.messages or not room or group.rdy:
             return 0
         return self._queue.next_seq + min(room, len(self.messages)) - 1

@@ -21,6 +21,7 @@ from curbstone.cli.check import check
 from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
 from curbstone.cli.events import bind, events, unbind
+from curbstone.cli.explain import explain
 from curbstone.cli.move import move
 from curbstone.cli.pause import pause, resume
 from curbstone.cli.peek import peek
@@ -53,7 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    *(serve, queues, send, recv, peek, dump, export, import_, purge, pause, resume, move, redrive, push),
+    *(serve, queues, explain, send, recv, peek, dump, export, import_, purge, pause, resume, move, redrive, push),
     *(events, bind, unbind, top, bench, backup, restore, check, repair, drill, sql),
 )
 for command in COMMANDS:

@@ -9,10 +9,10 @@ from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.message import Message
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.message_json import body_of_json
-from curbstone.gateway.formats.metadata import block_of_json
+from curbstone.gateway.formats.metadata import TRAVELLING, block_of_json
 from curbstone.gateway.formats.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
 
-MEMBERS = ("message", "encoding", "Content-Type", "ttl", "delay", "groups")
+MEMBERS = ("message", "encoding", "Content-Type", *TRAVELLING.values(), "ttl", "delay", "groups")
 """What a message in JSON may have, beside its metadata, whose names begin with x- or ce-."""
 
 _METADATA = ("x-", "ce-")

@@ -3,6 +3,8 @@
 The engine keeps a header block (see `core.headers`). Its lines, and what they are outside::
 
     content-type:v      HTTP Content-Type: v            JSON "Content-Type": "v"
+    content-encoding:v  HTTP Content-Encoding: v        JSON "Content-Encoding": "v"
+    traceparent:v       HTTP traceparent: v             JSON "traceparent": "v" (W3C Trace Context, so tracestate)
     x-msg-x-foo:v       HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
     x-foo:v             HTTP x-msg-x-x-foo: v           JSON "x-foo": "v"
     foo:v (STOMP's)     HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
@@ -36,7 +38,13 @@ DEAD = "x-dead-"
 CHARSET = "x-http-charset"
 OCTET_STREAM = "application/octet-stream"
 
+TRAVELLING = {"content-encoding": "Content-Encoding", "traceparent": "traceparent", "tracestate": "tracestate"}
+"""Headers beside the Content-Type that say something of the message wherever it goes, and what JSON calls them."""
+
 _CACHED_BYTES_MAX = 512
+_KEPT = frozenset([b"content-type", *(name.encode() for name in TRAVELLING)])
+_KEPT_PREFIXES = (HTTP_PREFIX, cloud_events.HTTP_PREFIX)
+_FROM_JSON = {json_name: name for name, json_name in TRAVELLING.items()}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _BREAKS_LINES = re.compile(r"[\r\n\0]")
 _PRINTABLE = re.compile(r"[\x20-\x7e]*")
@@ -64,7 +72,7 @@ def _cached(fn: Callable[[bytes], T]) -> Callable[[bytes], T]:
 
 def is_kept(name: bytes) -> bool:
     """Tell whether a request header of this (lower-case) name is stored with the message."""
-    return name == b"content-type" or name.startswith((HTTP_PREFIX, cloud_events.HTTP_PREFIX))
+    return name in _KEPT or name.startswith(_KEPT_PREFIXES)
 
 
 @lru_cache(maxsize=128)
@@ -102,7 +110,7 @@ def _charset(values: bytes) -> str:
 
 
 def block_of_json(fields: Mapping[str, Any]) -> bytes:
-    """Return the block for the metadata in a JSON object: its Content-Type and all keys that start with x- or ce-.
+    """Return the block for the metadata in a JSON object: its Content-Type, what travels, and keys with x- or ce-.
 
     Raise BadRequest for a value that is no string, and for names and values with CR, LF or NUL.
     """
@@ -115,6 +123,8 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
             name = headers.CONTENT_TYPE
             if value == "":
                 continue
+        elif name in _FROM_JSON:
+            name = _FROM_JSON[name]
         elif not name.startswith(cloud_events.PREFIX):
             continue
         if not isinstance(value, str):
@@ -157,7 +167,7 @@ def _http_name(name: str) -> bytes:
     if name == CHARSET or not _TOKEN.fullmatch(name):
         return b""
     name = name.lower()
-    if name.startswith((PREFIX, cloud_events.PREFIX)):
+    if name in TRAVELLING or name.startswith((PREFIX, cloud_events.PREFIX)):
         return name.encode()
     if name.startswith(DEAD):
         return b"x-msg-" + name[2:].encode()
@@ -195,6 +205,8 @@ def json_parts(block: bytes) -> tuple[bytes, bytes]:
         elif name.startswith(DEAD):
             key = name.removeprefix(DEAD)
             dead[key] = int(value) if key in _DEAD_NUMBERS and value.isdecimal() else value
+        elif name in TRAVELLING:
+            own[TRAVELLING[name]] = value
         elif name != CHARSET:
             own[name if name.startswith(("x-", cloud_events.PREFIX)) else PREFIX + name] = value
     inside: dict[str, object] = dict(_reversed(own))

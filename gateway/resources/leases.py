@@ -25,8 +25,8 @@ from curbstone.gateway.formats.parameters import (
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, answer, held_by, is_gone
-from curbstone.gateway.http.problem import ClientGone
-from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.problem import ClientGone, Problem
+from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
@@ -52,7 +52,6 @@ class Leases:
 
     async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST lease: up to `count` messages, each of which returns by itself after `seconds`."""
-        access = access_of(scope)
         queue, fields = await self._call(scope, receive, _LEASE)
         count = whole_number("count", fields.get("count", 1), 1, COUNT_MAX)
         duration_ms = lease_ms(fields.get("seconds", queue.options.lease))
@@ -61,6 +60,22 @@ class Leases:
         encoding = encoding_of(query_of(scope))
         if fields.get("encoding") is not None:
             encoding = encoding_named(fields["encoding"])
+        leases = await self.take(queue, count, duration_ms, group, longest_ms, scope, receive)
+        texts = [lease_json(queue, lease, encoding) for lease in leases]
+        await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}", 200, [(b"cache-control", b"no-store")])
+
+    async def take(
+        self,
+        queue: Queue,
+        count: int,
+        duration_ms: int,
+        group: str,
+        longest_ms: int,
+        scope: Scope,
+        receive: Receive,
+    ) -> list[Lease]:
+        """Return leases for a client that is there to take them; raise ClientGone."""
+        access = access_of(scope)
         if longest_ms:
             waited: list[Lease] | None = await self._polls.poll(
                 lambda done: access.lease(queue, count, duration_ms, done, group=group, wait_ms=longest_ms),
@@ -74,9 +89,19 @@ class Leases:
         if is_gone(scope):
             queue.give_back(leases)
             raise ClientGone
-        texts = [lease_json(queue, lease, encoding) for lease in leases]
         self._traffic.deliver([lease.delivery for lease in leases])
-        await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}", 200, [(b"cache-control", b"no-store")])
+        return leases
+
+    async def confirm(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE a lease: what it holds is settled; answered after the commit."""
+        queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
+        token = scope["path_params"]["lease"]
+        _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, [token], Outcome.ACK, done))
+        if stale:
+            raise Problem(404, "the lease has ended, or there never was one of this name")
+        self._traffic.acked += settled
+        self._streams.settled([token])
+        await reply(send, 204)
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST ack: settle; answered after the commit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,9 +28,10 @@ from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, answer, held_by, is_wanted
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone
-from curbstone.gateway.http.reply import NO_SNIFFING, reply, reply_json
+from curbstone.gateway.http.reply import OPAQUE, reply, reply_json
 from curbstone.gateway.resources.event_stream import EventStream, EventStreams
 from curbstone.gateway.resources.incoming import read_message
+from curbstone.gateway.resources.leases import Leases
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import MIB, GatewaySettings
 
@@ -44,12 +45,6 @@ PEEK_BYTES_MAX = 8 * MIB
 """A reply holds no more bodies than until here, but at least one message."""
 
 _TRUE_FALSE = (b"false", b"true")
-# A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
-_OPAQUE = (
-    NO_SNIFFING,
-    (b"content-security-policy", b"sandbox"),
-    (b"cache-control", b"no-store"),
-)
 
 
 class Messages:
@@ -61,8 +56,10 @@ class Messages:
         guard: OriginPolicy,
         polls: Polls,
         streams: EventStreams,
+        leases: Leases,
         traffic: Traffic,
     ) -> None:
+        self._leases = leases
         self._guard = guard
         self._settings = settings
         self._polls = polls
@@ -87,6 +84,9 @@ class Messages:
         group = group_of(query) if query else ""
         longest_ms = wait_ms(query.get("wait", 0)) if query else 0
         wanted = is_wanted(scope)
+        if "confirm" in query:
+            await self._safe_pop(queue, query, group, longest_ms, scope, receive, send)
+            return
         if longest_ms:
             delivery: Delivery | None = await self._polls.poll(
                 lambda done: queue.pop(done, group=group, wait_ms=longest_ms, is_wanted=wanted),
@@ -102,16 +102,27 @@ class Messages:
             return
         self._traffic.deliver([delivery])
         self._traffic.acked += 1
-        message = delivery.message
-        fields = [
-            *http_headers(message.headers),
-            (b"x-msg-id", queue.message_id(message.seq).encode()),
-            (b"x-msg-timestamp", b"%d" % message.timestamp_ms),
-            (b"x-msg-redelivered", _TRUE_FALSE[delivery.tries > 0]),
-            (b"x-msg-tries", b"%d" % delivery.tries),
-            *_OPAQUE,
-        ]
-        await reply(send, 200, fields, message.body)
+        await reply(send, 200, _headers(queue, delivery), delivery.message.body)
+
+    async def _safe_pop(
+        self,
+        queue: Queue,
+        query: Mapping[str, str],
+        group: str,
+        longest_ms: int,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Give one message to a client that has to say that it has it; else it comes back."""
+        duration_ms = lease_ms(query["confirm"])
+        taken = await self._leases.take(queue, 1, duration_ms, group, longest_ms, scope, receive)
+        if not taken:
+            await reply(send, 204)
+            return
+        (lease,) = taken
+        fields = [*_headers(queue, lease.delivery), (b"x-msg-lease", lease.token.encode())]
+        await reply(send, 200, fields, lease.delivery.message.body)
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET: look at messages without taking them; with `Accept: text/event-stream` take them as a stream."""
@@ -140,8 +151,21 @@ class Messages:
             return
         look = partial(queue.peek, state=state, group=group if "group" in query else None)
         peeked = await _peek(queue, look, limit, after)
-        texts = [_peeked_json(queue, item, encoding) for item in peeked]
+        texts = [peeked_json(queue, item, encoding) for item in peeked]
         await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}")
+
+
+def _headers(queue: Queue, delivery: Delivery) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a reply that is a message."""
+    message = delivery.message
+    return [
+        *http_headers(message.headers),
+        (b"x-msg-id", queue.message_id(message.seq).encode()),
+        (b"x-msg-timestamp", b"%d" % message.timestamp_ms),
+        (b"x-msg-redelivered", _TRUE_FALSE[delivery.tries > 0]),
+        (b"x-msg-tries", b"%d" % delivery.tries),
+        *OPAQUE,
+    ]
 
 
 async def _peek(queue: Queue, look: Callable[..., None], limit: int, after: int) -> list[Peeked]:
@@ -168,7 +192,7 @@ def _header(scope: Scope, wanted: bytes) -> bytes:
     return next((value for name, value in scope["headers"] if name == wanted), b"")
 
 
-def _peeked_json(queue: Queue, item: Peeked, encoding: Encoding | None) -> bytes:
+def peeked_json(queue: Queue, item: Peeked, encoding: Encoding | None) -> bytes:
     message = item.message
     inside = metadata_json(message, queue.message_id(message.seq), item.tries)
     due = b',"due":%d' % item.due_ms if item.state == "delayed" else b""

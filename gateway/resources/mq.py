@@ -22,19 +22,13 @@ from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer, is_gone
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone, Problem
-from curbstone.gateway.http.reply import NO_SNIFFING, reply
+from curbstone.gateway.http.reply import OPAQUE, reply
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from curbstone.core.values import Lease
 
-# A browser must neither guess another type for a message nor run it as a page, and no cache may keep it.
-_OPAQUE = (
-    NO_SNIFFING,
-    (b"content-security-policy", b"sandbox"),
-    (b"cache-control", b"no-store"),
-)
 _FETCH_ALLOW = (b"allow", b"GET, POST, OPTIONS")
 
 
@@ -111,7 +105,7 @@ class _Mq:
         fields = [
             *http_headers(message.headers),
             (b"x-message-id", queue.message_id(message.seq).encode()),
-            *_OPAQUE,
+            *OPAQUE,
         ]
         await reply(send, 200, fields, message.body)
 

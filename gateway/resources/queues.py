@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.names import QueueName, queue_name
-from curbstone.gateway.formats.parameters import group_of, query_of
+from curbstone.gateway.formats.parameters import group_of, query_of, whole_number
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 GROUPS_MAX = 1000
 """Who publishes names groups, so there may be any number."""
+LIST_MAX = 100_000
+"""Queues of one reply."""
 
 
 def name_in(scope: Scope) -> QueueName:
@@ -61,11 +66,26 @@ class Queues:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
+    async def projects(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET /v2: the projects that have queues which one has a right on, by name."""
+        counts = Counter(queue.name.project for queue in access_of(scope).queues())
+        projects = [{"project": name, "queues": counts[name]} for name in sorted(counts)]
+        await reply_json(send, {"projects": projects})
+
     async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """GET: the queues of a project, by name."""
+        """GET: the queues of a project, by name; all of them, or a page of those whose names begin like `prefix`."""
         project = queue_name("any", scope["path_params"]["project"]).project
-        queues = sorted((queue for queue in access_of(scope).queues() if queue.name.project == project), key=_by_name)
-        await reply_json(send, {"queues": [info_of(queue) for queue in queues]})
+        query = query_of(scope)
+        limit = whole_number("limit", query.get("limit", LIST_MAX), 1, LIST_MAX)
+        prefix, after = query.get("prefix", ""), query.get("after", "")
+        found = [queue for queue in access_of(scope).queues() if queue.name.project == project]
+        queues = sorted([each for each in found if each.name.queue.startswith(prefix)], key=_by_name)
+        if after:
+            queues = queues[bisect_right(queues, after, key=_by_name) :]
+        listed: dict[str, object] = {"queues": [info_of(queue) for queue in queues[:limit]]}
+        if len(queues) > limit:
+            listed["next"] = queues[limit - 1].name.queue
+        await reply_json(send, listed)
 
     async def put(self, scope: Scope, receive: Receive, send: Send) -> None:
         """PUT: make the queue if there is none, set the options in the body."""
@@ -81,7 +101,14 @@ class Queues:
     async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET: what is told about the queue."""
         queue = access_of(scope).queue(name_in(scope), Right.PEEK)
-        await reply_json(send, info_of(queue, group_of(query_of(scope))))
+        group = group_of(query_of(scope))
+        (oldest,) = await answer(partial(queue.peek, 1, group=group))
+        info = info_of(queue, group)
+        info["bindings"] = sorted(access_of(scope).bindings(queue.name))
+        if oldest:
+            message = oldest[0].message
+            info["oldest"] = {"id": queue.message_id(message.seq), "timestamp": message.timestamp_ms}
+        await reply_json(send, info)
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """DELETE: the queue and its messages; the same reply where there is none."""

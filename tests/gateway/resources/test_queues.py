@@ -127,7 +127,7 @@ async def test_head_is_get_without_a_body(gateway: Running) -> None:
     assert await gateway.counts() == (1, 0, 0)
 
 
-@pytest.mark.parametrize("path", ["/x", "/v2", "/v2/p1", "/v2/p1/queues/q/x", "/v2/p1/queues/", "/v1/p1/queues/q"])
+@pytest.mark.parametrize("path", ["/x", "/v2/", "/v2/p1", "/v2/p1/queues/q/x", "/v2/p1/queues/", "/v1/p1/queues/q"])
 async def test_an_unknown_path_is_404(gateway: Running, path: str) -> None:
     reply = await gateway.http.get(path)
     assert reply.status_code == 404

@@ -1,0 +1,125 @@
+"""Why nothing is delivered from a queue, or what became of a message: in sentences, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.access.rights import Right
+from curbstone.core.values import Holder, Peeked
+from curbstone.gateway.formats.parameters import group_of, query_of
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.resources.message import look_at
+from curbstone.gateway.resources.queues import name_in
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.core.port import Queue
+
+HOLDERS_MAX = 100
+LOOKED_AT_MAX = 1000
+"""Delayed messages that are looked at for the one that is due first."""
+GROUPS_MAX = 10
+
+
+class Explain:
+    """The handler of `/v2/{project}/queues/{queue}/explain`."""
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: sentences about the queue as a group sees it, or about the message of an id."""
+        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
+        query = query_of(scope)
+        group = group_of(query)
+        holders = queue.holders()
+        if "id" in query:
+            found = await look_at(queue, query["id"])
+            sentences = [_about_message(query["id"][:80], found)]
+        else:
+            sentences = [*_about_server(access_of(scope)), *_about_queue(queue, group, holders)]
+            if queue.counts(group).delayed:
+                sentences.append(await _about_delayed(queue, group))
+        shown = [holder._asdict() for holder in holders[:HOLDERS_MAX]]
+        await reply_json(send, {"queue": str(queue.name), "group": group, "sentences": sentences, "holders": shown})
+
+
+def _about_server(access: Access) -> Iterator[str]:
+    health = access.health()
+    if not health.ok:
+        yield "The server has trouble" + "".join(f"; {reason}" for reason in health.reasons[:3]) + "."
+
+
+def _about_queue(queue: Queue, group: str, holders: list[Holder]) -> Iterator[str]:
+    counts = queue.counts(group)
+    whose = f" for group {group}" if group else ""
+    if queue.options.paused:
+        yield "It is paused: nothing is delivered until its option paused is false."
+    for text in queue.damaged[:3]:
+        yield f"It is damaged: {text}."
+    if counts.rdy:
+        yield f"{_messages(counts.rdy)} ready{whose}."
+        yield from _about_takers(group, [holder for holder in holders if holder.group == group])
+    elif not counts.wip and not counts.delayed:
+        yield f"Nothing waits in it{whose}."
+    if counts.wip:
+        yield f"{_messages(counts.wip)} delivered and not settled."
+    for holder in holders:
+        if holder.kind == "leases" and holder.group == group:
+            when = _time(holder.until_ms)
+            yield f"Of these {holder.unsettled} {_is(holder.unsettled)} leased; the first comes back at {when}."
+    others = [backlog for backlog in queue.reading.backlogs() if backlog.group != group and backlog.rdy]
+    for backlog in others[:GROUPS_MAX]:
+        note = "" if backlog.declared else ", which is not declared: only who names it gets them"
+        yield f"{_messages(backlog.rdy)} ready for group {backlog.group}{note}."
+    if counts.bytes > 0.9 * queue.options.cap:
+        yield f"It takes {counts.bytes} bytes of its cap of {queue.options.cap}; when it is full it refuses messages."
+
+
+def _about_takers(group: str, holders: list[Holder]) -> Iterator[str]:
+    consumers = [holder for holder in holders if holder.kind == "consumer"]
+    states = [holder.state for holder in consumers]
+    if not consumers:
+        yield "Nobody consumes from it" + (f" as group {group}." if group else ".")
+        return
+    if "ready" in states:
+        yield f"{states.count('ready')} of {len(states)} consumers have room: they get them now."
+    if full := states.count("full"):
+        yield f"{full} of {len(states)} consumers hold as many messages as their windows allow, and must settle some."
+    if held := states.count("held"):
+        yield f"{held} of {len(states)} consumers do not read what was sent to them."
+
+
+async def _about_delayed(queue: Queue, group: str) -> str:
+    (peeked,) = await answer(partial(queue.peek, LOOKED_AT_MAX, state="delayed", group=group))
+    first = min([item.due_ms for item in peeked], default=0)
+    text = f"{_messages(queue.counts(group).delayed)} delayed"
+    return f"{text}; the first is due at {_time(first)}." if first else f"{text}."
+
+
+def _about_message(message_id: str, found: Peeked | None) -> str:
+    if found is None:
+        return f"Message {message_id} is not in this queue: it was settled, has expired, or never was there."
+    tries = f" It was delivered {found.tries} times before." if found.tries else ""
+    states = {
+        "rdy": "is ready: it is delivered when those before it are and somebody has room.",
+        "wip": "was delivered and is not settled.",
+        "delayed": f"is delayed until {_time(found.due_ms)}.",
+    }
+    return f"Message {message_id} {states[found.state]}{tries}"
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'s' if count != 1 else ''} {_is(count)}"
+
+
+def _is(count: int) -> str:
+    return "are" if count != 1 else "is"
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

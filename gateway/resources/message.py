@@ -1,0 +1,59 @@
+"""One message by its id: look at it, or cancel it, in whatever state it is."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.access.rights import Right
+from curbstone.core.values import Peeked
+from curbstone.gateway.formats.parameters import encoding_of, query_of
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.resources.messages import peeked_json
+from curbstone.gateway.resources.queues import name_in
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
+
+
+async def look_at(queue: Queue, message_id: str) -> Peeked | None:
+    """Return the message of an id as it stands in the queue, or None where it is not there."""
+    seq = queue.parse_id(message_id)
+    if not seq:
+        return None
+    (found,) = await answer(partial(queue.peek, 1, after=seq - 1))
+    return found[0] if found and found[0].message.seq == seq else None
+
+
+class OneMessage:
+    """The handlers of `/v2/{project}/queues/{queue}/messages/{id}`."""
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: the message as it stands, without taking it."""
+        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
+        encoding = encoding_of(query_of(scope))
+        found = await look_at(queue, scope["path_params"]["id"])
+        if found is None:
+            raise _missing(queue, scope)
+        await reply_json(send, peeked_json(queue, found, encoding))
+
+    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE: settle it for whoever names no group, also where it is delayed or somebody holds it."""
+        queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
+        seq = queue.parse_id(scope["path_params"]["id"])
+        if not seq:
+            raise _missing(queue, scope)
+        _, was_there = await answer(lambda done: access_of(scope).settle_by_id(queue, seq, done))
+        if not was_there:
+            raise _missing(queue, scope)
+        await reply(send, 204)
+
+
+def _missing(queue: Queue, scope: Scope) -> Problem:
+    message_id = scope["path_params"]["id"][:80]
+    return Problem(404, f"there is no message {message_id!r} in queue {queue.name}: it was settled, or never there")

@@ -1,0 +1,103 @@
+"""Explain: the sentences say what holds; and what a queue's info and the lists of queues say."""
+
+from __future__ import annotations
+
+import pytest
+
+from curbstone.core.names import queue_name
+from tests.gateway.running import MESSAGES, QUEUE, Running
+
+pytestmark = pytest.mark.anyio
+
+
+async def said(gateway: Running, query: str = "") -> str:
+    reply = await gateway.http.get(f"{QUEUE}/explain{query}")
+    assert reply.status_code == 200, reply.text
+    return " ".join(reply.json()["sentences"])
+
+
+async def test_an_empty_queue(gateway: Running) -> None:
+    assert await said(gateway) == "Nothing waits in it."
+
+
+async def test_nobody_consumes(gateway: Running) -> None:
+    await gateway.publish("1")
+    assert await said(gateway) == "1 message is ready. Nobody consumes from it."
+
+
+async def test_it_is_paused(gateway: Running) -> None:
+    await gateway.publish("1", "2")
+    await gateway.http.put(QUEUE, json={"paused": True})
+    text = await said(gateway)
+    assert text.startswith("It is paused") and "2 messages are ready." in text
+
+
+async def test_a_consumer_holds_all_it_may(gateway: Running) -> None:
+    await gateway.publish("1", "2", "3")
+    async with gateway.socket("consume", "?ack&limit=2") as socket:
+        for _ in range(4):
+            await socket.recv()
+        text = await said(gateway)
+        assert "1 of 1 consumers hold as many messages as their windows allow" in text
+        assert "2 messages are delivered and not settled." in text
+        (holder,) = (await gateway.http.get(f"{QUEUE}/explain")).json()["holders"]
+        expected = {"kind": "consumer", "group": "", "window": 2, "unsettled": 2, "state": "full", "until_ms": 0}
+        assert holder == expected
+
+
+async def test_messages_are_leased_or_delayed(gateway: Running) -> None:
+    await gateway.publish("1")
+    await gateway.http.post(f"{MESSAGES}/lease", json={"seconds": 60})
+    await gateway.http.post(f"{MESSAGES}?delay=3600", content="2")
+    text = await said(gateway)
+    assert "Of these 1 is leased; the first comes back at 20" in text
+    assert "1 message is delayed; the first is due at 20" in text
+
+
+async def test_what_waits_for_a_group_that_is_not_declared_is_told(gateway: Running) -> None:
+    await gateway.http.post(f"{MESSAGES}?groups=zz", content="1")
+    assert "1 message is ready for group zz, which is not declared" in await said(gateway)
+    assert "1 message is ready for group zz. Nobody consumes from it as group zz." in await said(gateway, "?group=zz")
+
+
+async def test_a_full_queue(gateway: Running) -> None:
+    await gateway.http.put(QUEUE, json={"cap": "64KiB"})
+    while (await gateway.http.post(MESSAGES, content="x" * 4000)).status_code == 201:
+        pass
+    assert "when it is full it refuses messages" in await said(gateway)
+
+
+async def test_where_a_message_is(gateway: Running) -> None:
+    reply = await gateway.http.post(MESSAGES, content="1")
+    message_id = reply.headers["x-msg-id"]
+    assert f"Message {message_id} is ready" in await said(gateway, f"?id={message_id}")
+    await gateway.http.delete(MESSAGES)
+    assert "is not in this queue" in await said(gateway, f"?id={message_id}")
+
+
+async def test_info_has_the_oldest_message_and_the_bindings(gateway: Running) -> None:
+    info = (await gateway.http.get(QUEUE)).json()
+    assert "oldest" not in info and info["bindings"] == []
+    reply = await gateway.http.post(MESSAGES, content="1")
+    await gateway.publish("2")
+    await gateway.http.put("/v2/p1/events/order/queues/q")
+    info = (await gateway.http.get(QUEUE)).json()
+    assert info["oldest"]["id"] == reply.headers["x-msg-id"] and info["bindings"] == ["order"]
+    (found,) = (await gateway.http.get(MESSAGES + "?limit=1")).json()["messages"]
+    assert info["oldest"]["timestamp"] == found["timestamp"]
+    assert "oldest" not in (await gateway.http.get(QUEUE + "?group=other")).json()
+
+
+async def test_lists_are_paged_and_filtered(gateway: Running) -> None:
+    for name in ("a1", "a2", "a3", "b1"):
+        gateway.broker.ensure(queue_name(name, "p2"))
+    names, query = [], "?prefix=a&limit=2"
+    while query:
+        page = (await gateway.http.get("/v2/p2/queues" + query)).json()
+        names.append([queue["name"] for queue in page["queues"]])
+        query = f"?prefix=a&limit=2&after={page['next']}" if "next" in page else ""
+    assert names == [["a1", "a2"], ["a3"]]
+    assert len((await gateway.http.get("/v2/p2/queues")).json()["queues"]) == 4
+    assert (await gateway.http.get("/v2/p2/queues?limit=0")).status_code == 400
+    projects = (await gateway.http.get("/v2")).json()
+    assert projects == {"projects": [{"project": "p1", "queues": 1}, {"project": "p2", "queues": 4}]}

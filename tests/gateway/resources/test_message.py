@@ -1,0 +1,88 @@
+"""One message by its id, a pop that has to be confirmed, and what travels with a message."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from tests.gateway.running import MESSAGES, QUEUE, Running
+
+pytestmark = pytest.mark.anyio
+
+
+async def publish(gateway: Running, body: str, query: str = "") -> str:
+    reply = await gateway.http.post(MESSAGES + query, content=body)
+    assert reply.status_code == 201
+    return reply.headers["x-msg-id"]
+
+
+async def test_a_message_is_looked_at_by_its_id(gateway: Running) -> None:
+    first, second = await publish(gateway, "1"), await publish(gateway, "2", "?delay=60")
+    found = (await gateway.http.get(f"{MESSAGES}/{first}")).json()
+    assert (found["id"], found["message"], found["state"]) == (first, "1", "rdy")
+    assert (await gateway.http.get(f"{MESSAGES}/{second}?encoding=base64")).json()["message"] == "Mg=="
+    assert await gateway.counts() == (1, 0, 1), "nothing changed"
+
+
+async def test_what_is_settled_or_never_was_is_not_there(gateway: Running) -> None:
+    first = await publish(gateway, "1")
+    await publish(gateway, "2")
+    await gateway.http.delete(MESSAGES)
+    for message_id in (first, first.replace("-1", "-99"), "000000000000-1", "x", first.replace("-1", "-0")):
+        for verb in ("GET", "DELETE"):
+            assert (await gateway.http.request(verb, f"{MESSAGES}/{message_id}")).status_code == 404, message_id
+    assert await gateway.counts() == (1, 0, 0)
+
+
+@pytest.mark.parametrize("state", ["rdy", "delayed", "wip"])
+async def test_a_message_is_cancelled_in_any_state(gateway: Running, state: str) -> None:
+    message_id = await publish(gateway, "1", "?delay=60" if state == "delayed" else "")
+    if state == "wip":
+        (lease,) = (await gateway.http.post(f"{MESSAGES}/lease", json={})).json()["messages"]
+    assert (await gateway.http.get(f"{MESSAGES}/{message_id}")).json()["state"] == state
+    assert (await gateway.http.delete(f"{MESSAGES}/{message_id}")).status_code == 204
+    assert await gateway.counts() == (0, 0, 0)
+    if state == "wip":
+        reply = await gateway.http.post(f"{MESSAGES}/ack", json={"ackIds": [lease["ackId"]]})
+        assert reply.json() == {"settled": 0, "stale": [lease["ackId"]]}
+
+
+async def test_a_pop_that_is_confirmed_is_settled(gateway: Running) -> None:
+    await publish(gateway, "1")
+    reply = await gateway.http.delete(MESSAGES + "?confirm=30")
+    assert (reply.status_code, reply.content, reply.headers["x-msg-tries"]) == (200, b"1", "0")
+    assert await gateway.counts() == (0, 1, 0)
+    lease = f"{QUEUE}/leases/{reply.headers['x-msg-lease']}"
+    assert (await gateway.http.delete(lease)).status_code == 204
+    assert await gateway.counts() == (0, 0, 0)
+    assert (await gateway.http.delete(lease)).status_code == 404, "it has ended"
+
+
+async def test_a_pop_that_is_not_confirmed_comes_back(gateway: Running) -> None:
+    await publish(gateway, "1")
+    first = await gateway.http.delete(MESSAGES + "?confirm=0.05")
+    again = await gateway.http.delete(MESSAGES + "?confirm=30&wait=10")
+    assert (again.content, again.headers["x-msg-redelivered"]) == (b"1", "true")
+    assert (await gateway.http.delete(f"{QUEUE}/leases/{first.headers['x-msg-lease']}")).status_code == 404
+    assert (await gateway.http.delete(MESSAGES + "?confirm=30")).status_code == 204, "nothing else is there"
+
+
+@pytest.mark.parametrize("confirm", ["0", "", "soon", "604801"])
+async def test_a_bad_confirm_takes_nothing(gateway: Running, confirm: str) -> None:
+    await publish(gateway, "1")
+    assert (await gateway.http.delete(f"{MESSAGES}?confirm={confirm}")).status_code == 400
+    assert await gateway.counts() == (1, 0, 0)
+
+
+async def test_encoding_and_trace_travel_with_a_message(gateway: Running) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {"content-encoding": "gzip", "traceparent": trace, "tracestate": "a=1"}
+    await gateway.http.post(MESSAGES, content=gzip.compress(b"body"), headers=headers)
+    (looked,) = (await gateway.http.get(MESSAGES)).json()["messages"]
+    assert [looked[name] for name in ("Content-Encoding", "traceparent", "tracestate")] == ["gzip", trace, "a=1"]
+    await gateway.http.post(f"{MESSAGES}/batch", json=[looked])
+    for _ in range(2):
+        reply = await gateway.http.delete(MESSAGES)
+        assert reply.content == b"body", "the client decodes it, as of any reply"
+        assert {name: reply.headers[name] for name in headers} == headers
