@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from bench import duplex, http_load, mqks_load, queues_load, stomp_load, ws_load
+from bench import client_load, duplex, http_load, mqks_load, queues_load, stomp_load, ws_load
 from bench.check import Tally
+from bench.client_load import ClientJob
 from bench.duplex import PacedJob
 from bench.http_load import PopJob, PostJob
 from bench.measure import Measurement, Target, checked, run
 from bench.mqks_load import MqksJob
 from bench.queues_load import QueuesJob
-from bench.roles import Role
+from bench.roles import Gate, Outcome, Role
 from bench.stomp_load import DrainJob, ManyJob, PingJob, SendJob
 
 WINDOW = 1000
@@ -212,6 +213,35 @@ def mqks(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     yield consumed
 
 
+def client(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    yield from _client(target, size, plan, "client", client_load.publish, client_load.consume)
+
+
+def client_threads(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    loads = client_load.publish_in_threads, client_load.consume_in_threads
+    yield from _client(target, size, plan, "client-threads", *loads)
+
+
+def _client(
+    target: Target,
+    size: int,
+    plan: Plan,
+    name: str,
+    publish: Callable[[ClientJob, Gate], Outcome],
+    consume: Callable[[ClientJob, tuple[int, ...], Gate], Outcome],
+) -> Iterator[Measurement]:
+    """As an application uses it: the window of publishing is the client's own."""
+    assert target.http
+    queue = target.new_queue()
+    url = "http://{}:{}".format(*target.http)
+    job = ClientJob(url, queue, plan.count(100_000, size), size, WINDOW, plan.seconds)
+    published, timed = run(target, f"{name}-publish", size, WINDOW, [partial(publish, job)])
+    consumed, _ = run(target, f"{name}-consume", size, WINDOW, [partial(consume, job, timed[0].outcome.sent)])
+    consumed = _finish(target, consumed, queue)
+    yield checked(published, consumed.tally)
+    yield consumed
+
+
 GROUPS: dict[tuple[str, ...], Group] = {
     ("send-1",): send_one,
     ("send-100",): send_hundred,
@@ -231,8 +261,11 @@ GROUPS: dict[tuple[str, ...], Group] = {
     ("http-batch",): batches,
     ("http-pop",): pops,
     ("mqks-publish", "mqks-consume"): mqks,
+    ("client-publish", "client-consume"): client,
+    ("client-threads-publish", "client-threads-consume"): client_threads,
 }
-HTTP_WORKLOADS = {"ws-publish", "ws-consume", "http-post", "http-batch", "http-pop"}
+CLIENT_WORKLOADS = {f"{name}-{what}" for name in ("client", "client-threads") for what in ("publish", "consume")}
+HTTP_WORKLOADS = {"ws-publish", "ws-consume", "http-post", "http-batch", "http-pop", *CLIENT_WORKLOADS}
 MQKS_WORKLOADS = {"mqks-publish", "mqks-consume"}
 BINDING_WORKLOADS = {f"fanout-{FANOUT}"}
 NAMES = [name for names in GROUPS for name in names]

@@ -1,0 +1,128 @@
+"""Load by the Python client, as an application uses it: over `/stomp`, for asyncio and for threads."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from bench.check import Checker, bodies
+from bench.roles import Gate, Outcome
+from bench.wire import BenchError
+from curbstone_client import Client, ClientError, sync
+
+WAIT_S_MAX = 15.0
+CHECKED = 1000
+"""So many messages are checked at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientJob:
+    url: str
+    queue: str
+    count: int
+    size: int
+    prefetch: int
+    seconds: float
+
+
+def publish(job: ClientJob, gate: Gate) -> Outcome:
+    """asyncio: `send` for each, `flush` at the end."""
+    return _run(_publish(job, gate))
+
+
+def consume(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+    """asyncio: each message is acked by itself; ends when all acks are on disk."""
+    return _run(_consume(job, sent, gate))
+
+
+def _run(work: Coroutine[None, None, Outcome]) -> Outcome:
+    try:
+        return asyncio.run(work)
+    except ClientError as error:
+        raise BenchError(str(error)) from None
+
+
+async def _publish(job: ClientJob, gate: Gate) -> Outcome:
+    laid_out = bodies(0, 0, job.count, job.size)
+    async with Client(job.url) as client:
+        queue = client.queue(job.queue)
+        gate.open()
+        until = time.monotonic() + job.seconds
+        sent = 0
+        for body in laid_out:
+            await queue.send(body)
+            sent += 1
+            if not sent % CHECKED and time.monotonic() > until:
+                break
+        await client.flush()
+        gate.close()
+    return Outcome(sent, sent=(sent,))
+
+
+async def _consume(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+    total = sum(sent)
+    checker = Checker(job.size, prepare=total)
+    arrived: list[bytes] = []
+    async with Client(job.url) as client:
+        gate.open()
+        messages = client.queue(job.queue).consume(job.prefetch)
+        try:
+            while checker.distinct < total:
+                async with asyncio.timeout(WAIT_S_MAX):
+                    for _ in range(min(CHECKED, total - checker.distinct)):
+                        message = await anext(messages)
+                        arrived.append(message.body)
+                        acked = message.ack()
+                checker.take(arrived)
+                arrived.clear()
+            await acked
+        except TimeoutError:
+            checker.take(arrived)  # the tally says what did not come
+        gate.close()
+    return Outcome(checker.received, tally=checker.tally(sent))
+
+
+def publish_in_threads(job: ClientJob, gate: Gate) -> Outcome:
+    """The same with `curbstone_client.sync`."""
+    laid_out = bodies(0, 0, job.count, job.size)
+    try:
+        with sync.Client(job.url) as client:
+            queue = client.queue(job.queue)
+            gate.open()
+            until = time.monotonic() + job.seconds
+            sent = 0
+            for body in laid_out:
+                queue.send(body)
+                sent += 1
+                if not sent % CHECKED and time.monotonic() > until:
+                    break
+            client.flush(WAIT_S_MAX)
+            gate.close()
+    except ClientError as error:
+        raise BenchError(str(error)) from None
+    return Outcome(sent, sent=(sent,))
+
+
+def consume_in_threads(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+    """The same with `curbstone_client.sync`."""
+    total = sum(sent)
+    checker = Checker(job.size, prepare=total)
+    arrived: list[bytes] = []
+    try:
+        with sync.Client(job.url) as client:
+            gate.open()
+            messages = client.queue(job.queue).consume(job.prefetch)
+            while checker.distinct < total:
+                message = messages.get(WAIT_S_MAX)
+                if message is None:
+                    break  # the tally says what did not come
+                arrived.append(message.body)
+                acked = message.ack()
+                if len(arrived) >= min(CHECKED, total - checker.distinct):
+                    checker.take(arrived)
+                    arrived.clear()
+            acked.result(WAIT_S_MAX)
+            gate.close()
+    except ClientError as error:
+        raise BenchError(str(error)) from None
+    return Outcome(checker.received, tally=checker.tally(sent))
