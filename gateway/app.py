@@ -123,6 +123,7 @@ def server_routes(gate: Gate, host: Host, protocols: Mapping[str, Traffic], proc
         Route("/openapi.json", Resource(GET=documents.openapi_json)),
         Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
         Route("/docs", Resource(GET=documents.docs)),
+        Route("/docs/problems", Resource(GET=documents.problems)),
         Route("/console", Resource(GET=console.page)),
         Route("/console/{file}", Resource(GET=console.part)),
     ]

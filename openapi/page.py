@@ -76,6 +76,17 @@ def page() -> bytes:
     return "".join(parts).encode()
 
 
+def list_page(title: str, items: Iterable[tuple[str, str, str]]) -> bytes:
+    """Return a page of short paragraphs, each an (anchor, heading, text)."""
+    sections = [
+        f'<section id="{escape(anchor)}"><h3>{escape(heading)}</h3>{_prose(text)}</section>'
+        for anchor, heading, text in items
+    ]
+    head = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+    style = f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+    return "".join([head, style, f"<h1>{escape(title)}</h1><section>", *sections, "</section></body></html>"]).encode()
+
+
 def _contents(http: Node, sockets: Node) -> str:
     items = []
     for path, item in http["paths"].items():

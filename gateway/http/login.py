@@ -37,7 +37,7 @@ SUBPROTOCOL = "bearer."
 SECRET_BYTES_MAX = 8 * 1024
 
 _PUBLIC = {"/": "GET", "/healthz": "GET", "/readyz": "GET", "/console": "GET", "/mq/auth": "POST"}
-_DOCUMENTS = ("/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs")
+_DOCUMENTS = ("/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs", "/docs/problems")
 _OURS = (b"same-origin", b"none")
 
 Headers = Sequence[tuple[bytes, bytes]]

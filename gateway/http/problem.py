@@ -27,6 +27,7 @@ from curbstone.core.errors import (
     StaleDelivery,
     Unavailable,
 )
+from curbstone.gateway.http.problem_types import type_of
 
 RETRY_AFTER_S = {503: 5, 507: 1}
 """When a client may try again what was refused for want of room or of a working disk."""
@@ -62,10 +63,16 @@ class Problem(Exception):
     """A request can't be answered as asked; `status` and the text say why, `members` what a program needs to know."""
 
     def __init__(
-        self, status: int, detail: str, headers: Headers = (), members: Mapping[str, object] | None = None
+        self,
+        status: int,
+        detail: str,
+        headers: Headers = (),
+        members: Mapping[str, object] | None = None,
+        error: CurbstoneError | None = None,
     ) -> None:
         super().__init__(detail)
-        self.members = members or {}
+        self.error = error
+        """What it stands for, if it is not HTTP's own."""
         self.status = status
         self.detail = detail
         self.headers = headers
@@ -95,7 +102,7 @@ def problem_of(error: Problem | CurbstoneError) -> Problem:
         headers = (CHALLENGE,)
     elif isinstance(error, TooMany):
         headers = ((b"retry-after", b"%d" % error.wait_s),)
-    return Problem(status_of(error), str(error), headers, error.members)
+    return Problem(status_of(error), str(error), headers, error.members, error)
 
 
 def reason_of(error: Problem | CurbstoneError) -> str:
@@ -114,7 +121,7 @@ def problem_body(problem: Problem) -> bytes:
     """Return the problem as JSON."""
     return orjson.dumps(
         {
-            "type": "about:blank",
+            "type": type_of(problem.status, problem.error),
             "title": title_of(problem.status),
             "status": problem.status,
             "detail": problem.detail,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from curbstone.gateway.http.long_poll import in_thread
+from curbstone.gateway.http.problem_types import TYPES
 from curbstone.gateway.http.reply import NO_REFERRER, NO_SNIFFING, Header, reply
 from curbstone.openapi import contract, page
 
@@ -38,3 +39,9 @@ async def asyncapi_yaml(_scope: Scope, _receive: Receive, send: Send) -> None:
 async def docs(_scope: Scope, _receive: Receive, send: Send) -> None:
     """GET /docs: both contracts as one page."""
     await reply(send, 200, (*_HTML, _CACHED), await in_thread(page.page))
+
+
+async def problems(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /docs/problems: what each `type` of a problem means."""
+    kinds = [(kind.name, f"{kind.name} ({kind.status})", kind.text) for kind in TYPES]
+    await reply(send, 200, (*_HTML, _CACHED), page.list_page("Problems", kinds))

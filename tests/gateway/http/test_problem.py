@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from curbstone.core import errors
 from curbstone.core.names import queue_name
 from curbstone.gateway.http.problem import Problem, problem_of, status_of
+from curbstone.gateway.http.problem_types import TYPES, type_of
+from tests.gateway.running import Running
 
 KINDS = [
     kind
@@ -35,3 +39,30 @@ def test_an_error_is_what_its_base_class_is_and_a_refused_event_what_its_first_r
 def test_an_error_nobody_thought_of_is_the_servers_and_a_problem_has_its_own() -> None:
     assert status_of(errors.CurbstoneError("?")) == 500
     assert status_of(Problem(415, "no")) == 415
+
+
+def test_every_type_has_its_paragraph_in_the_docs_and_on_the_page() -> None:
+    docs = (Path(__file__).parents[3] / "docs" / "problems.md").read_text(encoding="utf-8")
+    rows = [line for line in docs.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{kind.name}` | {kind.status} | {kind.text} |" for kind in TYPES]
+    assert len({kind.name for kind in TYPES}) == len(TYPES)
+
+
+@pytest.mark.anyio
+async def test_the_type_of_a_problem_leads_to_its_paragraph(gateway: Running) -> None:
+    page = (await gateway.http.get("/docs/problems")).text
+    for path, name in (
+        ("/v2/p1/queues/nothing", "no-such-queue"),
+        ("/v2/p1/queues/q/groups/g", "no-such-group"),
+        ("/nothing", "not-found"),
+        ("/v2/p1/queues/a b", "bad-request"),
+    ):
+        problem = (await gateway.http.get(path)).json()
+        assert problem["type"] == f"/docs/problems#{name}"
+        assert f'id="{name}"' in page
+    problem = (await gateway.http.post("/healthz")).json()
+    assert problem["type"] == "/docs/problems#wrong-verb"
+
+
+def test_what_has_no_type_says_so() -> None:
+    assert type_of(418) == "about:blank"
