@@ -157,13 +157,14 @@ class OsFile:
 class LastingFile:
     """A file of the operating system that is open when it is used, and as long as descriptors suffice."""
 
-    __slots__ = ("_disk", "_failure", "_syncing", "fd", "is_closed", "is_unsynced", "path", "users")
+    __slots__ = ("_disk", "_failure", "_syncing", "fd", "is_closed", "is_unsynced", "opened", "path", "users")
 
     def __init__(self, disk: OsDisk, path: str, fd: int) -> None:
         self._disk = disk
         self.path = path
         self.fd = fd
         """-1 while it is closed."""
+        self.opened = OsFile(fd, disk.sync_us)
         self.users = 0
         self.is_closed = False
         self.is_unsynced = False
@@ -183,22 +184,27 @@ class LastingFile:
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """See `File.write`."""
-        with self as file:
+        file = self._disk.lend(self)
+        try:
             self.is_unsynced = True
             file.write(offset, buffers)
+        finally:
+            self._disk.take_back(self)
 
     def sync(self) -> None:
         """See `File.sync`."""
         with self._syncing:
             if self._failure is not None:  # the system tells it once, and then takes what it lost for written
                 raise OSError(self._failure.errno, f"an earlier sync failed: {self._failure.strerror}")
-            with self as file:
+            file = self._disk.lend(self)
+            try:
                 self.is_unsynced = False
-                try:
-                    file.sync()
-                except OSError as error:
-                    self._failure = error
-                    raise
+                file.sync()
+            except OSError as error:
+                self._failure = error
+                raise
+            finally:
+                self._disk.take_back(self)
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
@@ -285,26 +291,42 @@ class OsDisk:
                 self._lasting.move_to_end(file)
         try:
             if file.fd < 0:
-                file.fd = self.open(file.path).detach()
-                with self._lasting_lock:
-                    self._lasting[file] = None
+                self._reopen(file)
                 self._keep_to_limit()
-            return OsFile(file.fd, self.sync_us)
+            return file.opened
         except BaseException:
             self.take_back(file)
             raise
 
     def take_back(self, file: LastingFile) -> None:
         """The file is not used any more for now."""
+        fd = -1
         with self._lasting_lock:
             file.users -= 1
+            if file.is_closed and not file.users:
+                self._lasting.pop(file, None)
+                fd, file.fd = file.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _reopen(self, file: LastingFile) -> None:
+        fd = self.open(file.path).detach()
+        with self._lasting_lock:
+            if file.fd < 0:  # else somebody else has opened it meanwhile
+                file.fd, fd = fd, -1
+                file.opened = OsFile(file.fd, self.sync_us)
+                self._lasting[file] = None
+        if fd >= 0:
+            os.close(fd)
 
     def give_up(self, file: LastingFile) -> None:
-        """Close a file for good."""
+        """Close a file for good: now, or when it is taken back by the last who uses it."""
+        fd = -1
         with self._lasting_lock:
             self._lasting.pop(file, None)
             file.is_closed = True
-            fd, file.fd = file.fd, -1
+            if not file.users:
+                fd, file.fd = file.fd, -1
         if fd >= 0:
             os.close(fd)
 

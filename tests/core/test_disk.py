@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import resource
@@ -207,6 +208,37 @@ def test_lasting_files_share_a_few_descriptors(tmp_path: Path) -> None:
     for file in files:
         file.close()
     assert len(os.listdir("/proc/self/fd")) == open_before
+    disk.close()
+
+
+def test_a_sync_that_failed_once_fails_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system tells of it once, and then takes what it lost for written."""
+    disk = OsDisk(tmp_path)
+    file = disk.open_lasting("f", create=True)
+    file.write(0, [b"lost"])
+
+    def fail(_fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as during:
+        during.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            file.sync()
+    with pytest.raises(OSError, match="an earlier sync failed: Input/output error"):
+        file.sync()
+    disk.close()
+
+
+def test_a_file_that_is_in_use_is_closed_when_it_is_taken_back_and_not_opened_again(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    file = disk.open_lasting("f", create=True)
+    with file as lent:
+        file.close()
+        lent.write(0, [b"still open"])
+    assert file.fd == -1
+    with pytest.raises(OSError, match="f is closed"):
+        file.sync()
+    assert (tmp_path / "f").read_bytes() == b"still open"
     disk.close()
 
 
