@@ -18,18 +18,20 @@ from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.options import parse_size
-from curbstone.core.port import Broker, Queue, Transaction, Waiter
+from curbstone.core.port import Broker, Capability, Queue, Transaction, Waiter
 from curbstone.core.port_staging import Staging, Upload
 from curbstone.core.values import (
     UNNAMED,
     Answer,
     Done,
+    EngineInfo,
     Health,
     IdempotencyKey,
     Look,
     Outcome,
     Published,
     Redriven,
+    Stale,
 )
 
 if TYPE_CHECKING:
@@ -285,9 +287,9 @@ class Access:
         """See `Queue.settle_leases`: those of others are stale."""
         queue.settle_leases(tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=self.identity.owner)
 
-    def extend(self, queue: Queue, tokens: list[str], duration_ms: int) -> list[str]:
+    def extend(self, queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale) -> None:
         """See `Queue.extend`."""
-        return queue.extend(tokens, duration_ms, self.identity.owner)
+        queue.extend(tokens, duration_ms, on_done, self.identity.owner)
 
     def settle_by_id(self, queue: Queue, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
         """See `Queue.settle_by_id`: what another holds stays."""
@@ -308,6 +310,25 @@ class Access:
         return AccessTransaction(self, self._broker.transaction())
 
     # --- the whole
+
+    @property
+    def engine(self) -> EngineInfo:
+        """See `Broker.engine`."""
+        return self._broker.engine
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """See `Broker.capabilities`."""
+        return self._broker.capabilities
+
+    @property
+    def shares_queues(self) -> bool:
+        """See `Broker.shares_queues`."""
+        return self._broker.shares_queues
+
+    def catch_up(self, on_done: Done) -> None:
+        """See `Broker.catch_up`."""
+        self._broker.catch_up(on_done)
 
     @property
     def broker(self) -> Broker:

@@ -35,7 +35,7 @@ from curbstone.core.stats import Commits, Stats
 from curbstone.core.transaction import Transaction
 from curbstone.core.troubles import Troubles, WatchedHost
 from curbstone.core.turns import Turns
-from curbstone.core.values import Done, Health, Published
+from curbstone.core.values import Done, EngineInfo, Health, Published
 from curbstone.core.writing.committer import Committer
 from curbstone.core.writing.journal import Journal
 
@@ -254,6 +254,20 @@ class Broker:
     def capabilities(self) -> frozenset[Capability]:
         """It has all there is."""
         return frozenset(Capability)
+
+    @property
+    def engine(self) -> EngineInfo:
+        """It needs nothing but its data directory."""
+        return EngineInfo("local")
+
+    @property
+    def shares_queues(self) -> bool:
+        """The data directory is its own."""
+        return False
+
+    def catch_up(self, on_done: Done) -> None:
+        """There is nobody else."""
+        self.host.call_soon(partial(on_done, None))
 
     def queues(self) -> list[Queue]:
         """Return all queues but the private ones."""

@@ -91,6 +91,10 @@ class Consumer:
                 unsettled[delivery.message.seq] = delivery
             self._deliver(deliveries)
 
+    def when_open(self, on_open: Callable[[], None]) -> None:
+        """It takes part from the turn it was made in."""
+        on_open()
+
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""
         self.queue.settling.ack(self.group, self.claim(seqs), on_done, self)

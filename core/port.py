@@ -45,6 +45,7 @@ from curbstone.core.values import (
     Answer,
     Counts,
     Done,
+    EngineInfo,
     Health,
     Holder,
     IdempotencyKey,
@@ -54,6 +55,7 @@ from curbstone.core.values import (
     Outcome,
     Peeked,
     Published,
+    Stale,
     WasThere,
 )
 
@@ -73,6 +75,12 @@ class Capability(Enum):
     """Reading by position, declared groups, and the journal."""
     STAGING = "staging"
     """Staged transactions."""
+    DELETING = "deleting"
+    """Settling a message by its id that nobody has taken."""
+    FIGURES = "figures"
+    """`Counts` knows how many messages are delayed, and how many bytes a queue takes."""
+    CAP = "cap"
+    """No queue ever takes more than its cap, and a cap can be changed."""
 
 
 class Waiter(Protocol):
@@ -91,6 +99,9 @@ class Consumer(Protocol):
     @property
     def unsettled(self) -> Mapping[int, Delivery]:
         """What was delivered and is not settled, by seq, in the order of delivery."""
+
+    def when_open(self, on_open: Callable[[], None]) -> None:
+        """Call back when nothing that is published from now on is missed: at once where that is so already."""
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""
@@ -298,8 +309,8 @@ class Queue(Protocol):
     ) -> None:
         """Settle leases; `on_done(error, settled, stale tokens)`."""
 
-    def extend(self, tokens: list[str], duration_ms: int, owner: str = NOBODY) -> list[str]:
-        """Let leases end `duration_ms` from now; return the stale ones."""
+    def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
+        """Let leases end `duration_ms` from now; `on_done(error, stale tokens)`."""
 
     def give_back(self, leases: list[Lease]) -> None:
         """End leases that nobody has seen: no try is counted."""
@@ -315,6 +326,9 @@ class Queue(Protocol):
 
     def holders(self) -> list[Holder]:
         """Return its consumers, and the leases of each group together."""
+
+    def refresh(self, on_done: Done) -> None:
+        """Have `counts` say what is so now; without it they may be as old as the last look."""
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after turns in which the counts changed; returns what ends it."""
@@ -372,6 +386,17 @@ class Broker(Protocol):
     @property
     def defaults(self) -> QueueOptions:
         """The options of a queue that sets none."""
+
+    @property
+    def engine(self) -> EngineInfo:
+        """What it is."""
+
+    @property
+    def shares_queues(self) -> bool:
+        """Whether other servers make and change the same queues: who misses one then asks `catch_up` first."""
+
+    def catch_up(self, on_done: Done) -> None:
+        """Call back when all that other servers have changed by now is known here."""
 
     @property
     def staging(self) -> Staging:

@@ -43,6 +43,7 @@ from curbstone.core.values import (
     UNNAMED,
     Answer,
     Counts,
+    Done,
     Holder,
     IdempotencyKey,
     Lease,
@@ -51,6 +52,7 @@ from curbstone.core.values import (
     Outcome,
     Peeked,
     Published,
+    Stale,
     WasThere,
 )
 from curbstone.core.writing.cleaner import Cleaner
@@ -270,9 +272,10 @@ class Queue:
         """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
         self.leasing.settle(tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=owner)
 
-    def extend(self, tokens: list[str], duration_ms: int, owner: str = NOBODY) -> list[str]:
-        """Let leases end `duration_ms` from now; return the stale ones."""
-        return self.leasing.extend(tokens, duration_ms, owner)
+    def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
+        """Let leases end `duration_ms` from now; tells the stale ones."""
+        stale = self.leasing.extend(tokens, duration_ms, owner)
+        self.host.call_soon(partial(on_done, None, stale))
 
     def give_back(self, leases: list[Lease]) -> None:
         """End leases that nobody has seen: no try is counted."""
@@ -309,6 +312,10 @@ class Queue:
         counted = self.pending.groups.get(group) or Group(self, group)
         held, runs = self.log.bytes + self._meta_bytes if self.opening.is_open else 0, self.pending.runs
         return Counts(counted.rdy, len(counted.wip), counted.delayed, held, len(self.consumers()), runs.oldest_ms)
+
+    def refresh(self, on_done: Done) -> None:
+        """The counts are what is so now."""
+        self.host.call_soon(partial(on_done, None))
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after turns in which the counts changed; returns what ends it."""

@@ -62,6 +62,14 @@ class Health(NamedTuple):
     sync: str
 
 
+class EngineInfo(NamedTuple):
+    """What an engine is: its name, the version of what it runs on, and where that is."""
+
+    name: str
+    version: str = ""
+    nodes: tuple[str, ...] = ()
+
+
 class Peeked(NamedTuple):
     """A message as it stands in the queue."""
 
@@ -100,6 +108,8 @@ class Redriven(NamedTuple):
 Moved = Callable[[CurbstoneError | None, Redriven], None]
 May = Callable[[QueueName], bool]
 """Whether one may."""
+Stale = Callable[[CurbstoneError | None, list[str]], None]
+"""Which tokens settle nothing any more."""
 WasThere = Callable[[CurbstoneError | None, bool], None]
 
 

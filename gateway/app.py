@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from curbstone.core.errors import CurbstoneError
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Host
+from curbstone.core.names import DEFAULT_PROJECT, queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.http.login import Logins
-from curbstone.gateway.http.long_poll import Polls
+from curbstone.gateway.http.login import Logins, access_of
+from curbstone.gateway.http.long_poll import Polls, answer
 from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
 from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
 from curbstone.gateway.http.reply import reply_problem
@@ -153,6 +154,7 @@ class Gateway:
         self._ways = Routing(self.routes)
         self._guard = guard
         self._logins = logins
+        self._shares_queues = logins.nobody.shares_queues
         self.nobody = logins.nobody
         """What one may who is not logged in."""
         self._sockets = sockets
@@ -178,6 +180,8 @@ class Gateway:
                 raise Problem(400, "a name can't hold a slash, also not as %2F")
             await self._logins.admit(scope)
             handler, scope["path_params"] = self._ways.find(scope)
+            if self._shares_queues:
+                await _look_for_queue(scope)
             await handler(scope, receive, send)
         except (Problem, CurbstoneError) as error:
             self._traffic.refuse(error, reason_of(error))
@@ -202,6 +206,20 @@ class Gateway:
         """Answer all requests that wait for a message, and end all streams: the server stops."""
         self._polls.release()
         self._streams.release()
+
+
+async def _look_for_queue(scope: Scope) -> None:
+    """Where a request is for a queue that is not known: another server may have made it just now."""
+    path = scope["path_params"]
+    if "queue" not in path:
+        return
+    access = access_of(scope)
+    try:
+        access.find(queue_name(path["queue"], path.get("project", DEFAULT_PROJECT)))
+    except NoSuchQueue:
+        await answer(access.catch_up)
+    except CurbstoneError:
+        pass  # which the resource says, in its own way
 
 
 def create_app(

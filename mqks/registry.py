@@ -196,6 +196,14 @@ class Registry:
         """Delete a queue that is to go and that nobody uses, also not over another protocol."""
         if not self._is_open or self.unused(name) is None or name in self._by_queue or name in self._settling:
             return
+        if self.engine.shares_queues:  # the consumers of other servers count, too
+            self.engine.find(name).refresh(lambda _error: self._delete_if_without_consumers(name))
+        else:
+            self._delete_if_without_consumers(name)
+
+    def _delete_if_without_consumers(self, name: QueueName) -> None:
+        if not self._is_open or self.unused(name) is None or name in self._by_queue or name in self._settling:
+            return
         if self.engine.find(name).counts().consumers:
             self._look_later(name, USED_POLL_MS)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from curbstone.core.errors import CurbstoneError
 from curbstone.stomp.session_state import SessionState
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ class CountSubscription:
         self._last = -1
         self._queue = queue
         self._unwatch = self._queue.watch(self.changed)
+        if connection.access.shares_queues:  # what is known of it here may be old
+            queue.refresh(self._refreshed)
+        else:
+            self.changed()
+
+    def _refreshed(self, _error: CurbstoneError | None) -> None:
         self.changed()
 
     def changed(self) -> None:

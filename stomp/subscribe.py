@@ -48,7 +48,8 @@ class Subscriptions:
     def subscribe(self, head: Head, receipt: bytes | None) -> None:
         """Carry out a SUBSCRIBE, and send its RECEIPT; raise ProtocolError or an error of the engine.
 
-        That of a durable subscription comes when its queue is bound, on disk.
+        It comes when nothing that is sent from then on is missed; that of a durable subscription when its queue is
+        bound, on disk.
         """
         connection = self._connection
         text = header_values.required(head, "destination")
@@ -90,7 +91,13 @@ class Subscriptions:
                 answered = self._answering(receipt, subscription)
                 connection.access.bind(destination.event, waiting_in, answered)
                 return
+            subscription.consumer.when_open(partial(self._opened, receipt))
+            return
         connection.receipt(receipt)
+
+    def _opened(self, receipt: bytes | None) -> None:
+        if not self._connection.lost:
+            self._connection.receipt(receipt)
 
     def _durable(self, head: Head, destination: Destination) -> QueueName | None:
         """Return the queue of a durable subscription; raise ProtocolError where it is another topic's."""

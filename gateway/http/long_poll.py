@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.types import Receive, Scope
@@ -50,6 +50,11 @@ async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, .
     if isinstance(results[0], CurbstoneError):
         raise results[0]
     return results
+
+
+async def all_answers(starts: Sequence[Callable[[Callable[..., None]], object]]) -> None:
+    """Wait for the answers of several calls that are made at once; raise the first error."""
+    await asyncio.gather(*[answer(start) for start in starts])
 
 
 class Held(NamedTuple):

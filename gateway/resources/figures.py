@@ -17,7 +17,9 @@ from curbstone.core.host import Host
 from curbstone.core.names import QueueName
 from curbstone.core.stats import Commits, Histogram, Stats
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import EngineInfo
 from curbstone.gateway.resources.filling import Filling
+from curbstone.gateway.resources.queues import refreshed
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -61,6 +63,10 @@ BY_PROTOCOL = {
     "messages_rejected": ("rejected", "Deliveries rejected: dead-lettered, or dropped without a dead-letter queue"),
 }
 _COUNTERS = tuple(name for name, _ in TOTALS.values())
+
+
+REFRESHED_MAX = 1000
+"""On a cluster so many queues are asked at a time, the first by name; of the others the last look counts."""
 
 
 def _version() -> str:
@@ -144,6 +150,7 @@ class Snapshot(NamedTuple):
     staged_bytes: int
     is_healthy: bool
     sync: str
+    engine: EngineInfo
     logins: dict[tuple[str, str], int]
     """By protocol and outcome; never by user."""
     denied: dict[str, int]
@@ -166,6 +173,11 @@ class Figures:
         """The counters of the queues of the last look, by uid: those of a queue deleted since are final."""
         self._gone = dict.fromkeys(_COUNTERS, 0)
         """What the deleted ones had counted: a total never falls."""
+
+    async def refresh(self, access: Access) -> None:
+        """See to it that the next look sees what is so now, also where other servers change it."""
+        if access.shares_queues:
+            await refreshed(access, sorted(access.queues_with(Right.PEEK), key=_by_name)[:REFRESHED_MAX])
 
     def look(self, access: Access) -> Snapshot:
         """Return all figures; those of queues that one may peek at, by name."""
@@ -191,6 +203,7 @@ class Figures:
             staging.bytes,
             health.ok,
             health.sync,
+            self._broker.engine,
             dict(self._gate.logins),
             dict(self._gate.refusals),
             bool(access.identity.on_server() & Right.METRICS),

@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import RETRY_AFTER_S
 from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.resources.queues import engine_json
 
 _FRESH = (b"cache-control", b"no-store")
 
@@ -16,8 +17,14 @@ class Health:
 
     async def alive(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET /healthz: 200 as long as the process answers; what is wrong is told with the right `metrics`."""
-        health = access_of(scope).health()
-        body = {"status": "ok" if health.ok else "degraded", "reasons": health.reasons, "sync": health.sync}
+        access = access_of(scope)
+        health = access.health()
+        body = {
+            "status": "ok" if health.ok else "degraded",
+            "reasons": health.reasons,
+            "sync": health.sync,
+            "engine": engine_json(access),
+        }
         await reply_json(send, body, 200, [_FRESH])
 
     async def ready(self, scope: Scope, _receive: Receive, send: Send) -> None:

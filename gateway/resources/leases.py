@@ -139,7 +139,7 @@ class Leases:
         queue, fields = await self._call(scope, receive, _EXTEND)
         tokens = _tokens(fields)
         duration_ms = lease_ms(fields.get("seconds", queue.options.lease))
-        stale = access_of(scope).extend(queue, tokens, duration_ms)
+        _, stale = await answer(lambda done: access_of(scope).extend(queue, tokens, duration_ms, done))
         self._streams.extended(tokens, duration_ms)
         await reply_json(send, {"settled": len(tokens) - len(stale), "stale": stale})
 

@@ -57,6 +57,7 @@ class Metrics:
         accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
         encode, content_type = choose_encoder(accept.decode("latin-1"))
         access = access_of(scope)
+        await self._figures.refresh(access)
         groups = list(islice(self._figures.backlogs(access, QUEUES_MAX), GROUPS_MAX))
         exposition = _Exposition(self._figures.look(access), groups)
         body = await in_thread(lambda: encode(_registry(exposition)))
@@ -89,6 +90,9 @@ class _Exposition:
         mode = GaugeMetricFamily("curbstone_sync_info", "When commits are made durable", labels=("mode",))
         mode.add_metric((now.sync,), 1)
         yield mode
+        engine = GaugeMetricFamily("curbstone_engine_info", "What keeps the messages", labels=("name", "version"))
+        engine.add_metric((now.engine.name, now.engine.version), 1)
+        yield engine
         yield GaugeMetricFamily("curbstone_queues", "Queues", len(now.queues))
         left_out = max(len(now.queues) - QUEUES_MAX, 0)
         yield GaugeMetricFamily("curbstone_queues_left_out", "Queues without figures of their own here", left_out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,16 +12,19 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.names import QueueName, queue_name
+from curbstone.core.port import Capability
 from curbstone.gateway.formats.parameters import group_of, query_of, whole_number
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.long_poll import all_answers, answer
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
+    from curbstone.access.door import Access
     from curbstone.core.port import Queue
     from curbstone.core.positions import Backlog
+    from curbstone.core.values import Peeked
 
 GROUPS_MAX = 1000
 """Who publishes names groups, so there may be any number."""
@@ -34,8 +38,14 @@ def name_in(scope: Scope) -> QueueName:
     return queue_name(path["queue"], path["project"])
 
 
-def info_of(queue: Queue, group: str = "") -> dict[str, object]:
-    """Return what is told about a queue."""
+async def refreshed(access: Access, queues: Sequence[Queue]) -> None:
+    """See to it that the counts of these queues are what is so now; where others change them, they have to be asked."""
+    if access.shares_queues and queues:
+        await all_answers([queue.refresh for queue in queues])
+
+
+def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[str, object]:
+    """Return what is told about a queue; without figures not how many are delayed, nor its bytes."""
     counts = queue.counts(group)
     info: dict[str, object] = {
         "project": queue.name.project,
@@ -49,6 +59,8 @@ def info_of(queue: Queue, group: str = "") -> dict[str, object]:
         "options": queue.options.as_json(),
         "groups": {backlog.group: _json(backlog) for backlog in queue.reading.backlogs()[:GROUPS_MAX]},
     }
+    if not has_figures:
+        del info["delayed"], info["bytes"]
     if queue.damaged:
         info["damaged"] = list(queue.damaged)
     return info
@@ -82,7 +94,8 @@ class Queues:
         queues = sorted([each for each in found if each.name.queue.startswith(prefix)], key=_by_name)
         if after:
             queues = queues[bisect_right(queues, after, key=_by_name) :]
-        listed: dict[str, object] = {"queues": [info_of(queue) for queue in queues[:limit]]}
+        await refreshed(access_of(scope), queues[:limit])
+        listed: dict[str, object] = {"queues": [_info(scope, queue) for queue in queues[:limit]]}
         if len(queues) > limit:
             listed["next"] = queues[limit - 1].name.queue
         await reply_json(send, listed)
@@ -102,8 +115,11 @@ class Queues:
         """GET: what is told about the queue."""
         queue = access_of(scope).queue(name_in(scope), Right.PEEK)
         group = group_of(query_of(scope))
-        (oldest,) = await answer(partial(queue.peek, 1, group=group))
-        info = info_of(queue, group)
+        await refreshed(access_of(scope), [queue])
+        oldest: list[Peeked] = []
+        if Capability.LOOKING in access_of(scope).capabilities:
+            (oldest,) = await answer(partial(queue.peek, 1, group=group))
+        info = _info(scope, queue, group)
         info["bindings"] = sorted(access_of(scope).bindings(queue.name))
         if oldest:
             message = oldest[0].message
@@ -117,13 +133,29 @@ class Queues:
         await reply(send, 204)
 
     async def options(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """OPTIONS: where the WebSocket is."""
+        """OPTIONS: where the WebSocket is, and what the engine can do of what it may lack."""
         name = access_of(scope).find(name_in(scope)).name
         scheme = "wss" if scope["scheme"] == "https" else "ws"
         host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "")
         location = f"{scheme}://{host or _address(scope)}/v2/{name.project}/queues/{name.queue}"
         allow = (b"allow", b"PUT, GET, HEAD, DELETE, OPTIONS")
-        await reply(send, 200, [(b"location", location.encode("latin-1")), allow])
+        body = {"engine": engine_json(access_of(scope))}
+        await reply_json(send, body, 200, [(b"location", location.encode("latin-1")), allow])
+
+
+def _info(scope: Scope, queue: Queue, group: str = "") -> dict[str, object]:
+    return info_of(queue, group, has_figures=Capability.FIGURES in access_of(scope).capabilities)
+
+
+def engine_json(access: Access) -> dict[str, object]:
+    """Return what the engine is, and which parts it has of those an engine may lack."""
+    name, version, nodes = access.engine
+    told: dict[str, object] = {"name": name}
+    if version:
+        told["version"] = version
+    if nodes:
+        told["nodes"] = list(nodes)
+    return {**told, "capabilities": sorted(capability.value for capability in access.capabilities)}
 
 
 def _by_name(queue: Queue) -> str:

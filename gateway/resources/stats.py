@@ -45,6 +45,7 @@ class Statistics:
             raise BadRequest(f"bad order {order[:80]!r}: one of {', '.join(ORDERS)}")
         limit = whole_number("limit", query.get("limit", LIMIT), 0, LIMIT_MAX)
         offset = whole_number("offset", query.get("offset", 0), 0, OFFSET_MAX)
+        await self._figures.refresh(access_of(scope))
         now = self._figures.look(access_of(scope))
         chosen = _chosen(now.queues, query)
         if order != "name":

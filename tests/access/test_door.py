@@ -94,9 +94,9 @@ def test_leases_are_stale_to_others_and_their_messages_stay(tmp_path: Path) -> N
     [lease] = lab.answer(lambda done: mine.lease(queue, 1, 30_000, done))[0]
     settled = lab.answer(lambda done: theirs.settle_leases(queue, [lease.token], Outcome.ACK, done))
     assert settled == (None, 0, [lease.token])
-    assert theirs.extend(queue, [lease.token], 1000) == [lease.token]
+    assert lab.answer(lambda done: theirs.extend(queue, [lease.token], 1000, done)) == (None, [lease.token])
     assert lab.answer(lambda done: theirs.settle_by_id(queue, seq, done)) == (None, False)
-    assert mine.extend(queue, [lease.token], 1000) == []
+    assert lab.answer(lambda done: mine.extend(queue, [lease.token], 1000, done)) == (None, [])
     assert lab.answer(lambda done: mine.settle_leases(queue, [lease.token], Outcome.ACK, done)) == (None, 1, [])
 
 

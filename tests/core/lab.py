@@ -114,6 +114,12 @@ class Lab:
             raise error
         return self.broker.get(queue_name(name))
 
+    def extend(self, queue: Queue, tokens: list[str], duration_ms: int) -> list[str]:
+        """Let leases end later, or sooner; return the stale ones."""
+        stale: list[str]
+        _, stale = self.answer(lambda done: queue.extend(tokens, duration_ms, done))
+        return stale
+
     def again(self, queue: Queue) -> Queue:
         """Return the same queue after a restart."""
         return self.broker.get(queue.name)

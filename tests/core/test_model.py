@@ -251,7 +251,7 @@ class History:
     def extend(self) -> None:
         """Keep some leases longer."""
         tokens = self.dice.sample(sorted(self.leases), min(len(self.leases), 3))
-        assert self.queue.extend([*tokens, *self.ended[-1:]], 2 * LEASE_MS) == self.ended[-1:]
+        assert self.lab.extend(self.queue, [*tokens, *self.ended[-1:]], 2 * LEASE_MS) == self.ended[-1:]
         for token in tokens:
             lease, group, _ = self.leases[token]
             self.leases[token] = (lease, group, self.model.now_ms + 2 * LEASE_MS)

@@ -50,6 +50,9 @@ class FakeConsumer:
         self.unsettled: dict[int, Delivery] = {}
         self.held = self.paused = self.closed = False
 
+    def when_open(self, on_open: Callable[[], None]) -> None:
+        on_open()
+
     @property
     def room(self) -> int:
         if self.held or self.paused or self.closed:
@@ -273,6 +276,8 @@ class FakeTransaction:
 
 class FakeBroker:
     """Queues in memory. `turn()` runs what is due until nothing is."""
+
+    shares_queues = False
 
     def __init__(self) -> None:
         self.now_ms = START_MS

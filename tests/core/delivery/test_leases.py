@@ -47,12 +47,12 @@ def test_an_extended_lease_returns_later() -> None:
     lab.publish(queue, "a")
     (lease,) = lab.lease(queue, 1, 1000)
     lab.pass_time(900)
-    assert queue.extend([lease.token, "unknown"], 1000) == ["unknown"]
+    assert lab.extend(queue, [lease.token, "unknown"], 1000) == ["unknown"]
     lab.pass_time(999)
     assert queue.counts().wip == 1
     lab.pass_time(1)
     assert queue.counts().rdy == 1
-    assert queue.extend([lease.token], 1000) == [lease.token]
+    assert lab.extend(queue, [lease.token], 1000) == [lease.token]
 
 
 def test_a_lease_can_be_made_shorter() -> None:
@@ -60,7 +60,7 @@ def test_a_lease_can_be_made_shorter() -> None:
     queue = lab.queue()
     lab.publish(queue, "a")
     (lease,) = lab.lease(queue, 1, 60_000)
-    queue.extend([lease.token], 10)
+    lab.extend(queue, [lease.token], 10)
     lab.pass_time(10)
     assert queue.counts().rdy == 1
 
@@ -137,7 +137,7 @@ def test_an_expired_and_retaken_lease_has_a_new_token_and_the_old_is_stale() -> 
     lab.pass_time(10)
     (new,) = lab.lease(queue, 1, 10_000)
     assert new.token != old.token and new.delivery.tries == 1
-    assert queue.extend([old.token], 99_999) == [old.token]
+    assert lab.extend(queue, [old.token], 99_999) == [old.token]
     assert settle(lab, queue, [old.token]) == (None, 0, [old.token])
     assert settle(lab, queue, [new.token]) == (None, 1, [])
 
@@ -316,9 +316,9 @@ def test_leases_that_are_kept_alive_take_no_more_memory() -> None:
     lab.publish(queue, *numbered(100))
     tokens = [lease.token for lease in lab.lease(queue, 100, 43_200_000)]
     for step in range(200):
-        queue.extend(tokens, 43_200_000 - 1000 * (step % 3) + step)
+        lab.extend(queue, tokens, 43_200_000 - 1000 * (step % 3) + step)
     assert queue.leasing.due_entries <= 3 * len(tokens) + 100
-    queue.extend(tokens, 1000)
+    lab.extend(queue, tokens, 1000)
     lab.pass_time(999)
     assert queue.counts().wip == 100
     lab.pass_time(1)

@@ -260,7 +260,7 @@ def test_a_cumulative_ack_makes_deliveries_and_leases_stale() -> None:
     assert peer.seqs == [1, 2, 5, 6] and other.seqs == [1, 2]
     with pytest.raises(StaleDelivery):
         peer.consumer.ack([1])
-    assert queue.extend([leases[0].token], 1000) == [leases[0].token]
+    assert lab.extend(queue, [leases[0].token], 1000) == [leases[0].token]
     peer.ack(5, 6)
     assert queue.counts("g")[:3] == (0, 0, 0)
     assert queue.reading.info("g").pending == 0
