@@ -8,6 +8,7 @@ DEV := $(VENV)/.installed-dev
 INPUTS := pyproject.toml client/pyproject.toml constraints.txt
 INTEROP := $(VENV)/.installed-interop
 SPARK := $(VENV)/.installed-spark
+CLUSTER := $(VENV)/.installed-cluster
 SDK_TOOLS := $(VENV)/sdk-tools
 OPS_TOOLS := $(VENV)/ops-tools
 NEWEST := $(VENV)/newest
@@ -27,7 +28,7 @@ TEST_WORKERS ?= 3
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: interop-deps spark-deps sdk sdk-tools ops-tools test-deps help install dev run test test-newest coverage audit \
+.PHONY: cluster cluster-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps help install dev run test test-newest coverage audit \
 	lint format soak bench release clean
 
 help:  ## Show this list
@@ -45,7 +46,7 @@ test: test-deps  ## Run the tests (soak tests left out)
 
 # Each set waits most of its time for a network or another process, so they are installed side by side.
 test-deps: $(DEV)
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps ops-tools
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps cluster-deps ops-tools
 
 coverage: test-deps  ## The tests, and which branches of the code they took: htmlcov/index.html
 	$(BIN)/python -m coverage erase
@@ -77,6 +78,9 @@ format: $(DEV)  ## Let ruff fix imports and formatting
 soak: $(DEV) sdk-tools spark-deps  ## The long tests (CURBSTONE_SIM_SECONDS=600)
 	$(BIN)/python -m pytest -m soak
 
+cluster: $(DEV) cluster-deps  ## Three RabbitMQ nodes, two gateways, and kills under load (CURBSTONE_CLUSTER_SECONDS=600)
+	$(BIN)/python -m pytest -s -m soak tests/cluster
+
 bench: $(DEV)  ## Measure; prints figures and never fails on them
 	$(BIN)/python -m bench
 
@@ -90,6 +94,8 @@ release: $(DEV) ops-tools  ## Make a release in dist/: make release VERSION=1.2.
 interop-deps: $(INTEROP)  ## Install the clients that tests/interop talks to: npm packages, Chromium, nc
 
 spark-deps: $(SPARK)  ## Install what tests/spark needs: the extra `spark`, and Java
+
+cluster-deps: $(CLUSTER)  ## Install what tests/cluster needs: RabbitMQ
 
 sdk-tools: $(SDK_TOOLS)/.installed  ## Install the tools that make and check the SDKs
 
@@ -133,3 +139,7 @@ $(INTEROP): tests/interop/package-lock.json tests/interop/setup.sh | $(BIN)/pyth
 # Likewise: without it the tests of the pipeline are left out, or fail where CURBSTONE_REQUIRE_SPARK=1.
 $(SPARK): $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt | $(DEV)
 	@if tests/spark/install.sh $(BIN)/python; then touch $@; else echo "spark-deps: not all is installed" >&2; fi
+
+# Likewise: without it the tests on a real node are left out, or fail where CURBSTONE_REQUIRE_RABBITMQ=1.
+$(CLUSTER): tests/cluster/install.sh tests/apt_get.sh | $(BIN)/python
+	@if tests/cluster/install.sh; then touch $@; else echo "cluster-deps: RabbitMQ is not installed" >&2; fi

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from curbstone.core.alone import AloneBroker
 from curbstone.core.breakdown import unbroken
 from curbstone.core.declaring import check_options
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
@@ -35,7 +36,7 @@ from curbstone.core.stats import Commits, Stats
 from curbstone.core.transaction import Transaction
 from curbstone.core.troubles import Troubles, WatchedHost
 from curbstone.core.turns import Turns
-from curbstone.core.values import Done, EngineInfo, Health, Published
+from curbstone.core.values import Done, Health, Published
 from curbstone.core.writing.committer import Committer
 from curbstone.core.writing.journal import Journal
 
@@ -47,7 +48,7 @@ _OF_ONE_QUEUE = {errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENOTDI
 logger = logging.getLogger("curbstone.core")
 
 
-class Broker:
+class Broker(AloneBroker):
     """See the module's docstring. Everything is called on the host's thread."""
 
     def __init__(
@@ -254,20 +255,6 @@ class Broker:
     def capabilities(self) -> frozenset[Capability]:
         """It has all there is."""
         return frozenset(Capability)
-
-    @property
-    def engine(self) -> EngineInfo:
-        """It needs nothing but its data directory."""
-        return EngineInfo("local")
-
-    @property
-    def shares_queues(self) -> bool:
-        """The data directory is its own."""
-        return False
-
-    def catch_up(self, on_done: Done) -> None:
-        """There is nobody else."""
-        self.host.call_soon(partial(on_done, None))
 
     def queues(self) -> list[Queue]:
         """Return all queues but the private ones."""

@@ -132,6 +132,11 @@ class Consumer:
         for delivery in deliveries:
             self.unsettled[delivery.message.seq] = delivery
 
+    def forget(self) -> None:
+        """Its queue has ended: it gets nothing more, and settles nothing."""
+        self.closed = True
+        self.unsettled.clear()
+
     def hold(self) -> None:
         """Stop deliveries for a while: the socket's buffer is full."""
         self.held = True

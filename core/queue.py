@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from curbstone.core.alone import AloneQueue
 from curbstone.core.breakdown import QueueHost, tell
 from curbstone.core.consumer import Consumer, Taker
 from curbstone.core.delivery.dead import Deaths
@@ -43,7 +44,6 @@ from curbstone.core.values import (
     UNNAMED,
     Answer,
     Counts,
-    Done,
     Holder,
     IdempotencyKey,
     Lease,
@@ -68,7 +68,7 @@ ATOMIC_SHARE = 2
 logger = logging.getLogger("curbstone.core")
 
 
-class Queue:
+class Queue(AloneQueue):
     """See `core.broker` for where it comes from."""
 
     def __init__(self, broker: Broker, meta: Meta, log: Log) -> None:
@@ -274,8 +274,7 @@ class Queue:
 
     def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
         """Let leases end `duration_ms` from now; tells the stale ones."""
-        stale = self.leasing.extend(tokens, duration_ms, owner)
-        self.host.call_soon(partial(on_done, None, stale))
+        self.host.call_soon(partial(on_done, None, self.leasing.extend(tokens, duration_ms, owner)))
 
     def give_back(self, leases: list[Lease]) -> None:
         """End leases that nobody has seen: no try is counted."""
@@ -312,10 +311,6 @@ class Queue:
         counted = self.pending.groups.get(group) or Group(self, group)
         held, runs = self.log.bytes + self._meta_bytes if self.opening.is_open else 0, self.pending.runs
         return Counts(counted.rdy, len(counted.wip), counted.delayed, held, len(self.consumers()), runs.oldest_ms)
-
-    def refresh(self, on_done: Done) -> None:
-        """The counts are what is so now."""
-        self.host.call_soon(partial(on_done, None))
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after turns in which the counts changed; returns what ends it."""
@@ -369,8 +364,7 @@ class Queue:
         self.timers.arm()
 
     def _dispatch(self, name: str) -> None:
-        ring = self.rings.get(name)
-        if ring is not None and ring.dispatch():
+        if (ring := self.rings.get(name)) is not None and ring.dispatch():
             self.wake(name)
 
     def dispatch_all(self) -> None:
@@ -494,11 +488,10 @@ class Queue:
     def _end(self, error: CurbstoneError) -> None:
         self.broker.troubles.over(self.label)
         self.writer.refuse_all(error)
-        consumers, self._attached = list(self._attached), {}
+        consumers, self._attached = self._attached, {}
         self.rings.end()
         for consumer in consumers:
-            consumer.closed = True
-            consumer.unsettled.clear()
+            consumer.forget()
             tell(self, consumer.on_closed, error)
         self.leasing.end_all()
         self.cleaner.end(error)

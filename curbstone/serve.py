@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from curbstone import __version__, descriptors, logs
+from curbstone import __version__, cluster, descriptors, logs
 from curbstone.access.gate import Gate, OpenGate
 from curbstone.access.login import LoginGate
 from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
+from curbstone.cluster import ServedEngine
 from curbstone.collection import Collections
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
@@ -36,7 +37,7 @@ from curbstone.core.stats import Histogram
 from curbstone.core.traffic import Traffic
 from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
-from curbstone.gateway.resources.backup import backup_routes
+from curbstone.gateway.resources.backup import Source, backup_routes
 from curbstone.gateway.resources.figures import Process
 from curbstone.gateway.resources.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
@@ -122,11 +123,14 @@ async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     stop_asked = asyncio.Event()
     host = AsyncioHost(loop)
+    broker: ServedEngine
     try:
         with _stopped_by_signals():
-            broker = _open(host, settings)
+            broker = _open(host, settings) if settings.engine is None else cluster.prepare(host, loop, settings)
             for number in SIGNALS:
                 loop.add_signal_handler(number, stop_asked.set)
+        if settings.engine is not None:
+            await cluster.connect(broker, stop_asked)
     except _Stopped:  # nothing was changed but what the next start changes as well
         log.info("stopped before all queues were recovered")
         host.close()
@@ -211,7 +215,7 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
     return broker
 
 
-def _gate(broker: Broker, host: AsyncioHost, settings: Settings) -> Gate:
+def _gate(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Gate:
     """Read the users, if there are any; nothing is served before that."""
     if settings.users is None:
         return OpenGate(broker, host)
@@ -234,7 +238,7 @@ def _at_hangup(fn: Callable[[], object]) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: [each() for each in _hangups])
 
 
-def _entrance(broker: Broker, host: AsyncioHost, settings: Settings) -> Entrance:
+def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Entrance:
     admission = Admission(
         lambda: descriptors.shares(descriptors.limit()).connections,
         broker.troubles,
@@ -272,12 +276,12 @@ def connections_of(listeners: Sequence[Listener]) -> Mapping[str, int]:
     return counts
 
 
-def _syncs(broker: Broker) -> Histogram | None:
-    return broker.disk.sync_us if isinstance(broker.disk, OsDisk) else None
+def _syncs(broker: ServedEngine) -> Histogram | None:
+    return broker.disk.sync_us if isinstance(broker, Broker) and isinstance(broker.disk, OsDisk) else None
 
 
 def _listeners(
-    broker: Broker,
+    broker: ServedEngine,
     gate: Gate,
     host: AsyncioHost,
     settings: Settings,
@@ -312,7 +316,7 @@ def _listeners(
             gateway,
             more_routes=lambda guard: [
                 *mq_routes(gateway, guard, settings.mq_delay, mq_traffic),
-                *backup_routes(Backups(broker, host, settings.data)),
+                *backup_routes(_backups(broker, host, settings)),
             ],
             more_sockets={"/stomp": sockets.open},
             more_traffic={
@@ -328,6 +332,10 @@ def _listeners(
     if settings.mqks_addr:
         listeners.append(Listener("mqks", settings.mqks_addr, mqks))
     return listeners
+
+
+def _backups(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Source:
+    return Backups(broker, host, settings.data) if isinstance(broker, Broker) else cluster.NoBackups()
 
 
 def _own_names() -> tuple[str, ...]:
@@ -358,7 +366,7 @@ async def _start(listener: Listener, address: Address) -> Address:
         raise Unavailable(f"can't listen for {listener.name} on {address}: {reason}") from error
 
 
-async def _stop(started: list[Listener], broker: Broker) -> bool:
+async def _stop(started: list[Listener], broker: ServedEngine) -> bool:
     """Stop everything in order, each step within its time; return whether the engine finished its commits."""
     goodbyes = [asyncio.ensure_future(listener.server.stop()) for listener in started]
     if goodbyes:

@@ -8,6 +8,7 @@ from the first of: the command line, `CURBSTONE_*`, the older names `PORT` and `
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ from curbstone.logs import LogFormat
 from curbstone.net.address import LOOPBACK, Address, parse_address
 from curbstone.net.certificates import CertificateFiles
 from curbstone.net.peer import Networks
+from curbstone.rabbit.address import Address as ClusterAddress
+from curbstone.rabbit.address import parse as parse_cluster
 
 ENVIRONMENT_PREFIX = "CURBSTONE_"
 MESSAGE_BYTES_MAX = 1 << 30
@@ -36,6 +39,9 @@ LEASE_S_MAX = 7 * 86400
 CONNECTIONS_MAX = 1_000_000
 
 LISTENERS = ("stomp_addr", "http_addr", "mqks_addr")
+
+OF_THE_LOCAL_ENGINE = ("data", "sync", "max_staged", "staged_ttl")
+OF_A_CLUSTER = ("engine_password_file", "engine_ca", "engine_prefix")
 
 # What other servers call these settings. The value is rewritten into our own form first.
 OLDER_NAMES = {
@@ -81,6 +87,11 @@ def _addresses(value: object) -> tuple[Address, ...]:
     return tuple(address for text in texts if (address := parse_address(_text(text))) is not None)
 
 
+def _engine(value: object) -> ClusterAddress | None:
+    return parse_cluster(text) if (text := _text(value)) else None
+
+
+Engine = Annotated[ClusterAddress | None, PlainValidator(_engine)]
 ListenAddresses = Annotated[tuple[Address, ...], PlainValidator(_addresses)]
 Size = Annotated[int, BeforeValidator(_size)]
 
@@ -119,6 +130,17 @@ class Settings(BaseSettings):
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"
+    engine: Engine = None
+    engine_password_file: Annotated[Path | None, BeforeValidator(_named)] = None
+    engine_ca: Annotated[Path | None, BeforeValidator(_named)] = None
+    engine_prefix: str = "cs/"
+
+    @field_validator("engine_prefix")
+    @classmethod
+    def _is_a_prefix(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}/", value):
+            raise ValueError(f"bad prefix {value!r}: 1 to 32 of A-Z a-z 0-9 _ - and a slash")
+        return value
 
     @field_validator("single_queue")
     @classmethod
@@ -195,6 +217,7 @@ def load(command_line: Mapping[str, object]) -> Settings:
         raise SettingsError(_explain(error, command_line)) from None
     if not any(settings.addresses.values()):
         raise SettingsError("nothing to listen on: --stomp-addr, --http-addr and --mqks-addr are all off")
+    _check_engine(settings, command_line)
     if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca):
         raise SettingsError("--tls-key and --tls-client-ca mean nothing without --tls-cert")
     for name, addresses in settings.addresses.items():
@@ -224,6 +247,21 @@ def _why_not(address: Address, settings: Settings) -> str:
             " are; listen on tls://, or add --plaintext behind a proxy that ends TLS or on a trusted wire"
         )
     return ""
+
+
+def _check_engine(settings: Settings, command_line: Mapping[str, object]) -> None:
+    """What belongs to one engine means nothing for the other."""
+    given = settings.model_fields_set
+    wrong = OF_THE_LOCAL_ENGINE if settings.engine is not None else OF_A_CLUSTER
+    for name in wrong:
+        if name in given:
+            other = (
+                "has no meaning with --engine: the cluster keeps the messages" if settings.engine else "needs --engine"
+            )
+            raise SettingsError(f"{_origin(name, command_line)}: it {other}")
+    if settings.engine is not None and "users" in given:
+        origin = _origin("users", command_line)
+        raise SettingsError(f"{origin}: users need the local engine; their sessions and audit are files of one server")
 
 
 def warnings() -> list[str]:

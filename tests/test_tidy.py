@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mqks": {"access", "core", "net"},
     "net": set(),
     "openapi": set(),
+    "rabbit": {"core"},
     "spark": {"core"},
     "stomp": {"access", "core", "net"},
 }
@@ -49,7 +50,7 @@ PORT = {
     *("errors", "frames", "headers", "host", "masks", "message", "names", "options", "port", "port_staging"),
     *("positions", "stats", "traffic", "values"),
 }
-ADAPTERS = {"access", "gateway", "mqks", "net", "stomp"}
+ADAPTERS = {"access", "gateway", "mqks", "net", "rabbit", "stomp"}
 
 # Sockets, clocks, threads, dice and files come in through these doors only; all else gets them handed in.
 OUTSIDE_WORLD = {
@@ -66,11 +67,13 @@ DOORS = {
     "net/entrance.py",
     "net/tcp.py",
     "net/tls.py",
+    "rabbit/connection.py",
 }
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}
 # Only these may use what an extra installs.
 EXTRAS = {
+    "rabbit": ("cluster",),
     "spark": ("spark", "sql"),
     "access/jwt.py": ("oidc",),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),
@@ -224,7 +227,8 @@ def test_tests_and_bench_import_the_parts_by_their_full_names() -> None:
 
 
 def test_server_and_command_line_know_nothing_of_spark() -> None:
-    code = "import sys, curbstone.serve, curbstone.cli.main; sys.exit(bool({'pyspark', 'pyarrow'} & {*sys.modules}))"
+    extras = "{'pyspark', 'pyarrow', 'pika'}"
+    code = f"import sys, curbstone.serve, curbstone.cli.main; sys.exit(bool({extras} & {{*sys.modules}}))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -26,8 +26,9 @@ def queues(
         return
     rows = []
     for queue in found:
-        counts = (queue["rdy"], queue["wip"], queue["delayed"], queue["consumers"])
-        disk = (size(queue["bytes"]), f"{100 * queue['bytes'] / queue['cap']:.0f} %")
+        counts = (queue["rdy"], queue["wip"], queue.get("delayed", "?"), queue["consumers"])
+        on_disk = queue.get("bytes")  # which a cluster can't tell
+        disk = ("?", "?") if on_disk is None else (size(on_disk), f"{100 * on_disk / queue['cap']:.0f} %")
         rows.append([queue["name"], *counts, *disk, "damaged" if queue.get("damaged") else ""])
         for name, group in queue["groups"].items():
             note = "" if group["declared"] else "group not declared"

@@ -20,6 +20,25 @@ def _option(*names: str, metavar: str, help: str) -> typer.models.OptionInfo:
 
 
 Data = Annotated[str | None, _option("--data", metavar="DIR", help="Data directory. Default: ./curbstone-data")]
+Engine = Annotated[
+    str | None,
+    _option(
+        "--engine",
+        metavar="URL",
+        help="Keep messages in a RabbitMQ cluster and nothing here: amqp://user:password@a,b,c/vhost, or amqps://."
+        " The password is better in CURBSTONE_ENGINE or a file. Default: this machine's --data",
+    ),
+]
+EnginePasswordFile = Annotated[
+    str | None, _option("--engine-password-file", metavar="FILE", help="File with the password for the cluster")
+]
+EngineCa = Annotated[
+    str | None, _option("--engine-ca", metavar="FILE", help="Certificates that the nodes of amqps:// are checked by")
+]
+EnginePrefix = Annotated[
+    str | None,
+    _option("--engine-prefix", metavar="TEXT", help="What all names in the cluster begin with. Default: cs/"),
+]
 Cap = Annotated[
     str | None,
     _option("--cap", "-cap", metavar="SIZE", help="Most bytes the directory of a queue may hold. Default: 10MiB"),
@@ -177,6 +196,10 @@ Config = Annotated[
 def serve(
     ctx: typer.Context,
     data: Data = None,
+    engine: Engine = None,
+    engine_password_file: EnginePasswordFile = None,
+    engine_ca: EngineCa = None,
+    engine_prefix: EnginePrefix = None,
     cap: Cap = None,
     max_cap: MaxCap = None,
     sync: Sync = None,

@@ -14,13 +14,7 @@ fi
 
 # bring PACKAGE NAME: install what is not there.
 bring() {
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        export DEBIAN_FRONTEND=noninteractive
-        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$1"; } >/dev/null || complete=1
-    else
-        echo "interop: there is no $2, and only root on a system with apt-get can install it here" >&2
-        complete=1
-    fi
+    ../apt_get.sh "$1" "$2" interop || complete=1
 }
 
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || bring chromium Chromium

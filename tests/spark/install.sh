@@ -17,13 +17,7 @@ java_found='import sys
 from curbstone.spark.session import find_java
 sys.exit(find_java() is None)'
 if ! "$python" -c "$java_found"; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        export DEBIAN_FRONTEND=noninteractive
-        { apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; } >/dev/null || complete=1
-    else
-        echo "spark: there is no Java 17 or newer, and only root on a system with apt-get can install it here" >&2
-        complete=1
-    fi
+    tests/apt_get.sh openjdk-17-jre-headless "Java 17 or newer" spark || complete=1
 fi
 
 exit $complete

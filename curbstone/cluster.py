@@ -1,0 +1,93 @@
+"""The engine on a cluster, made by the settings: the only place that joins it to AMQP.
+
+The extra `curbstone[cluster]` brings what it needs; without `--engine` none of it is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from curbstone import __version__
+from curbstone.core.errors import CurbstoneError, NotSupported, Unavailable
+from curbstone.core.host import AsyncioHost
+from curbstone.core.options import QueueOptions
+from curbstone.core.port import Broker
+from curbstone.gateway.resources.backup import Archive
+from curbstone.net.admission import Troubles
+from curbstone.settings import Settings
+
+CONNECT_S_MAX = 60
+TELL_S = 5
+
+log = logging.getLogger("curbstone")
+
+
+class ServedEngine(Broker, Protocol):
+    """An engine, with what the server beside the protocols asks of it."""
+
+    @property
+    def troubles(self) -> Troubles:
+        """Where listeners tell that they are full."""
+
+
+class NoBackups:
+    """See `gateway.resources.backup.Source`: there is nothing here to back up."""
+
+    def begin(
+        self, had: Mapping[str, tuple[int, str]], on_done: Callable[[CurbstoneError | None, Archive | None], None]
+    ) -> None:
+        """Not here."""
+        raise NotSupported("A backup needs the local engine: the messages of a cluster are with its nodes.")
+
+
+def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settings) -> ServedEngine:
+    """Return the engine of `--engine`, not connected yet; raise Unavailable."""
+    try:
+        from curbstone.rabbit.connection import PikaDoor
+    except ImportError as error:
+        raise Unavailable(f"--engine needs pika; pip install 'curbstone[cluster]' brings it ({error})") from error
+    from curbstone.rabbit.engine import Engine
+
+    assert settings.engine is not None
+    address = settings.engine._replace(ca=str(settings.engine_ca) if settings.engine_ca else None)
+    if settings.engine_password_file is not None:
+        try:
+            password = settings.engine_password_file.read_text(encoding="utf-8").rstrip("\r\n")
+        except OSError as error:
+            raise Unavailable(f"can't read {settings.engine_password_file}: {error.strerror}") from error
+        address = address._replace(password=password)
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what is to be told of a connection the engine tells
+    log.info("curbstone %s, engine %s", __version__, address)
+    return Engine(
+        host,
+        PikaDoor(address, loop),
+        prefix=settings.engine_prefix,
+        defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
+        max_cap=settings.max_cap,
+    )
+
+
+async def connect(engine: ServedEngine, stop_asked: asyncio.Event) -> None:
+    """Wait until the engine serves, or a stop was asked for; raise Unavailable where that takes too long."""
+    from curbstone.rabbit.engine import Engine
+
+    assert isinstance(engine, Engine)
+    ready = asyncio.Event()
+    engine.start(ready.set)
+    waits = [asyncio.ensure_future(ready.wait()), asyncio.ensure_future(stop_asked.wait())]
+    try:
+        for _ in range(CONNECT_S_MAX // TELL_S):
+            done, _ = await asyncio.wait(waits, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+            log.warning("waiting for the cluster: %s", engine.waits_for)
+        raise Unavailable(f"the cluster can't be used: {engine.waits_for}")
+    finally:
+        for wait in waits:
+            wait.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await wait

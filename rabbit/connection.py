@@ -1,0 +1,363 @@
+"""pika on the server's loop: the only door to AMQP.
+
+Which node comes next is chosen here: one after the other, beginning with any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pika
+from pika import exceptions, spec
+from pika.adapters.asyncio_connection import AsyncioConnection
+
+from curbstone.rabbit.address import Address
+from curbstone.rabbit.door import (
+    LOST,
+    AmqpError,
+    Arrived,
+    Channel,
+    Confirmed,
+    Connection,
+    Counted,
+    Declared,
+    Got,
+    Properties,
+    Returned,
+    Settled,
+)
+
+HEARTBEAT_S = 10
+CONNECT_S_MAX = 5
+CHANNELS_MAX = 2047
+
+
+class PikaDoor:
+    """See `rabbit.door.Door`."""
+
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
+        self._address = address
+        self._loop = loop
+        self._next = random.randrange(len(address.nodes))
+        self._tls = ssl.create_default_context(cafile=address.ca) if address.is_tls else None
+
+    def connect(
+        self,
+        name: str,
+        on_open: Callable[[Connection], None],
+        on_lost: Callable[[str], None],
+        on_blocked: Callable[[str], None],
+    ) -> None:
+        """See `Door.connect`."""
+        host, port = self._address.nodes[self._next % len(self._address.nodes)]
+        self._next += 1
+        parameters = pika.ConnectionParameters(
+            host=host,
+            port=port,
+            virtual_host=self._address.vhost,
+            credentials=pika.PlainCredentials(self._address.user, self._address.password),
+            heartbeat=HEARTBEAT_S,
+            connection_attempts=1,
+            socket_timeout=CONNECT_S_MAX,
+            stack_timeout=CONNECT_S_MAX,
+            channel_max=CHANNELS_MAX,
+            ssl_options=pika.SSLOptions(self._tls, host) if self._tls else None,
+            client_properties={"connection_name": name, "product": "curbstone"},
+        )
+        node = f"{host}:{port}"
+        AsyncioConnection(
+            parameters,
+            on_open_callback=lambda raw: _opened(PikaConnection(raw, node, self._loop), raw, on_open, on_blocked),
+            on_open_error_callback=lambda _raw, error: on_lost(f"{node}: {_reason(error)}"),
+            on_close_callback=lambda _raw, error: on_lost(f"{node}: {_reason(error)}"),
+            custom_ioloop=self._loop,
+        )
+
+
+def _opened(
+    connection: PikaConnection, raw: Any, on_open: Callable[[Connection], None], on_blocked: Callable[[str], None]
+) -> None:
+    raw.add_on_connection_blocked_callback(lambda _raw, frame: on_blocked(str(frame.method.reason) or "blocked"))
+    raw.add_on_connection_unblocked_callback(lambda _raw, _frame: on_blocked(""))
+    on_open(connection)
+
+
+def _reason(error: object) -> str:
+    """Return pika's reasons as one line."""
+    inner = getattr(error, "exceptions", None)
+    if inner:
+        error = inner[-1]
+    inner_error = getattr(error, "exception", None) or getattr(error, "args", (None,))[0]
+    if isinstance(inner_error, BaseException):
+        error = inner_error
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class PikaConnection:
+    """See `rabbit.door.Connection`."""
+
+    def __init__(self, raw: Any, node: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._raw = raw
+        self._loop = loop
+        self.node = node
+        self.version = str((raw.server_properties or {}).get("version", ""))
+
+    def channel(self, on_open: Callable[[Channel], None], on_closed: Callable[[AmqpError], None]) -> None:
+        """See `Connection.channel`."""
+        if not self._raw.is_open:
+            return  # its end is told to all who use the connection
+        channel = PikaChannel(on_closed)
+        try:
+            self._raw.channel(on_open_callback=lambda raw: on_open(channel.opened(raw)))
+        except exceptions.NoFreeChannels:
+            error = AmqpError(LOST, f"a connection has {CHANNELS_MAX} channels, and all are in use")
+            self._loop.call_soon(lambda: on_closed(error))
+
+    def close(self) -> None:
+        """See `Connection.close`."""
+        if not (self._raw.is_closed or self._raw.is_closing):
+            self._raw.close()
+
+
+class PikaChannel:
+    """See `rabbit.door.Channel`."""
+
+    def __init__(self, on_closed: Callable[[AmqpError], None]) -> None:
+        self._on_closed = on_closed
+        self._raw: Any
+        self._waiting: dict[int, Callable[[AmqpError], None]] = {}
+        """What to call of each call under way when the channel ends."""
+        self._calls = 0
+        self._gets: deque[tuple[str, Got]] = deque()
+        self._on_end: Callable[[], None] | None = None
+
+    def opened(self, raw: Any) -> PikaChannel:
+        """It is open: give it pika's channel."""
+        self._raw = raw
+        raw.add_on_close_callback(lambda _raw, reason: self._ended(reason))
+        raw.add_callback(self._got_nothing, [spec.Basic.GetEmpty], one_shot=False)
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        """See `Channel.is_open`."""
+        return bool(self._raw.is_open)
+
+    def _ended(self, reason: Any) -> None:
+        code = reason.reply_code if isinstance(reason, exceptions.ChannelClosedByBroker) else LOST
+        text = getattr(reason, "reply_text", "") or _reason(reason)
+        error = AmqpError(code, text)
+        waiting, self._waiting = self._waiting, {}
+        gets, self._gets = self._gets, deque()
+        for fail in waiting.values():
+            fail(error)
+        for _queue, on_done in gets:
+            on_done(error, None)
+        if self._on_end is not None:
+            self._on_end()
+        else:
+            self._on_closed(error)
+
+    def _call(self, start: Callable[[Callable[..., None]], object], done: Callable[[Any], None], fail: Settled) -> None:
+        """Make a call that is answered: `done(frame)`, or `fail(error)` where the channel ends first."""
+        if not self.is_open:
+            fail(AmqpError(LOST, "the channel is closed"))
+            return
+        self._calls += 1
+        number = self._calls
+        self._waiting[number] = fail
+
+        def answered(frame: Any) -> None:
+            if self._waiting.pop(number, None) is not None:
+                done(frame)
+
+        start(answered)
+
+    def _simple(self, start: Callable[[Callable[..., None]], object], on_done: Settled) -> None:
+        self._call(start, lambda _frame: on_done(None), on_done)
+
+    def confirms(self, on_confirm: Confirmed, on_return: Returned, on_done: Settled) -> None:
+        """See `Channel.confirms`."""
+
+        def confirmed(frame: Any) -> None:
+            method = frame.method
+            on_confirm(method.delivery_tag, method.multiple, isinstance(method, spec.Basic.Ack))
+
+        self._raw.add_on_return_callback(lambda _raw, _method, properties, _body: on_return(_properties(properties)))
+        self._simple(lambda done: self._raw.confirm_delivery(confirmed, done), on_done)
+
+    def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
+        """See `Channel.publish`."""
+        self._raw.basic_publish(
+            exchange,
+            key,
+            body,
+            spec.BasicProperties(
+                content_type=properties.content_type,
+                headers=properties.headers,
+                delivery_mode=2,
+                expiration=properties.expiration,
+                message_id=properties.message_id,
+                timestamp=properties.timestamp,
+                correlation_id=properties.correlation_id,
+                reply_to=properties.reply_to,
+                type=properties.type,
+            ),
+            mandatory,
+        )
+
+    def declare_queue(
+        self,
+        name: str,
+        on_done: Declared,
+        *,
+        passive: bool = False,
+        exclusive: bool = False,
+        durable: bool = True,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None:
+        """See `Channel.declare_queue`."""
+        self._call(
+            lambda done: self._raw.queue_declare(
+                name, passive=passive, durable=durable, exclusive=exclusive, arguments=arguments, callback=done
+            ),
+            lambda frame: on_done(None, frame.method.message_count, frame.method.consumer_count),
+            lambda error: on_done(error, 0, 0),
+        )
+
+    def delete_queue(self, name: str, on_done: Settled) -> None:
+        """See `Channel.delete_queue`."""
+        self._simple(lambda done: self._raw.queue_delete(name, callback=done), on_done)
+
+    def purge_queue(self, name: str, on_done: Counted) -> None:
+        """See `Channel.purge_queue`."""
+        self._call(
+            lambda done: self._raw.queue_purge(name, callback=done),
+            lambda frame: on_done(None, frame.method.message_count),
+            lambda error: on_done(error, 0),
+        )
+
+    def bind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
+        """See `Channel.bind_queue`."""
+        self._simple(lambda done: self._raw.queue_bind(name, exchange, key, callback=done), on_done)
+
+    def unbind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
+        """See `Channel.unbind_queue`."""
+        self._simple(lambda done: self._raw.queue_unbind(name, exchange, key, callback=done), on_done)
+
+    def declare_exchange(
+        self, name: str, kind: str, on_done: Settled, *, arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """See `Channel.declare_exchange`."""
+        self._simple(
+            lambda done: self._raw.exchange_declare(name, kind, durable=True, arguments=arguments, callback=done),
+            on_done,
+        )
+
+    def bind_exchange(self, name: str, source: str, key: str, on_done: Settled) -> None:
+        """See `Channel.bind_exchange`."""
+        self._simple(lambda done: self._raw.exchange_bind(name, source, key, callback=done), on_done)
+
+    def qos(self, count: int, on_done: Settled) -> None:
+        """See `Channel.qos`."""
+        self._simple(lambda done: self._raw.basic_qos(prefetch_count=count, callback=done), on_done)
+
+    def consume(
+        self,
+        queue: str,
+        tag: str,
+        on_message: Callable[[Arrived], None],
+        on_done: Settled,
+        *,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None:
+        """See `Channel.consume`."""
+
+        def delivered(_raw: Any, method: Any, properties: Any, body: bytes) -> None:
+            on_message(_arrived(method, properties, body))
+
+        self._simple(
+            lambda done: self._raw.basic_consume(
+                queue, delivered, consumer_tag=tag, arguments=arguments, callback=done
+            ),
+            on_done,
+        )
+
+    def on_cancelled(self, call: Callable[[str], None]) -> None:
+        """See `Channel.on_cancelled`."""
+        self._raw.add_on_cancel_callback(lambda frame: call(frame.method.consumer_tag))
+
+    def cancel(self, tag: str, on_done: Settled) -> None:
+        """See `Channel.cancel`."""
+        if tag in self._raw.consumer_tags:
+            self._simple(lambda done: self._raw.basic_cancel(tag, callback=done), on_done)
+        else:  # the broker was quicker
+            self.qos(1, on_done)
+
+    def get(self, queue: str, on_done: Got) -> None:
+        """See `Channel.get`. pika has one under way at a time."""
+        if not self.is_open:
+            on_done(AmqpError(LOST, "the channel is closed"), None)
+            return
+        self._gets.append((queue, on_done))
+        if len(self._gets) == 1:
+            self._get_next()
+
+    def _get_next(self) -> None:
+        self._raw.basic_get(self._gets[0][0], self._got)
+
+    def _got(self, _raw: Any, method: Any, properties: Any, body: bytes) -> None:
+        self._end_get(_arrived(method, properties, body))
+
+    def _got_nothing(self, _frame: Any) -> None:
+        self._end_get(None)
+
+    def _end_get(self, arrived: Arrived | None) -> None:
+        _queue, on_done = self._gets.popleft()
+        if self._gets and self.is_open:
+            self._get_next()
+        on_done(None, arrived)
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """See `Channel.ack`."""
+        if self.is_open:
+            self._raw.basic_ack(tag, multiple)
+
+    def reject(self, tag: int, *, requeue: bool) -> None:
+        """See `Channel.reject`."""
+        if self.is_open:
+            self._raw.basic_reject(tag, requeue)
+
+    def close(self, on_done: Callable[[], None]) -> None:
+        """See `Channel.close`."""
+        if not self.is_open:
+            on_done()
+            return
+        self._on_end = on_done
+        self._raw.close()
+
+
+def _properties(raw: Any) -> Properties:
+    return Properties(
+        raw.headers or {},
+        raw.message_id,
+        raw.content_type,
+        raw.expiration,
+        raw.timestamp,
+        raw.correlation_id,
+        raw.reply_to,
+        raw.type,
+        raw.app_id,
+        raw.priority,
+    )
+
+
+def _arrived(method: Any, properties: Any, body: bytes) -> Arrived:
+    return Arrived(
+        method.delivery_tag, method.redelivered, method.exchange, method.routing_key, _properties(properties), body
+    )

@@ -1,0 +1,339 @@
+"""A consumer: a channel of its own, with the client's window as its prefetch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
+from curbstone.core.message import Delivery
+from curbstone.core.values import Done, Holder
+from curbstone.rabbit import dead
+from curbstone.rabbit.door import AmqpError, Arrived, Channel
+from curbstone.rabbit.handing import admit
+from curbstone.rabbit.settling import Settling
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
+
+AUTO_WINDOW = 256
+PREFETCH_MAX = 65_535
+
+
+class Consumer:
+    """See `core.port.Consumer`."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        deliver: Callable[[list[Delivery]], None],
+        *,
+        window: int,
+        weight: int,
+        group: str,
+        auto: bool,
+        on_closed: Callable[[CurbstoneError], None],
+    ) -> None:
+        self.queue = queue
+        self.group = group
+        self.unsettled: dict[int, Delivery] = {}
+        self._deliver = deliver
+        self._window = AUTO_WINDOW if auto else min(window, PREFETCH_MAX)
+        self._weight = min(weight, self._window)
+        self._prefetch = self._window
+        """How many unsettled ones the broker allows."""
+        self._auto = auto
+        self._on_closed = on_closed
+        self._settling: Settling | None = None
+        self._tags: dict[int, int] = {}
+        """The tag of each delivery that is unsettled or gathered, by seq."""
+        self._gathered: list[Delivery] = []
+        self._is_due = False
+        self._held = False
+        self._paused = False
+        self._owed = 0
+        """Deliveries whose end is under way: a dead letter, or a delay."""
+        self._on_open: list[Callable[[], None]] = []
+        self._is_open = False
+        self.closed = False
+
+    @property
+    def surplus(self) -> int:
+        """How many more than one it is for the broker."""
+        return self._weight - 1 if self._is_open and not self._paused else 0
+
+    @property
+    def holder(self) -> Holder:
+        """What is told about it."""
+        count = len(self.unsettled)
+        state = "held" if self._held else "full" if count >= self._window else "ready"
+        return Holder("consumer", self.group, 0 if self._auto else self._window, count, state, 0)
+
+    # --- the channel
+
+    def when_open(self, on_open: Callable[[], None]) -> None:
+        """See `core.port.Consumer.when_open`."""
+        if self.closed:
+            on_open()
+        elif self._is_open:
+            self.queue.when_changed(on_open)
+        else:
+            self._on_open.append(on_open)
+
+    def queue_opened(self, error: CurbstoneError | None) -> None:
+        """The queue is there, or can't be had: open the channel."""
+        if self.closed:
+            return
+        link = self.queue.link
+        if error is not None or link.connection is None:
+            lost = error or Unavailable(f"RabbitMQ can not be reached: {link.trouble}")
+            self.queue.engine.host.call_soon(partial(self._lose, lost))
+        else:
+            link.connection.channel(self._opened, self._channel_lost)
+
+    def _opened(self, channel: Channel) -> None:
+        if self.closed:
+            channel.close(_nothing)
+            return
+        self._settling = Settling(self.queue.engine.host, channel)
+        channel.on_cancelled(self._cancelled)
+        self._prefetch = self._window
+        self._settling.set_window(-(-self._window // self._weight), _ignore)
+        if self._paused:
+            self._consuming(None)
+            return
+        name = self.queue.engine.names.queue(self.queue.name, self.group)
+        for number in range(self._weight):
+            done = self._consuming if number == self._weight - 1 else _ignore
+            channel.consume(name, f"c{number}", self._arrived, done)
+
+    def _consuming(self, error: AmqpError | None) -> None:
+        if error is None:
+            self._is_open = True
+            waiting, self._on_open = self._on_open, []
+            for on_open in waiting:
+                self.queue.when_changed(on_open)
+
+    def _channel_lost(self, error: AmqpError) -> None:
+        if not self.closed:
+            self.queue.channel_lost(error, self._lose)
+
+    def _cancelled(self, _tag: str) -> None:
+        """The broker has ended it: the queue is gone, or it took too long."""
+        if not self.closed:
+            self.queue.look_after_loss(self._lose)
+
+    def _lose(self, error: CurbstoneError) -> None:
+        """It has ended, and its client is told."""
+        if self.closed:
+            return
+        self.closed = True
+        self.queue.consumers.pop(self, None)
+        self.unsettled.clear()
+        self._gathered.clear()
+        if self._settling is not None:
+            self._settling.channel.close(_nothing)
+        for on_open in self._on_open:
+            on_open()
+        self._on_open.clear()
+        self._on_closed(error)
+
+    def end(self, error: CurbstoneError) -> None:
+        """The queue is gone, or the server stops."""
+        self._lose(error)
+
+    # --- deliveries
+
+    def _arrived(self, arrived: Arrived) -> None:
+        settling = self._settling
+        assert settling is not None
+        settling.delivered(arrived.tag)
+        if self.closed or self._paused:
+            settling.give_back(arrived.tag)
+            return
+        delivery = admit(self.queue, self.group, arrived, settling)
+        if delivery is None:
+            return
+        seq = delivery.message.seq
+        if seq in self._tags:  # published twice, after the loss of a connection
+            settling.ack(arrived.tag)
+            return
+        self._tags[seq] = arrived.tag
+        self._gathered.append(delivery)
+        self._later()
+
+    def _later(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self.queue.engine.host.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._is_due = False
+        room = len(self._gathered) if self._auto else self._window - len(self.unsettled)
+        if self._held or self.closed or not self._gathered or room <= 0:
+            return
+        deliveries, self._gathered = self._gathered[:room], self._gathered[room:]
+        if self._auto:
+            self._deliver(deliveries)
+            self._ack(deliveries)
+            return
+        for delivery in deliveries:
+            self.unsettled[delivery.message.seq] = delivery
+        self._deliver(deliveries)
+        self.queue.changed()
+
+    def hold(self) -> None:
+        """Stop deliveries for a while: what the window lets in waits in memory."""
+        self._held = True
+
+    def resume(self) -> None:
+        """Go on after `hold`."""
+        if self._held:
+            self._held = False
+            self._later()
+
+    def resize(self, window: int) -> None:
+        """Change how many may be unsettled: more come over one more consumer, what is too much waits here."""
+        self._window = AUTO_WINDOW if self._auto else min(window, PREFETCH_MAX)
+        more = self._window - self._prefetch
+        if more > 0 and self._settling is not None and self._is_open and not self._paused:
+            self._prefetch = self._window
+            self._settling.set_window(more, _ignore)
+            name = self.queue.engine.names.queue(self.queue.name, self.group)
+            self._settling.channel.consume(name, f"c{self._weight}", self._arrived, _ignore)
+            self._weight += 1
+        self._later()
+
+    def pause(self) -> None:
+        """End deliveries; what is unsettled stays and can still be settled."""
+        self._paused = True
+        if self._settling is None or self.closed:
+            return
+        for number in range(self._weight):
+            self._settling.channel.cancel(f"c{number}", _ignore)
+        for delivery in self._gathered:
+            self._settling.give_back(self._tags.pop(delivery.message.seq))
+        self._gathered.clear()
+
+    # --- settling
+
+    def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
+        """Settle deliveries."""
+        self._ack(self.claim(seqs))
+        self._fence(on_done)
+
+    def _ack(self, deliveries: list[Delivery]) -> None:
+        settling = self._settling
+        if settling is None or self.closed:
+            return
+        for delivery in deliveries:
+            settling.ack(self._tags.pop(delivery.message.seq))
+        self.queue.stats.acked += len(deliveries)
+        self.queue.changed()
+        if self._gathered:
+            self._later()
+
+    def nack(
+        self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
+    ) -> None:
+        """Give deliveries back, after `delay_ms` or the queue's `nack_delay`."""
+        self.settle_all([(delivery, dead.MAX_TRIES) for delivery in self.claim(seqs)], delay_ms, error, on_done)
+
+    def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
+        """Send deliveries to the dead-letter queue, or drop them where there is none."""
+        self.settle_all([(delivery, dead.REJECTED) for delivery in self.claim(seqs)], None, error, on_done)
+
+    def settle_all(
+        self, ended: list[tuple[Delivery, str]], delay_ms: int | None, error: str, on_done: Done | None
+    ) -> None:
+        """Give back or bury claimed deliveries; `on_done` when all of that is done."""
+        settling = self._settling
+        assert settling is not None
+        left = len(ended) + 1
+        first: CurbstoneError | None = None
+
+        def done(failed: CurbstoneError | None) -> None:
+            nonlocal left, first
+            first = first or failed
+            left -= 1
+            if not left and on_done is not None:
+                on_done(first)
+
+        def ended_one(failed: CurbstoneError | None) -> None:
+            self._owed -= 1
+            done(failed)
+            if self.closed and not self._owed:
+                self._end_channel()
+
+        for delivery, reason in ended:
+            tag = self._tags.pop(delivery.message.seq)
+            self._owed += 1
+            self.queue.end_delivery(settling, tag, self.group, delivery, reason, delay_ms, error, ended_one)
+        self.queue.changed()
+        self._fence(done)
+
+    def _fence(self, on_done: Done | None) -> None:
+        if on_done is None:
+            return
+        if self._settling is None or self.closed:
+            error = Unavailable("the consumer has ended")
+            self.queue.engine.host.call_soon(partial(on_done, error))
+            return
+        self._settling.fence(lambda lost: on_done(self.queue.engine.lost(lost)))
+
+    def claim(self, seqs: Sequence[int]) -> list[Delivery]:
+        """Take deliveries out of `unsettled`: all of them, or StaleDelivery and none."""
+        unsettled = self.unsettled
+        claimed = [unsettled[seq] for seq in seqs if seq in unsettled]
+        if len(claimed) < len(seqs) or len(set(seqs)) < len(seqs):
+            raise StaleDelivery("a message is not unsettled here, or named twice")
+        for seq in seqs:
+            del unsettled[seq]
+        return claimed
+
+    def unclaim(self, deliveries: list[Delivery]) -> None:
+        """Undo `claim`: what was to be settled with them could not be done."""
+        if not self.closed:
+            self.unsettled.update((delivery.message.seq, delivery) for delivery in deliveries)
+
+    # --- the end
+
+    def close(self) -> None:
+        """End the consumer: what is unsettled goes back, with one more try."""
+        if self.closed:
+            return
+        self.closed = True
+        self.queue.consumers.pop(self, None)
+        self.queue.stats.released += len(self.unsettled)
+        self.unsettled.clear()
+        self._gathered.clear()
+        if not self._owed:
+            self._end_channel()
+        self.queue.changed()
+
+    def _end_channel(self) -> None:
+        """Acks, the end of the consumers, a round trip, and only then the end of the channel."""
+        settling = self._settling
+        if settling is None:
+            return
+        settling.flush()
+        channel = settling.channel
+        if not self._paused:
+            for number in range(self._weight):
+                channel.cancel(f"c{number}", _ignore)
+        self.queue.engine.closing(channel)
+        channel.qos(1, lambda _error: channel.close(partial(self.queue.engine.closed, channel)))
+
+
+def gone(name: object) -> NoSuchQueue:
+    """Return what consumers of a deleted queue are told."""
+    return NoSuchQueue(f"no such queue: {name}")
+
+
+def _ignore(_error: AmqpError | None) -> None:
+    """The end of the channel says it, too."""
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,500 @@
+"""The engine on a RabbitMQ cluster: all queues, as one of any number of gateways sees them. See `core.port.Broker`.
+
+A gateway keeps nothing on disk. What is confirmed is on the disks of a majority of a queue's nodes; what the queues are
+is in the registry, which all gateways read.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from curbstone.core.errors import (
+    BadRequest,
+    Conflict,
+    CurbstoneError,
+    NoSuchQueue,
+    NotSupported,
+    QueueFull,
+    Unavailable,
+)
+from curbstone.core.host import Host
+from curbstone.core.message import Message
+from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name, parse_queue_name
+from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
+from curbstone.core.port import Capability
+from curbstone.core.stats import Commits, Stats
+from curbstone.core.values import UNNAMED, Done, EngineInfo, Health, Published
+from curbstone.rabbit import infrastructure, lacking, remote, sending
+from curbstone.rabbit.door import Channel, Door
+from curbstone.rabbit.event_keys import binding_of, event_key, routing_key, takes
+from curbstone.rabbit.inbox import Inbox
+from curbstone.rabbit.link import Errands, Link
+from curbstone.rabbit.notes import Notes
+from curbstone.rabbit.numbers import Numbers
+from curbstone.rabbit.publisher import Publisher
+from curbstone.rabbit.queue import Queue, as_entry
+from curbstone.rabbit.registry import Change, Entry, Known, RegistryLog
+from curbstone.rabbit.topology import Names
+from curbstone.rabbit.transaction import Transaction
+
+PUBLISHING_LINKS = 4
+CONSUMING_LINKS = 4
+TELL_MS = 1000
+STOP_POLL_MS = 5
+SYNC = "quorum"
+
+logger = logging.getLogger("curbstone.rabbit")
+
+
+class Engine:
+    """See the module's docstring. Everything is called on the host's thread."""
+
+    def __init__(
+        self,
+        host: Host,
+        door: Door,
+        *,
+        prefix: str = "cs/",
+        defaults: QueueOptions | None = None,
+        max_cap: int = CAP_BYTES_MAX,
+        first_number: int | None = None,
+    ) -> None:
+        self.host = host
+        self.names = Names(prefix)
+        self.defaults = defaults or QueueOptions()
+        self.max_cap = max(max_cap, self.defaults.cap)
+        self.troubles = Notes()
+        self.staging = lacking.NoStaging()
+        self.commits = Commits()
+        self.past = Stats()
+        self.is_stopping = False
+        self.numbers = Numbers(host)
+        self._queues: dict[QueueName, Queue] = {}
+        self._events: dict[str, int] = {}
+        """How many queues known here are bound to each event."""
+        self._control = Link(host, door, "curbstone control")
+        self._errands = Errands(host, self._control)
+        publishing = [Link(host, door, f"curbstone publishing {n}") for n in range(PUBLISHING_LINKS)]
+        self._consuming = [Link(host, door, f"curbstone consuming {n}") for n in range(CONSUMING_LINKS)]
+        self._links = [self._control, *publishing, *self._consuming]
+        self._private_errands = Errands(host, self._consuming[0])
+        self._consuming[0].when(lambda _connection: None, self._private_lost)
+        self.publisher = Publisher(host, publishing)
+        life = secrets.token_hex(6)
+        number = secrets.randbelow(256) if first_number is None else first_number
+        self._log = RegistryLog(host, self._control, self.names.registry, life, self._changed, self._read)
+        self.inbox = Inbox(
+            host, self._control, self.names, number, self._numbered, partial(remote.answer, self), self._dropped
+        )
+        self._starting: set[str] = {"registry", "number", "infrastructure"}
+        self._on_ready: Callable[[], None] | None = None
+        self._closing: set[Channel] = set()
+        self._elsewhere: dict[str, tuple[int, dict[str, int]]] = {}
+        self._told: dict[str, int] = {}
+
+    # --- the start
+
+    def start(self, on_ready: Callable[[], None]) -> None:
+        """Connect; `on_ready` once this gateway knows all queues and can serve them."""
+        self._on_ready = on_ready
+        for link in self._links:
+            link.start()
+        infrastructure.make(self.names, self._errands, partial(self._infrastructure_made))
+        self.host.call_later(TELL_MS, self._tell_unsettled)
+
+    @property
+    def waits_for(self) -> str:
+        """What the start still waits for, for people."""
+        return f"{', '.join(sorted(self._starting))}: {self._control.trouble or 'no answer yet'}"
+
+    def _infrastructure_made(self, error: CurbstoneError | None) -> None:
+        if error is not None:
+            logger.error("%s", error)
+            self.host.call_later(
+                1000, lambda: infrastructure.make(self.names, self._errands, self._infrastructure_made)
+            )
+        else:
+            self._begun("infrastructure")
+
+    def _numbered(self, number: int) -> None:
+        self.numbers.gateway = number
+        self._begun("number")
+
+    def _read(self) -> None:
+        self._begun("registry")
+
+    def _begun(self, what: str) -> None:
+        self._starting.discard(what)
+        if not self._starting and self._on_ready is not None:
+            on_ready, self._on_ready = self._on_ready, None
+            on_ready()
+
+    # --- what queues use
+
+    def link_for(self, name: QueueName) -> Link:
+        """Return the connection a queue is consumed over: all of a client's own are on one, which they end with."""
+        if name.is_private:
+            return self._consuming[0]
+        return self._consuming[hash(name) % len(self._consuming)]
+
+    def errands_for(self, name: QueueName) -> Errands:
+        """Return who declares and deletes it: what is exclusive, its own connection."""
+        return self._private_errands if name.is_private else self._errands
+
+    def propose(self, entry: Entry, on_done: Done) -> None:
+        """Have the registry take an entry in; `on_done` right after that."""
+        self._log.propose(entry, on_done)
+
+    def catch_up(self, on_done: Done) -> None:
+        """Call back once everything that other gateways have changed by now is known here."""
+        self._log.catch_up(on_done)
+
+    @staticmethod
+    def lost(error: Exception | None) -> CurbstoneError | None:
+        """Return what to say where a channel has ended before it answered."""
+        return None if error is None else Unavailable(f"it is not known whether that was done: {error}")
+
+    @staticmethod
+    def name_of(text: str) -> QueueName:
+        """Return the name in an option."""
+        return parse_queue_name(text)
+
+    def by_uid(self, uid: str) -> Queue | None:
+        """Return a queue of this life."""
+        known = self._log.known.by_uid.get(uid)
+        return self._queues.get(known.name) if known is not None else None
+
+    def closing(self, channel: Channel) -> None:
+        """A channel is being closed; a stop waits for it."""
+        self._closing.add(channel)
+
+    def closed(self, channel: Channel) -> None:
+        """It is."""
+        self._closing.discard(channel)
+
+    # --- the registry
+
+    def _changed(self, entry: Entry, change: Change) -> None:
+        """An entry was applied."""
+        before, after = change.before, change.after
+        if after is None:
+            assert before is not None
+            queue = self._queues.get(before.name)
+            if queue is not None and queue.uid == before.uid:
+                self._forget(queue, NoSuchQueue(f"no such queue: {before.name}"))
+            return
+        queue = self._queues.get(after.name)
+        if queue is None:
+            self._queues[after.name] = Queue(self, after)
+            self._count_events(after.name, frozenset(), after.bindings)
+        else:
+            self._know(queue, after)
+
+    def _know(self, queue: Queue, known: Known) -> None:
+        self._count_events(queue.name, queue.known.bindings, known.bindings)
+        queue.known = known
+
+    def _count_events(self, name: QueueName, gone: frozenset[str], new: frozenset[str]) -> None:
+        for binding in gone:
+            key = event_key(name, binding)
+            self._events[key] -= 1
+            if not self._events[key]:
+                del self._events[key]
+        for binding in new:
+            key = event_key(name, binding)
+            self._events[key] = self._events.get(key, 0) + 1
+
+    def _forget(self, queue: Queue, reason: CurbstoneError) -> None:
+        del self._queues[queue.name]
+        self._count_events(queue.name, queue.known.bindings, frozenset())
+        if not queue.name.is_private:
+            self.past.add(queue.stats)
+        queue.close(reason)
+
+    def could_not_make(self, queue: Queue, error: CurbstoneError) -> None:
+        """The registry did not take a queue in."""
+        if self._queues.get(queue.name) is queue:
+            self._forget(queue, error)
+
+    def _private_lost(self, reason: str) -> None:
+        """The clients' own queues went with their connection."""
+        for queue in self.private_queues():
+            self._forget(queue, Unavailable(f"the connection to RabbitMQ was lost: {reason}"))
+
+    def _dropped(self, text: str) -> None:
+        """A private queue had no room for a message: it ends, and its client is told."""
+        for queue in self.private_queues():
+            if queue.opening.text == text:
+                self._end_private(queue, QueueFull(f"queue {queue.name} is at its cap"), lambda _error: None)
+
+    # --- queues
+
+    @property
+    def engine(self) -> EngineInfo:
+        """What it runs on, and which nodes this gateway is connected to."""
+        connections = [link.connection for link in self._links if link.connection is not None]
+        version = next((connection.version for connection in connections), "")
+        return EngineInfo("rabbitmq", version, tuple(sorted({connection.node for connection in connections})))
+
+    @property
+    def shares_queues(self) -> bool:
+        """All gateways share all queues."""
+        return True
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """A cluster lacks them all."""
+        return frozenset()
+
+    def queues(self) -> Sequence[Queue]:
+        """Return all queues but private ones."""
+        return [queue for queue in self._queues.values() if not queue.name.is_private]
+
+    def private_queues(self) -> Sequence[Queue]:
+        """Return those that belong to clients of this gateway."""
+        return [queue for queue in self._queues.values() if queue.name.is_private]
+
+    def get(self, name: QueueName) -> Queue:
+        """Return a queue; raise NoSuchQueue."""
+        queue = self._queues.get(name)
+        if queue is None:
+            raise NoSuchQueue(f"no such queue: {name}")
+        return queue
+
+    def ensure(self, name: QueueName) -> Queue:
+        """Return a queue, creating it if need be; publishes wait until it is there."""
+        return self._queues.get(name) or self._create(name, self.defaults)
+
+    def _create(self, name: QueueName, options: QueueOptions) -> Queue:
+        self.names.queue(name)  # which says where it is too long
+        queue = Queue(self, Known(name, secrets.token_hex(6), options, groups=frozenset(options.groups)))
+        self._queues[name] = queue
+        queue.opening.make()
+        return queue
+
+    def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
+        """Create a queue, or merge options into one."""
+        if self.is_stopping:
+            raise Unavailable("the server is shutting down")
+        queue = self._queues.get(name)
+        options = (queue.options if queue is not None else self.defaults).merged(changes, name.project)
+        if options.paused or options.unused is not None:
+            raise NotSupported(lacking.PAUSING if options.paused else lacking.GOING)
+        if options.dead_letter == str(name):
+            raise BadRequest("bad option dead_letter: a queue can't be its own")
+        if queue is None:
+            if options.cap > self.max_cap and not name.is_private:
+                raise BadRequest(f"bad option cap: {options.cap} is more than the server's --max-cap of {self.max_cap}")
+            made = self._create(name, options)
+            made.when_open(lambda error: self._made(made, changes, on_done, error))
+            return
+        if options.cap != queue.options.cap:
+            raise Conflict(
+                f"the cap of queue {name} is {queue.options.cap}: on a cluster it is fixed when the queue is made"
+            )
+        if options == queue.options:
+            queue.when_open(on_done)
+        else:
+            self._change(queue, replace_known(queue.known, options=options), "options", on_done, options=dict(changes))
+
+    def _made(self, queue: Queue, changes: Mapping[str, object], on_done: Done, error: CurbstoneError | None) -> None:
+        """Another gateway may have been quicker, with other options: then they are merged into its queue."""
+        if error is None and queue.options.merged(changes, queue.name.project) != queue.options:
+            try:
+                self.declare(queue.name, changes, on_done)
+                return
+            except CurbstoneError as refused:
+                error = refused
+        on_done(error)
+
+    def _change(self, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
+        """Change what a queue is: here at once, so that changes add up, then for all."""
+        before = queue.known
+        self._know(queue, after)
+        entry = as_entry(queue, do, **members)
+        queue.changes_under_way += 1
+
+        def ended(error: CurbstoneError | None) -> None:
+            queue.change_ended()
+            on_done(error)
+
+        def registered(error: CurbstoneError | None) -> None:
+            if error is not None or queue.is_closed:
+                ended(error or NoSuchQueue(f"no such queue: {queue.name}"))
+            else:
+                queue.opening.changed(before, after, ended)
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                ended(error)
+            elif queue.name.is_private:
+                registered(None)
+            else:
+                self.propose({**entry, "uid": queue.uid}, registered)
+
+        queue.when_open(opened)
+
+    def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
+        """Delete a queue with all its messages; tells whether there was one."""
+        queue = self._queues.get(name)
+        if queue is None:
+            self.host.call_soon(partial(on_done, False))
+        elif name.is_private:
+            self._end_private(queue, NoSuchQueue(f"no such queue: {name}"), lambda error: on_done(error or True))
+        else:
+            self._delete(queue, on_done)
+
+    def _delete(self, queue: Queue, on_done: Callable[[bool | CurbstoneError], None]) -> None:
+        def registered(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+            else:
+                queue.opening.delete(lambda failed: on_done(failed or True))
+
+        def opened(_error: CurbstoneError | None) -> None:
+            self.propose(as_entry(queue, "gone"), registered)
+
+        queue.when_open(opened)
+
+    def _end_private(self, queue: Queue, reason: CurbstoneError, on_done: Done) -> None:
+        self._forget(queue, reason)
+        queue.opening.delete(on_done)
+
+    # --- events
+
+    @property
+    def events_bound(self) -> int:
+        """How many events have a queue that this gateway knows to be bound to them."""
+        return len(self._events)
+
+    def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
+        """Have messages published to `event` copied to a queue, which is made if need be."""
+        queue = self.ensure(name)
+        binding = binding_of(name, event, project)
+        after = replace_known(queue.known, bindings=queue.known.bindings | {binding})
+        self._rebind(queue, after, "bind", on_done, add=[binding], remove=[])
+
+    def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
+        """Undo `bind`."""
+        queue = self.get(name)
+        binding = binding_of(name, event, project)
+        after = replace_known(queue.known, bindings=queue.known.bindings - {binding})
+        self._rebind(queue, after, "bind", on_done, add=[], remove=[binding])
+
+    def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
+        """Replace all bindings of a queue at once."""
+        queue = self.ensure(name)
+        after = replace_known(queue.known, bindings=frozenset(map(event_name, events)))
+        self._rebind(queue, after, "bindings", on_done, events=sorted(events))
+
+    def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
+        """Like `rebind`, and note after how many seconds without a consumer the queue is to go."""
+        queue = self.ensure(name)
+        after = replace_known(queue.known, bindings=frozenset(map(event_name, events)), unused_s=unused_s)
+        self._rebind(queue, after, "occupy", on_done, events=sorted(events), unused_s=unused_s)
+
+    def _rebind(self, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
+        for binding in after.bindings:
+            event_key(queue.name, binding)
+        if after == queue.known:
+            queue.when_open(on_done)
+        else:
+            self._change(queue, after, do, on_done, **members)
+
+    def bindings(self, name: QueueName) -> frozenset[str]:
+        """Return the events bound to a queue; raise NoSuchQueue."""
+        return self.get(name).known.bindings
+
+    def unused_s(self, name: QueueName) -> float | None:
+        """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
+        return self.get(name).known.unused_s
+
+    def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
+        """Return how many queues get a copy of what is published to an event, as far as this gateway knows."""
+        known = [(queue.name, queue.known.bindings) for queue in self._queues.values()]
+        return sum(takes(name, bindings, event, project) for name, bindings in known)
+
+    def publish_event(
+        self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
+    ) -> None:
+        """Publish to all queues bound to `event`, on whatever gateway: one publish, confirmed when all have it."""
+        sending.publish_event(self, routing_key(project, event), messages, on_done)
+
+    def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
+        """Publish to another connection's private queue, which any gateway may hold; one that is gone takes nothing."""
+        sending.reply(self, self._queues.get(name), name, messages, on_done)
+        return True
+
+    # --- what other gateways hold
+
+    def _tell_unsettled(self) -> None:
+        if self.is_stopping:
+            return
+        counts = {}
+        for queue in self.queues():
+            for group in (UNNAMED, *queue.options.groups):
+                count = queue.counting.unsettled(group)
+                if count:
+                    counts[f"{queue.uid}#{group}"] = count
+        if counts or self._told:
+            self._told = counts
+            self.inbox.tell_all({"do": "unsettled", "counts": counts})
+        self.host.call_later(TELL_MS, self._tell_unsettled)
+
+    def hear_unsettled(self, gateway: str, counts: dict[str, int]) -> None:
+        """Another gateway says what its clients hold."""
+        self._elsewhere[gateway] = (self.host.now_ms(), counts)
+
+    def unsettled_elsewhere(self, uid: str, group: str) -> int:
+        """How many messages are with clients of other gateways, as they said last."""
+        since_ms = self.host.now_ms() - 3 * TELL_MS
+        key = f"{uid}#{group}"
+        return sum(counts.get(key, 0) for when_ms, counts in self._elsewhere.values() if when_ms >= since_ms)
+
+    # --- the whole
+
+    def transaction(self) -> Transaction:
+        """Return a new transaction."""
+        return Transaction(self)
+
+    def health(self) -> Health:
+        """Return whether messages can be taken."""
+        reasons = ["shutting down"] if self.is_stopping else []
+        reasons += sorted({f"RabbitMQ: {link.trouble or link.blocked}" for link in self._links if link.trouble})
+        reasons += sorted({f"RabbitMQ takes no messages: {link.blocked}" for link in self._links if link.blocked})
+        well = not reasons
+        return Health(well, [*reasons, *self.troubles.reasons], SYNC)
+
+    def shutdown(self, on_done: Callable[[], None]) -> None:
+        """Refuse new publishes, wait for confirms under way, then end consumers and connections."""
+        self.is_stopping = True
+        self._wait_for_confirms(on_done)
+
+    def _wait_for_confirms(self, on_done: Callable[[], None]) -> None:
+        if self.publisher.under_way and not self.publisher.troubles:
+            self.host.call_later(STOP_POLL_MS, lambda: self._wait_for_confirms(on_done))
+            return
+        for queue in list(self._queues.values()):
+            for consumer in list(queue.consumers):
+                consumer.close()
+            queue.close(Unavailable("the server is shutting down"))
+        self._wait_for_channels(on_done, self.host.now_ms() + 2000)
+
+    def _wait_for_channels(self, on_done: Callable[[], None], deadline_ms: int) -> None:
+        if self._closing and self.host.now_ms() < deadline_ms:
+            self.host.call_later(STOP_POLL_MS, lambda: self._wait_for_channels(on_done, deadline_ms))
+            return
+        for link in self._links:
+            link.close()
+        self.host.call_later(STOP_POLL_MS, on_done)
+
+
+def replace_known(known: Known, **changes: Any) -> Known:
+    """Return what is known of a queue, changed."""
+    changed = replace(known, **changes)
+    return replace(changed, groups=(changed.groups - set(known.options.groups)) | set(changed.options.groups))

@@ -1,0 +1,90 @@
+"""What a cluster can't do, said in one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from curbstone.core.errors import NoSuchGroup, NotSupported
+from curbstone.core.positions import Backlog, GroupInfo
+from curbstone.core.values import NOBODY, Done
+
+READING = "Reading by position needs the local engine: a queue on a cluster has no positions."
+STAGING = "Staged transactions need the local engine."
+LOOKING = "Looking into a queue needs the local engine: on a cluster it would count as a delivery."
+KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
+DELETING = (
+    "Deleting a message that nobody has fetched needs the local engine: on a cluster only the next one can be taken."
+)
+PAUSING = "Pausing a queue needs the local engine: on a cluster its consumers have to stop."
+GOING = "A queue that goes when nobody uses it (option unused) needs the local engine."
+EVENT_DELAY = (
+    "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
+)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise NotSupported(text)
+
+
+class NoReading:
+    """See `core.port.Reading`: there is none."""
+
+    @property
+    def next(self) -> int:
+        """Not here."""
+        _refuse(READING)
+
+    @property
+    def events_start(self) -> int:
+        """Not here."""
+        _refuse(READING)
+
+    @property
+    def events_end(self) -> int:
+        """Not here."""
+        _refuse(READING)
+
+    def backlogs(self) -> list[Backlog]:
+        """No group has a position."""
+        return []
+
+    def infos(self) -> list[GroupInfo]:
+        """Not here."""
+        _refuse(READING)
+
+    def is_declared(self, name: str) -> bool:
+        """No group has a position."""
+        return False
+
+    def position(self, name: str) -> int:
+        """Not here."""
+        raise NoSuchGroup(f"no such group: {name}")
+
+    def _no(self, *_arguments: Any, **_named: Any) -> NoReturn:
+        _refuse(READING)
+
+    first = check_epoch = floor = info = declare = ack_to = find_time = wait_for = _no
+    browse = stretch = events = wait_for_events = _no
+
+
+class NoStaging:
+    """See `core.port.Staging`: there is none."""
+
+    bytes = 0
+    bytes_max = 0
+
+    def __len__(self) -> int:
+        return 0
+
+    def _no(self, *_arguments: Any, **_named: Any) -> NoReturn:
+        _refuse(STAGING)
+
+    upload = commit = look = _no
+
+    def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
+        """Not here."""
+        _refuse(STAGING)
+
+
+LACKING: Sequence[str] = (READING, STAGING, LOOKING, KEYS, DELETING)

@@ -1,0 +1,215 @@
+"""Pops and leases of one queue. A lease is known to the gateway that gave it; its token says which one that is."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Delivery
+from curbstone.core.values import UNNAMED, Answer, Done, Holder, Lease, Outcome
+from curbstone.rabbit import dead
+from curbstone.rabbit.settling import Settling
+from curbstone.rabbit.taking import Taken, Takes, Want
+
+if TYPE_CHECKING:
+    from curbstone.core.host import Timer
+    from curbstone.rabbit.queue import Queue
+
+Popped = Callable[[Delivery | None | CurbstoneError], None]
+Settled = Callable[[CurbstoneError | None, int, list[str]], None]
+
+
+class _Held:
+    """A lease, and what settles it."""
+
+    __slots__ = ("lease", "settling", "tag", "timer")
+
+    def __init__(self, lease: Lease, tag: int, settling: Settling) -> None:
+        self.lease = lease
+        self.tag = tag
+        self.settling = settling
+        self.timer: Timer
+
+
+class Leasing:
+    """What clients have of a queue without a consumer."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._takes: dict[str, Takes] = {}
+        self._held: dict[str, _Held] = {}
+        """By token."""
+
+    def unsettled(self, group: str) -> int:
+        """How many leases of a group there are."""
+        return sum(held.lease.group == group for held in self._held.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a message; the broker counts them as consumers."""
+        return sum(takes.waiting for takes in self._takes.values())
+
+    def holders(self) -> list[Holder]:
+        """Return what is told about the leases of each group."""
+        ends: dict[str, list[int]] = {}
+        for held in self._held.values():
+            ends.setdefault(held.lease.group, []).append(held.lease.expires_ms)
+        return [Holder("leases", group, 0, len(found), "leased", min(found)) for group, found in ends.items()]
+
+    def _of(self, group: str) -> Takes:
+        takes = self._takes.get(group)
+        if takes is None:
+            takes = self._takes[group] = Takes(self._queue, group)
+        return takes
+
+    def pop(self, on_done: Popped, group: str, wait_ms: int, is_wanted: Callable[[], bool] | None) -> Want:
+        """See `core.port.Queue.pop`."""
+
+        def taken(result: list[Taken] | CurbstoneError) -> None:
+            if isinstance(result, CurbstoneError):
+                on_done(result)
+                return
+            if not result:
+                self._queue.engine.host.call_soon(lambda: on_done(None))
+                return
+            delivery, tag, settling = result[0]
+            if is_wanted is not None and not is_wanted():
+                settling.give_back(tag)
+                self._queue.engine.host.call_soon(lambda: on_done(None))
+                return
+            settling.ack(tag)
+
+            def fenced(error: CurbstoneError | None) -> None:
+                self._queue.stats.acked += error is None
+                on_done(error or delivery)
+
+            settling.fence(lambda lost: fenced(self._queue.engine.lost(lost)))
+
+        return self._of(group).want(1, wait_ms, taken)
+
+    def lease(self, count: int, duration_ms: int, on_done: Answer, group: str, wait_ms: int, owner: str) -> Want:
+        """See `core.port.Queue.lease`."""
+
+        def taken(result: list[Taken] | CurbstoneError) -> None:
+            if isinstance(result, CurbstoneError):
+                on_done(result)
+                return
+            leases = [self._add(each, group, duration_ms, owner) for each in result]
+            self._queue.changed()
+            self._queue.engine.host.call_soon(lambda: on_done(leases))
+
+        return self._of(group).want(count, wait_ms, taken)
+
+    def _add(self, taken: Taken, group: str, duration_ms: int, owner: str) -> Lease:
+        delivery, tag, settling = taken
+        lease = Lease(delivery, group, self._queue.engine.host.now_ms() + duration_ms, owner)
+        lease.token = f"{self._queue.engine.inbox.address}.{secrets.token_urlsafe(16)}"
+        held = self._held[lease.token] = _Held(lease, tag, settling)
+        self._arm(held, duration_ms)
+        return lease
+
+    def _arm(self, held: _Held, duration_ms: int) -> None:
+        held.timer = self._queue.engine.host.call_later(duration_ms, lambda: self._run_out(held))
+
+    def _run_out(self, held: _Held) -> None:
+        if self._take(held.lease.token) is not None:
+            self._give_back(held, dead.MAX_TRIES, 0, "the lease ran out", _ignore)
+
+    def _take(self, token: str, owner: str | None = None) -> _Held | None:
+        """Return a lease and forget it; None where it is stale, as another owner's is and one whose channel is lost."""
+        held = self._held.get(token)
+        if held is None or owner not in (None, held.lease.owner):
+            return None
+        del self._held[token]
+        held.timer.cancel()
+        return held if held.settling.channel.is_open else None
+
+    def _give_back(self, held: _Held, reason: str, delay_ms: int | None, error: str, on_done: Done) -> None:
+        lease = held.lease
+        self._queue.end_delivery(held.settling, held.tag, lease.group, lease.delivery, reason, delay_ms, error, on_done)
+
+    # --- settling
+
+    def settle(
+        self, tokens: list[str], outcome: Outcome, on_done: Settled, delay_ms: int | None, error: str, owner: str
+    ) -> None:
+        """Settle leases of this gateway; all other tokens are stale."""
+        stale: list[str] = []
+        settled = 0
+        left = 1
+        first: CurbstoneError | None = None
+        touched: dict[int, Settling] = {}
+
+        def done(failed: CurbstoneError | None) -> None:
+            nonlocal left, first
+            first = first or failed
+            left -= 1
+            if not left:
+                on_done(first, 0 if first else settled, stale)
+
+        for token in tokens:
+            held = self._take(token, owner)
+            if held is None:
+                stale.append(token)
+                continue
+            settled += 1
+            touched[id(held.settling)] = held.settling
+            if outcome is Outcome.ACK:
+                held.settling.ack(held.tag)
+                self._queue.stats.acked += 1
+            else:
+                left += 1
+                reason = dead.MAX_TRIES if outcome is Outcome.NACK else dead.REJECTED
+                self._give_back(held, reason, delay_ms, error, done)
+        left += len(touched)
+        for settling in touched.values():
+            settling.fence(lambda lost: done(self._queue.engine.lost(lost)))
+        self._queue.changed()
+        self._queue.engine.host.call_soon(lambda: done(None))
+
+    def settle_seq(self, seq: int, owner: str) -> bool:
+        """Settle the lease of a message of the unnamed group, if there is one here."""
+        for token, held in self._held.items():
+            if held.lease.delivery.message.seq == seq and held.lease.group == UNNAMED:
+                taken = self._take(token, owner)
+                if taken is not None:
+                    taken.settling.ack(taken.tag)
+                    self._queue.stats.acked += 1
+                    self._queue.changed()
+                return taken is not None
+        return False
+
+    def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
+        """Let leases of this gateway end `duration_ms` from now; return the stale tokens."""
+        stale = []
+        for token in tokens:
+            held = self._held.get(token)
+            if held is None or held.lease.owner != owner or not held.settling.channel.is_open:
+                stale.append(token)
+                continue
+            held.timer.cancel()
+            held.lease.expires_ms = self._queue.engine.host.now_ms() + duration_ms
+            self._arm(held, duration_ms)
+        return stale
+
+    def give_back(self, leases: list[Lease]) -> None:
+        """End leases that nobody has seen."""
+        for lease in leases:
+            held = self._take(lease.token)
+            if held is not None:
+                held.settling.give_back(held.tag)
+        self._queue.changed()
+
+    def close(self, error: CurbstoneError) -> None:
+        """The queue is gone, or the server stops: what is leased goes back."""
+        for held in self._held.values():
+            held.timer.cancel()
+        self._held.clear()
+        for takes in self._takes.values():
+            takes.close(error)
+
+
+def _ignore(_error: CurbstoneError | None) -> None:
+    """Where it fails the message is held and tried again."""

@@ -1,0 +1,116 @@
+"""A message as AMQP has it, and back. Pure.
+
+The header block of a message travels as one header, byte by byte: AMQP's tables keep neither the order of headers nor
+two of one name. What other programs published has its table turned into lines instead.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from curbstone.core import headers
+from curbstone.core.message import Message
+from curbstone.rabbit.door import Arrived, Properties
+from curbstone.rabbit.numbers import time_of
+
+BLOCK = "x-cs-headers"
+DUE = "x-cs-due"
+EXPIRES = "x-cs-expires"
+TRIES = "x-cs-tries"
+OWN_PREFIX = "x-cs-"
+_OF_THE_BROKER = {
+    *("x-delivery-count", "x-acquired-count", "x-death", "x-stream-offset", "CC", "BCC"),
+    *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("exchange", "queue", "reason")),
+}
+_SHORT_MAX = 255
+
+
+def properties_of(
+    message: Message, message_id: str, *, now_ms: int, due_ms: int = 0, tries: int = 0, copies: list[str] | None = None
+) -> Properties:
+    """Return the properties of a message that is published now; `copies` are the queues that get it as well."""
+    table: dict[str, object] = {}
+    if message.headers:
+        table[BLOCK] = message.headers
+    if due_ms:
+        table[DUE] = due_ms
+    if tries:
+        table[TRIES] = tries
+    expiration: str | None = None
+    if message.expires_ms:
+        table[EXPIRES] = message.expires_ms
+        if not due_ms:
+            expiration = str(max(message.expires_ms - now_ms, 0))
+    if copies:
+        table["BCC"] = copies
+    return Properties(table, message_id, _content_type(message.headers), expiration, message.timestamp_ms // 1000)
+
+
+@lru_cache(maxsize=1024)
+def _content_type(block: bytes) -> str | None:
+    """Return the content type for other readers."""
+    if b"content-type:" not in block:
+        return None
+    found = next((value for name, value in headers.decode(block) if name == headers.CONTENT_TYPE), None)
+    return found if found and len(found.encode()) <= _SHORT_MAX else None
+
+
+def number_of(properties: Properties) -> int | None:
+    """Return the number in a message id of ours."""
+    _uid, dash, number = (properties.message_id or "").rpartition("-")
+    return int(number) if dash and number.isascii() and number.isdigit() and len(number) < 20 else None
+
+
+def uid_of(properties: Properties) -> str:
+    """Return the uid of the queue that a message was published to; empty for an event."""
+    return (properties.message_id or "").rpartition("-")[0]
+
+
+def message_of(arrived: Arrived, number: int) -> Message:
+    """Return the message that arrived, under its number."""
+    table = arrived.properties.headers
+    block = table.get(BLOCK)
+    if block is None:
+        block = _foreign_block(arrived.properties)
+    message = Message(arrived.body, block if isinstance(block, bytes) else str(block).encode())
+    message.seq = number
+    message.timestamp_ms = time_of(number)
+    message.expires_ms = whole(table.get(EXPIRES))
+    return message
+
+
+def tries_of(properties: Properties) -> int:
+    """Return how often a message was handed out before, in all its copies."""
+    table = properties.headers
+    counted = table.get("x-acquired-count", table.get("x-delivery-count"))
+    return whole(table.get(TRIES)) + whole(counted)
+
+
+def due_of(properties: Properties) -> int:
+    """Return the wall-clock milliseconds before which a message must not be delivered; 0 for any time."""
+    return whole(properties.headers.get(DUE))
+
+
+def whole(value: object) -> int:
+    """Return the number in a table's value, 0 where there is none."""
+    return int(value) if isinstance(value, int) else 0
+
+
+def _foreign_block(properties: Properties) -> bytes:
+    """Return the header block of what another program published."""
+    lines: list[tuple[str, str]] = []
+    if properties.content_type:
+        lines.append((headers.CONTENT_TYPE, properties.content_type))
+    for name, value in properties.headers.items():
+        if name not in _OF_THE_BROKER and not name.startswith(OWN_PREFIX):
+            lines.append((name, value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)))
+    for name, text in (
+        ("amqp-correlation-id", properties.correlation_id),
+        ("amqp-reply-to", properties.reply_to),
+        ("amqp-type", properties.type),
+        ("amqp-app-id", properties.app_id),
+        ("amqp-priority", properties.priority),
+    ):
+        if text is not None:
+            lines.append((name, str(text)))
+    return headers.encode(lines)

@@ -1,0 +1,473 @@
+"""One queue of a cluster, as one gateway sees it; see `core.port.Queue`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, NotSupported, Unavailable
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+from curbstone.core.stats import Stats
+from curbstone.core.values import (
+    NOBODY,
+    UNNAMED,
+    Answer,
+    Counts,
+    Done,
+    Holder,
+    IdempotencyKey,
+    Lease,
+    May,
+    Moved,
+    Outcome,
+    Peeked,
+    Published,
+    Stale,
+    WasThere,
+)
+from curbstone.rabbit import dead, lacking, ladder, remote
+from curbstone.rabbit.consumer import Consumer, gone
+from curbstone.rabbit.counting import Counting
+from curbstone.rabbit.door import LOST, NOT_FOUND, AmqpError
+from curbstone.rabbit.job import Job
+from curbstone.rabbit.lacking import NoReading
+from curbstone.rabbit.leasing import Leasing
+from curbstone.rabbit.link import Link
+from curbstone.rabbit.mapping import properties_of
+from curbstone.rabbit.numbers import AT_ONCE_MAX
+from curbstone.rabbit.opening import Opening
+from curbstone.rabbit.publisher import Parcel
+from curbstone.rabbit.redrive import Redrive
+from curbstone.rabbit.registry import Known
+from curbstone.rabbit.settling import Settling
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.taking import Want
+
+
+class Queue:
+    """See the module's docstring. All gateways that know the queue have one of these."""
+
+    def __init__(self, engine: Engine, known: Known) -> None:
+        self.engine = engine
+        self.known = known
+        """What the registry says of it, with what this gateway has asked for and not read back yet."""
+        self.stats = Stats()
+        self.damaged: list[str] = []
+        self.is_closed = False
+        self.consumers: dict[Consumer, None] = {}
+        self.reading = NoReading()
+        self.link: Link = engine.link_for(known.name)
+        """What it is consumed over."""
+        self.opening = Opening(self)
+        self.leasing = Leasing(self)
+        self.counting = Counting(self)
+        self.changed = self.counting.changed
+        self.changes_under_way = 0
+        self._when_changed: list[Callable[[], None]] = []
+
+    # --- what it is
+
+    @property
+    def name(self) -> QueueName:
+        """Its project and name."""
+        return self.known.name
+
+    @property
+    def uid(self) -> str:
+        """Of this life of the queue."""
+        return self.known.uid
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force."""
+        return self.known.options
+
+    @property
+    def purged(self) -> int:
+        """Delayed messages with a smaller number are no more."""
+        return self.known.purged
+
+    def message_id(self, seq: int) -> str:
+        """Return the id of a message."""
+        return f"{self.uid}-{seq}"
+
+    def parse_id(self, text: str) -> int | None:
+        """Return the seq of a message id of this queue, or None."""
+        uid, dash, seq = text.rpartition("-")
+        return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
+
+    def when_open(self, on_open: Done) -> None:
+        """Call at once where the queue is known to be there, else when it is, or with what went wrong."""
+        self.opening.when_open(on_open)
+
+    def when_changed(self, on_done: Callable[[], None]) -> None:
+        """Call when all changes of it that were asked for here are done; at once where none is under way."""
+        if self.changes_under_way:
+            self._when_changed.append(on_done)
+        else:
+            on_done()
+
+    def change_ended(self) -> None:
+        """One of them is done, or failed."""
+        self.changes_under_way -= 1
+        if not self.changes_under_way:
+            waiting, self._when_changed = self._when_changed, []
+            for on_done in waiting:
+                on_done()
+
+    # --- producers
+
+    def refusal(self) -> CurbstoneError | None:
+        """Return why nothing can be published now, or None."""
+        if self.engine.is_stopping:
+            return Unavailable("the server is shutting down")
+        return gone(self.name) if self.is_closed else None
+
+    def publish(
+        self, messages: list[Message], on_done: Published, *, atomic: bool = False, key: IdempotencyKey | None = None
+    ) -> None:
+        """See `core.port.Queue.publish`; `atomic` on a cluster: one answer, and its error says how many are stored."""
+        if key is not None:
+            raise NotSupported(lacking.KEYS)
+        refusal = self.refusal()
+        if refusal is not None or not messages:
+            self.engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
+            return
+        if atomic:
+            too_large = self._too_large_together(messages)
+            if too_large is not None:
+                self.engine.host.call_soon(partial(on_done, too_large, 0, len(messages)))
+                return
+            on_done = self._as_one(messages, on_done)
+        for start in range(0, len(messages), AT_ONCE_MAX):
+            piece = messages[start : start + AT_ONCE_MAX]
+            unknown = {group for message in piece for group in message.groups} - self.opening.groups
+            if unknown or not self.opening.is_open:
+                self.opening.with_groups(unknown, partial(self._publish_or_refuse, piece, on_done))
+            else:
+                self._publish(piece, on_done)
+
+    def _too_large_together(self, messages: list[Message]) -> CurbstoneError | None:
+        """Return why these can't be stored together, or None."""
+        if len(messages) > AT_ONCE_MAX:
+            return MessageTooLarge(f"a batch on a cluster has at most {AT_ONCE_MAX} messages")
+        most = self.options.max_message_size
+        return next((too_large(len(each.body), most) for each in messages if len(each.body) > most), None)
+
+    def _as_one(self, messages: list[Message], on_done: Published) -> Published:
+        """Return what answers once: all are stored, or how many are."""
+        left = total = len(messages)
+        stored = first_seq = 0
+        first: CurbstoneError | None = None
+
+        def done(error: CurbstoneError | None, seq: int, count: int) -> None:
+            nonlocal left, stored, first, first_seq
+            left -= count
+            first = first or error
+            if error is None:
+                stored += count
+                first_seq = first_seq or seq
+            if left:
+                return
+            if first is not None and stored:
+                first = type(first)(f"{first}; {stored} of {total} messages are stored: a cluster does not undo them")
+                first.members = {"stored": stored}
+            on_done(first, 0 if first else first_seq, total)
+
+        return done
+
+    def _publish_or_refuse(self, messages: list[Message], on_done: Published, error: CurbstoneError | None) -> None:
+        if error is not None:
+            on_done(error, 0, len(messages))
+        else:
+            self._publish(messages, on_done)
+
+    def _publish(self, messages: list[Message], on_done: Published) -> None:
+        engine = self.engine
+        first = engine.numbers.take(len(messages))
+        now_ms = engine.host.wall_ms()
+        began_us = engine.host.now_us()
+
+        def stored(count: int) -> None:
+            self.stats.published += count
+            self.stats.commits += 1
+            engine.commits.took_us.add(engine.host.now_us() - began_us)
+            engine.commits.messages.add(count)
+
+        job = Job(engine.host, len(messages), first, on_done, stored)
+        most, ttl_ms = self.options.max_message_size, int(self.options.ttl * 1000)
+        for place, message in enumerate(messages):
+            if len(message.body) > most:
+                job.ended(place, too_large(len(message.body), most))
+                continue
+            message.seq = first + place
+            message.timestamp_ms = now_ms
+            lives_ms = message.ttl_ms or ttl_ms
+            message.expires_ms = now_ms + lives_ms if lives_ms else 0
+            self._send(message, partial(job.ended, place), partial(job.several, place), now_ms)
+        self.changed()
+
+    def _send(self, message: Message, on_done: Done, several: Callable[[int], None], now_ms: int) -> None:
+        groups = message.groups or (UNNAMED, *self.options.groups)
+        if message.delay_ms > 0:
+            several(len(groups))
+            for group in groups:
+                self.send_later(message, group, message.delay_ms, 0, on_done)
+            return
+        names = [self.engine.names.queue(self.name, group) for group in groups] if groups != (UNNAMED,) else None
+        properties = properties_of(
+            message, self.message_id(message.seq), now_ms=now_ms, copies=names[1:] if names else None
+        )
+        parcel = Parcel("", names[0] if names else self.opening.text, properties, message.body, True)
+        self._send_parcel(parcel, on_done, 3)
+
+    def _send_parcel(self, parcel: Parcel, on_done: Done, times: int) -> None:
+        """Publish; where the broker does not know a queue that the registry knows, it is made again first."""
+
+        def done(error: CurbstoneError | None) -> None:
+            if not isinstance(error, NoSuchQueue) or times <= 1 or self.is_closed:
+                on_done(error)
+                return
+            self.opening.again(
+                lambda failed: on_done(failed) if failed else self._send_parcel(parcel, on_done, times - 1)
+            )
+
+        self.engine.publisher.send(self.opening.text, parcel, done)
+
+    def send_later(self, message: Message, group: str, delay_ms: int, tries: int, on_done: Done) -> None:
+        """Publish a copy to one group after a delay, with the tries it has behind it."""
+        engine = self.engine
+
+        def bound(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+                return
+            now_ms = engine.host.wall_ms()
+            properties = properties_of(
+                message, self.message_id(message.seq), now_ms=now_ms, due_ms=now_ms + delay_ms, tries=tries
+            )
+            path = ladder.way(delay_ms, engine.names.queue(self.name, group))
+            parcel = Parcel(engine.names.step(path.step), path.key, properties, message.body, False)
+            engine.publisher.send(self.opening.text, parcel, on_done)
+
+        self.opening.with_ladder(group, bound)
+
+    # --- consumers
+
+    def subscribe(
+        self,
+        deliver: Callable[[list[Delivery]], None],
+        *,
+        window: int,
+        weight: int = 1,
+        group: str = UNNAMED,
+        auto: bool = False,
+        on_closed: Callable[[CurbstoneError], None],
+    ) -> Consumer:
+        """Return a consumer that `deliver` is called for."""
+        consumer = Consumer(self, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed)
+        self.consumers[consumer] = None
+        self.opening.with_groups({group} - {UNNAMED}, consumer.queue_opened)
+        return consumer
+
+    def pop(
+        self,
+        on_done: Callable[[Delivery | None | CurbstoneError], None],
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> Want:
+        """Take one message and settle it."""
+        return self.leasing.pop(on_done, group, wait_ms, is_wanted)
+
+    def lease(
+        self,
+        count: int,
+        duration_ms: int,
+        on_done: Answer,
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
+        owner: str = NOBODY,
+    ) -> Want:
+        """Take up to `count` messages, each for `duration_ms`."""
+        return self.leasing.lease(count, duration_ms, on_done, group, wait_ms, owner)
+
+    def settle_leases(
+        self,
+        tokens: list[str],
+        outcome: Outcome,
+        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        *,
+        delay_ms: int | None = None,
+        error: str = "",
+        owner: str = NOBODY,
+    ) -> None:
+        """Settle leases of any gateway."""
+        if self.is_closed:
+            self.engine.host.call_soon(partial(on_done, gone(self.name), 0, []))
+            return
+        remote.settle(self, tokens, outcome, on_done, delay_ms, error, owner)
+
+    def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
+        """Let leases of any gateway end `duration_ms` from now; tells the stale ones."""
+        remote.extend(self, tokens, duration_ms, on_done, owner)
+
+    def give_back(self, leases: list[Lease]) -> None:
+        """End leases that nobody has seen."""
+        self.leasing.give_back(leases)
+
+    def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
+        """Settle a message that is leased somewhere; NotSupported where it is not."""
+        remote.settle_seq(self, seq, on_done, owner)
+
+    def end_delivery(
+        self,
+        settling: Settling,
+        tag: int,
+        group: str,
+        delivery: Delivery,
+        reason: str,
+        delay_ms: int | None,
+        error: str,
+        on_done: Done,
+    ) -> None:
+        """Give a delivery back, one try older, or bury it: it was rejected, has expired or was tried too often."""
+        tries = delivery.tries + 1
+        most = self.options.max_tries
+        bury = partial(dead.bury, self, settling, tag, delivery)
+        if reason == dead.REJECTED:
+            self.stats.rejected += 1
+            bury(reason, tries, error, on_done)
+            return
+        self.stats.released += 1
+        seq = delivery.message.seq
+        wait_ms = self.options.nack_delay_ms(delivery.tries, seq) if delay_ms is None else delay_ms
+        if most and tries >= most:
+            bury(dead.MAX_TRIES, tries, error, on_done)
+        elif 0 < delivery.message.expires_ms <= self.engine.host.wall_ms():
+            self.stats.expired += 1
+            bury(dead.EXPIRED, tries, "", on_done)
+        elif wait_ms > 0:
+            self._come_later(settling, tag, group, delivery, wait_ms, on_done)
+        else:
+            settling.give_back(tag)
+            settling.fence(lambda lost: on_done(self.engine.lost(lost)))
+
+    def _come_later(
+        self, settling: Settling, tag: int, group: str, delivery: Delivery, delay_ms: int, on_done: Done
+    ) -> None:
+        def sent(failed: CurbstoneError | None) -> None:
+            if failed is not None:
+                settling.give_back(tag)
+            else:
+                settling.ack(tag)
+            settling.fence(lambda lost: on_done(failed or self.engine.lost(lost)))
+
+        self.send_later(delivery.message, group, delay_ms, delivery.tries + 1, sent)
+
+    # --- looking, emptying
+
+    def counts(self, group: str = UNNAMED) -> Counts:
+        """Return the numbers of a group as they were seen last."""
+        return self.counting.counts(group)
+
+    def holders(self) -> list[Holder]:
+        """Return the consumers of this gateway, and its leases of each group together."""
+        return [*(consumer.holder for consumer in self.consumers), *self.leasing.holders()]
+
+    def refresh(self, on_done: Done) -> None:
+        """Look at the numbers now."""
+        self.counting.refresh(on_done)
+
+    def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
+        """Call `fn` after the counts were seen to change, and at the end of the queue."""
+        return self.counting.watch(fn)
+
+    def peek(
+        self,
+        limit: int,
+        on_done: Callable[[list[Peeked] | CurbstoneError], None],
+        *,
+        after: int = 0,
+        state: str = "",
+        group: str | None = None,
+    ) -> None:
+        """A cluster can't."""
+        raise NotSupported(lacking.LOOKING)
+
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
+        """Remove what is ready now, and what is delayed when it comes due."""
+        entry = {"do": "purged", "uid": self.uid, "number": self.engine.numbers.take(1)}
+
+        def known(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error, 0)
+            else:
+                self.opening.purge(purged)
+
+        def purged(error: CurbstoneError | None, count: int) -> None:
+            self.stats.purged += count
+            self.changed()
+            on_done(error, count)
+
+        self.engine.propose(entry, known)
+
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None) -> None:
+        """Move up to `limit` dead letters; see `core.port.Queue.redrive`."""
+        Redrive(self, to, limit, on_done, may).begin()
+
+    # --- trouble, and the end
+
+    def channel_lost(self, error: AmqpError, fail: Callable[[CurbstoneError], None]) -> None:
+        """A channel of a consumer or taker has ended by itself: tell it why."""
+        if error.code == NOT_FOUND or self.is_closed:
+            self.look_after_loss(fail)
+        elif error.code == LOST:
+            fail(Unavailable(f"the connection to RabbitMQ was lost: {error}"))
+        else:
+            fail(Unavailable(f"RabbitMQ ended it: {error}"))
+
+    def look_after_loss(self, fail: Callable[[CurbstoneError], None]) -> None:
+        """The broker has ended a consumer: it took too long, or the queue is gone. Find out which."""
+        if self.is_closed:
+            self.engine.host.call_soon(partial(fail, gone(self.name)))
+            return
+
+        def looked(error: CurbstoneError | None) -> None:
+            if isinstance(error, NoSuchQueue):
+                fail(error)
+            else:
+                fail(Unavailable("RabbitMQ ended the consumer; it may have held a message for too long"))
+
+        self.opening.look(looked)
+
+    def close(self, error: CurbstoneError) -> None:
+        """It is gone, or the server stops: consumers are told, what is leased goes back."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for consumer in list(self.consumers):
+            consumer.end(error)
+        self.leasing.close(error)
+        self.opening.close(error)
+        self.counting.close()
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name})"
+
+
+def too_large(size: int, most: int) -> MessageTooLarge:
+    """Return what to say of a message that is."""
+    return MessageTooLarge(f"the message has {size} bytes, the queue's max_message_size is {most}")
+
+
+def as_entry(queue: Queue, do: str, **more: Any) -> dict[str, Any]:
+    """Return an entry of the registry about a queue."""
+    return {"do": do, "uid": queue.uid, **more}

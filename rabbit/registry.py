@@ -1,0 +1,324 @@
+"""What all gateways know of the queues: the entries of one stream, read in one order by all of them.
+
+`Registry` is pure: it applies entries, and all gateways that applied the same ones know the same. `RegistryLog` writes
+entries and reads them. A change counts once its own entry was read back; the first of two creations wins. Entries name
+the uid of the queue they mean, so one that comes twice, or too late, changes nothing.
+
+Each SNAPSHOT_EVERY entries somebody adds a snapshot, so that the stream may forget its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.host import Host
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+from curbstone.core.values import Done
+from curbstone.rabbit.door import AmqpError, Arrived, Channel, Connection, Properties
+from curbstone.rabbit.link import Link
+from curbstone.rabbit.topology import registry_arguments
+
+SNAPSHOT_EVERY = 10_000
+ANSWER_MS_MAX = 15_000
+WINDOW = 1000
+TAG = "registry"
+
+logger = logging.getLogger("curbstone.rabbit")
+Entry = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of one queue."""
+
+    name: QueueName
+    uid: str
+    options: QueueOptions
+    bindings: frozenset[str] = frozenset()
+    unused_s: float | None = None
+    groups: frozenset[str] = frozenset()
+    """Groups that messages or consumers named, declared ones among them."""
+    purged: int = 0
+    """Delayed messages with a smaller number are no more."""
+
+    def as_entry(self) -> Entry:
+        """Return the entry that makes it."""
+        return {
+            "do": "make",
+            "project": self.name.project,
+            "queue": self.name.queue,
+            "uid": self.uid,
+            "options": self.options.as_json(),
+            "bindings": sorted(self.bindings),
+            "unused_s": self.unused_s,
+            "groups": sorted(self.groups),
+            "purged": self.purged,
+        }
+
+
+def _known(entry: Entry) -> Known:
+    name = QueueName(entry["project"], entry["queue"])
+    options = QueueOptions().merged(entry["options"], name.project)
+    return Known(
+        name,
+        entry["uid"],
+        options,
+        frozenset(entry["bindings"]),
+        entry["unused_s"],
+        frozenset(entry["groups"]) | frozenset(options.groups),
+        entry["purged"],
+    )
+
+
+@dataclass(slots=True)
+class Change:
+    """What an entry did: the queue before it and after it."""
+
+    before: Known | None = None
+    after: Known | None = None
+
+
+@dataclass(slots=True)
+class Registry:
+    """All queues, by name and by uid."""
+
+    by_name: dict[QueueName, Known] = field(default_factory=dict)
+    by_uid: dict[str, Known] = field(default_factory=dict)
+
+    def apply(self, entry: Entry) -> Change:
+        """Apply an entry; one that makes no sense any more changes nothing."""
+        do = entry["do"]
+        if do == "make":
+            return self._make(_known(entry))
+        known = self.by_uid.get(entry.get("uid", ""))
+        if known is None:
+            return Change()
+        if do == "gone":
+            del self.by_uid[known.uid], self.by_name[known.name]
+            return Change(before=known)
+        return self._put(known, _changed(known, entry))
+
+    def _make(self, known: Known) -> Change:
+        if known.name in self.by_name:
+            return Change()
+        self.by_name[known.name] = self.by_uid[known.uid] = known
+        return Change(after=known)
+
+    def _put(self, before: Known, after: Known) -> Change:
+        self.by_name[after.name] = self.by_uid[after.uid] = after
+        return Change(before, after)
+
+    def snapshot(self) -> Entry:
+        """Return an entry that holds all."""
+        return {"do": "snapshot", "queues": [known.as_entry() for known in self.by_name.values()]}
+
+    def restore(self, entry: Entry) -> None:
+        """Know what a snapshot holds and nothing else."""
+        self.by_name.clear()
+        self.by_uid.clear()
+        for each in entry["queues"]:
+            self._make(_known(each))
+
+
+def _changed(known: Known, entry: Entry) -> Known:
+    match entry["do"]:
+        case "options":
+            options = known.options.merged(entry["options"], known.name.project)
+            groups = known.groups | frozenset(options.groups)
+            return _with(known, options=options, groups=groups)
+        case "bind":
+            bindings = (known.bindings | frozenset(entry["add"])) - frozenset(entry["remove"])
+            return _with(known, bindings=bindings)
+        case "bindings":
+            return _with(known, bindings=frozenset(entry["events"]))
+        case "occupy":
+            return _with(known, bindings=frozenset(entry["events"]), unused_s=entry["unused_s"])
+        case "group":
+            return _with(known, groups=known.groups | {entry["group"]})
+        case "purged":
+            return _with(known, purged=max(known.purged, entry["number"]))
+        case _:
+            return known
+
+
+def _with(known: Known, **changes: Any) -> Known:
+    values = {name: getattr(known, name) for name in Known.__slots__}
+    return Known(**{**values, **changes})
+
+
+class RegistryLog:
+    """Writes and reads the stream.
+
+    `on_change(entry, change)` is called for each entry in its order, `on_read()` once, when all that was there at the
+    start has been read.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        link: Link,
+        stream: str,
+        life: str,
+        on_change: Callable[[Entry, Change], None],
+        on_read: Callable[[], None],
+    ) -> None:
+        """`life` names this gateway in this life."""
+        self.known = Registry()
+        self._host = host
+        self._link = link
+        self._stream = stream
+        self._life = life
+        self._on_change = on_change
+        self._on_read = on_read
+        self._channel: Channel | None = None
+        self._is_reading = False
+        self._number = 0
+        self._next_offset: int | None = None
+        """The offset after the last entry that was applied."""
+        self._first_offset: int | None = None
+        self._early: list[tuple[int, Entry]] = []
+        """Entries before the first snapshot of a stream that has forgotten its beginning."""
+        self._since_snapshot = 0
+        self._proposed: dict[str, tuple[Entry, Done, int]] = {}
+        """What was written and not read back yet: the entry, whom to tell, until when."""
+        self._is_watching = False
+        link.when(self._up, self._down)
+
+    def propose(self, entry: Entry, on_done: Done) -> None:
+        """Write an entry; `on_done(None)` right after it was applied, or Unavailable where that is not known."""
+        self._number += 1
+        key = f"{self._life}.{self._number}"
+        self._proposed[key] = (entry, on_done, self._host.now_ms() + ANSWER_MS_MAX)
+        self._write(key, entry)
+        self._watch()
+
+    def catch_up(self, on_done: Done) -> None:
+        """Call back when all that others have changed by now is known."""
+        self.propose({"do": "mark"}, on_done)
+
+    def _write(self, key: str, entry: Entry) -> None:
+        channel = self._channel
+        if channel is not None and channel.is_open:
+            body = json.dumps({**entry, "key": key}, separators=(",", ":")).encode()
+            channel.publish("", self._stream, Properties({}, content_type="application/json"), body, mandatory=False)
+
+    def _up(self, connection: Connection) -> None:
+        self._is_reading = False
+
+        def failed(error: AmqpError) -> None:
+            if self._link.connection is connection:
+                logger.warning("the registry can't be read over %s: %s", connection.node, error)
+                self._link.leave()
+
+        def opened(channel: Channel) -> None:
+            self._channel = channel
+            channel.on_cancelled(lambda _tag: self._link.leave())  # as when its replica here goes
+            channel.declare_queue(self._stream, lambda *_: None, arguments=registry_arguments())
+            channel.qos(WINDOW, lambda _error: None)
+            start: object = "first" if self._next_offset is None else self._next_offset
+            channel.consume(
+                self._stream,
+                TAG,
+                partial(self._arrived, channel),
+                lambda error: self._consuming() if error is None else None,
+                arguments={"x-stream-offset": start},
+            )
+
+        connection.channel(opened, failed)
+
+    def _consuming(self) -> None:
+        """What others have written before this is read before it: write again what may be lost."""
+        for key, (entry, _on_done, _deadline_ms) in list(self._proposed.items()):
+            self._write(key, entry)
+        if self._next_offset is None or not self._is_reading:
+            self.propose({"do": "mark"}, self._caught_up)
+
+    def _caught_up(self, error: CurbstoneError | None) -> None:
+        if error is not None:
+            return
+        if not self._is_reading:
+            self._is_reading = True
+            self._on_read()
+
+    def _down(self, _reason: str) -> None:
+        self._channel = None
+
+    def _arrived(self, channel: Channel, arrived: Arrived) -> None:
+        channel.ack(arrived.tag)
+        offset = int(str(arrived.properties.headers.get("x-stream-offset", 0)))
+        if self._next_offset is not None and offset < self._next_offset:
+            return  # a chunk of the stream comes whole
+        self._next_offset = offset + 1
+        try:
+            entry: Entry = json.loads(arrived.body)
+            self._read(offset, entry)
+        except (ValueError, KeyError, TypeError, CurbstoneError) as error:
+            logger.error("entry %d of the registry is not understood: %s", offset, error)
+
+    def _read(self, offset: int, entry: Entry) -> None:
+        if self._first_offset is None:
+            self._first_offset = offset
+        self._since_snapshot += 1
+        if entry["do"] == "snapshot":
+            self._since_snapshot = 0
+            if self._first_offset > 0:  # the beginning is gone: this is where knowledge begins
+                self._first_offset = 0
+                early = [(place, each) for place, each in self._early if place >= entry["next"]]
+                self._restore(entry)
+                for _place, each in early:
+                    self._apply(each)
+                self._early.clear()
+            return
+        if self._first_offset > 0:
+            self._early.append((offset, entry))
+        self._apply(entry)
+        if self._since_snapshot >= SNAPSHOT_EVERY and str(entry.get("key", "")).startswith(self._life + "."):
+            self._since_snapshot = 0
+            snapshot = {**self.known.snapshot(), "next": offset + 1}
+            self._write(f"{self._life}.snapshot", snapshot)
+
+    def _restore(self, entry: Entry) -> None:
+        before = dict(self.known.by_uid)
+        self.known.restore(entry)
+        for uid, known in before.items():
+            if uid not in self.known.by_uid:
+                self._on_change({"do": "gone", "uid": uid}, Change(before=known))
+        for known in list(self.known.by_name.values()):
+            self._on_change(known.as_entry(), Change(before.get(known.uid), known))
+
+    def _apply(self, entry: Entry) -> None:
+        change = self.known.apply(entry)
+        if change.before is not None or change.after is not None:
+            self._on_change(entry, change)
+        proposed = self._proposed.pop(entry.get("key", ""), None)
+        if proposed is not None:
+            proposed[1](None)
+
+    def _watch(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            self._host.call_later(1000, self._look)
+
+    def _look(self) -> None:
+        self._is_watching = False
+        now_ms = self._host.now_ms()
+        for key, (entry, on_done, deadline_ms) in list(self._proposed.items()):
+            if deadline_ms <= now_ms:
+                del self._proposed[key]
+                on_done(Unavailable(f"it is not known whether that was done: {self._link.trouble or 'no answer'}"))
+            else:  # what a stream without a leader got is lost without a word; entries may come twice
+                self._write(key, entry)
+        if self._proposed:
+            self._watch()
+
+
+def option_changes(options: Mapping[str, object], defaults: QueueOptions, project: str) -> QueueOptions:
+    """Return the options that a new queue gets; raise BadRequest."""
+    return defaults.merged(options, project)

@@ -1,0 +1,141 @@
+"""Leases of other gateways: whoever gave one settles it, wherever its token is brought.
+
+A token begins with the address of its gateway. A gateway that is gone has no leases: the broker has its messages back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from curbstone.core.errors import CurbstoneError, NotSupported, Unavailable
+from curbstone.core.values import Outcome, Stale, WasThere
+from curbstone.rabbit import lacking
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
+
+ANY_MS_MAX = 500
+"""How long to wait for whichever gateway holds a message."""
+
+Settled = Callable[[CurbstoneError | None, int, list[str]], None]
+
+
+def _by_gateway(tokens: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for token in tokens:
+        found.setdefault(token.partition(".")[0], []).append(token)
+    return found
+
+
+def settle(
+    queue: Queue, tokens: list[str], outcome: Outcome, on_done: Settled, delay_ms: int | None, error: str, owner: str
+) -> None:
+    """See `Queue.settle_leases`."""
+    inbox = queue.engine.inbox
+    by_gateway = _by_gateway(tokens)
+    left = len(by_gateway)
+    settled = 0
+    stale: list[str] = []
+    first: CurbstoneError | None = None
+
+    def done(failed: CurbstoneError | None, count: int, gone: list[str]) -> None:
+        nonlocal left, settled, first
+        left -= 1
+        settled += count
+        stale.extend(gone)
+        first = first or failed
+        if left <= 0:
+            on_done(first, settled, stale)
+
+    if not by_gateway:
+        queue.engine.host.call_soon(lambda: on_done(None, 0, []))
+    for address, some in by_gateway.items():
+        if inbox.is_mine(address):
+            queue.leasing.settle(some, outcome, done, delay_ms, error, owner)
+            continue
+        call = {
+            "do": "settle",
+            "uid": queue.uid,
+            "tokens": some,
+            "outcome": outcome.value,
+            "delay_ms": delay_ms,
+            "error": error,
+            "owner": owner,
+        }
+
+        def answered(answer: dict[str, Any] | None, some: list[str] = some) -> None:
+            if answer is None or answer.get("gone"):
+                done(None, 0, some)
+            else:
+                text = answer["error"]
+                done(Unavailable(text) if text else None, answer["settled"], answer["stale"])
+
+        inbox.call(address, call, answered)
+
+
+def extend(queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale, owner: str) -> None:
+    """See `Queue.extend`."""
+    inbox = queue.engine.inbox
+    by_gateway = _by_gateway(tokens)
+    left = len(by_gateway) + 1
+    stale: list[str] = []
+
+    def done(gone: list[str]) -> None:
+        nonlocal left
+        left -= 1
+        stale.extend(gone)
+        if not left:
+            on_done(None, stale)
+
+    for address, some in by_gateway.items():
+        if inbox.is_mine(address):
+            done(queue.leasing.extend(some, duration_ms, owner))
+            continue
+        call = {"do": "extend", "uid": queue.uid, "tokens": some, "duration_ms": duration_ms, "owner": owner}
+
+        def answered(answer: dict[str, Any] | None, some: list[str] = some) -> None:
+            done(some if answer is None or answer.get("gone") else answer["stale"])
+
+        inbox.call(address, call, answered)
+    queue.engine.host.call_soon(lambda: done([]))
+
+
+def settle_seq(queue: Queue, seq: int, on_done: WasThere, owner: str) -> None:
+    """See `Queue.settle_by_id`."""
+    if queue.leasing.settle_seq(seq, owner):
+        queue.engine.host.call_soon(lambda: on_done(None, True))
+        return
+
+    def answered(answer: dict[str, Any] | None) -> None:
+        if answer is None:
+            on_done(NotSupported(lacking.DELETING), False)
+        else:
+            on_done(None, True)
+
+    queue.engine.inbox.call_all(
+        {"do": "settle_seq", "uid": queue.uid, "seq": seq, "owner": owner}, ANY_MS_MAX, answered
+    )
+
+
+def answer(engine: Engine, what: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Carry out what another gateway asks for."""
+    queue = engine.by_uid(what.get("uid", ""))
+    match what["do"]:
+        case "settle" if queue is not None:
+
+            def settled(error: CurbstoneError | None, count: int, stale: list[str]) -> None:
+                say({"error": str(error) if error else "", "settled": count, "stale": stale})
+
+            outcome = Outcome(what["outcome"])
+            queue.leasing.settle(what["tokens"], outcome, settled, what["delay_ms"], what["error"], what["owner"])
+        case "extend" if queue is not None:
+            say({"stale": queue.leasing.extend(what["tokens"], what["duration_ms"], what["owner"])})
+        case "settle_seq" if queue is not None:
+            if queue.leasing.settle_seq(what["seq"], what["owner"]):
+                say({"settled": True})
+        case "unsettled":
+            engine.hear_unsettled(what["from"], what["counts"])
+        case _:
+            say({"gone": True})

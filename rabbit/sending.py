@@ -1,0 +1,66 @@
+"""Publishing to what this gateway need not know: the queues bound to an event, and private queues of others."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, NotSupported, Unavailable
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.core.values import Published
+from curbstone.rabbit import lacking
+from curbstone.rabbit.job import Job
+from curbstone.rabbit.mapping import properties_of
+from curbstone.rabbit.publisher import Parcel
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
+
+EVENT_UID = "event"
+"""Stands in the id of a message for the uid of its queue, where that is not one."""
+
+
+def publish_event(engine: Engine, key: str, messages: list[Message], on_done: Published) -> None:
+    """See `Engine.publish_event`."""
+    if not messages or engine.is_stopping:
+        refusal = Unavailable("the server is shutting down") if engine.is_stopping else None
+        engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
+        return
+    now_ms = engine.host.wall_ms()
+    first = engine.numbers.take(len(messages))
+    job = Job(engine.host, len(messages), first, on_done, _nothing)
+    for place, message in enumerate(messages):
+        if message.delay_ms > 0:
+            job.ended(place, NotSupported(lacking.EVENT_DELAY))
+            continue
+        copy = Message(message.body, message.headers)
+        copy.timestamp_ms = now_ms
+        copy.expires_ms = now_ms + message.ttl_ms if message.ttl_ms else 0
+        properties = properties_of(copy, f"{EVENT_UID}-{first + place}", now_ms=now_ms)
+        parcel = Parcel(engine.names.events, key, properties, copy.body, False)
+        engine.publisher.send(key, parcel, partial(job.ended, place))
+
+
+def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[Message], on_done: Published) -> None:
+    """See `Engine.reply`; `queue` where it is one of this gateway."""
+
+    def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
+        on_done(error if isinstance(error, Unavailable) else None, first_seq, count)
+
+    if queue is not None:
+        queue.publish(messages, done)
+        return
+    now_ms = engine.host.wall_ms()
+    first = engine.numbers.take(len(messages))
+    job = Job(engine.host, len(messages), first, done, _nothing)
+    for place, message in enumerate(messages):
+        message.timestamp_ms = now_ms
+        properties = properties_of(message, f"{EVENT_UID}-{first + place}", now_ms=now_ms)
+        parcel = Parcel("", engine.names.queue(name), properties, message.body, True)
+        engine.publisher.send(str(name), parcel, partial(job.ended, place))
+
+
+def _nothing(_count: int) -> None:
+    """No queue of this gateway counts it."""

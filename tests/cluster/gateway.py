@@ -1,0 +1,19 @@
+"""A gateway process: `curbstone serve --engine`, which needs no data directory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.server import ServerProcess, clean_environment
+
+
+class GatewayProcess(ServerProcess):
+    """Like ServerProcess; `home` is only where its log goes."""
+
+    def __init__(self, home: Path, url: str, *args: str) -> None:
+        super().__init__(home, *args, env=clean_environment(CURBSTONE_ENGINE=url))
+
+    def command(self) -> list[str]:
+        """The command line; the URL with its password is in the environment."""
+        return [sys.executable, "-m", "curbstone", "serve"]

@@ -1,0 +1,175 @@
+"""How messages end: leases, dead letters, expiry, redrive; the same of every engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from curbstone.core import headers
+from curbstone.core.errors import CurbstoneError, NotSupported
+from curbstone.core.port import Capability, Queue
+from curbstone.core.values import Lease, Outcome
+from tests.engines.worlds import World
+
+
+def lease(world: World, queue: Queue, count: int = 1, duration_ms: int = 60_000, **more: Any) -> list[Lease]:
+    (leases,) = world.answer(lambda done: queue.lease(count, duration_ms, done, **more))
+    if isinstance(leases, CurbstoneError):
+        raise leases
+    taken: list[Lease] = leases
+    return taken
+
+
+def settle(world: World, queue: Queue, leases: list[Lease], outcome: Outcome, **more: Any) -> tuple[Any, ...]:
+    tokens = [each.token for each in leases]
+    return world.answer(lambda done: queue.settle_leases(tokens, outcome, done, **more))
+
+
+def extend(world: World, queue: Queue, tokens: list[str], duration_ms: int) -> list[str]:
+    stale: list[str]
+    _, stale = world.answer(lambda done: queue.extend(tokens, duration_ms, done))
+    return stale
+
+
+def bodies(leases: list[Lease]) -> list[str]:
+    return [each.delivery.message.body.decode() for each in leases]
+
+
+def letters(world: World, queue: Queue) -> list[dict[str, str]]:
+    """Return the headers of all messages, which are taken."""
+    found = []
+    while (delivery := world.pop(queue, wait_ms=1000)) is not None:
+        found.append({**dict(headers.decode(delivery.message.headers)), "body": delivery.message.body.decode()})
+    return found
+
+
+def test_leases_are_settled_once(world: World) -> None:
+    queue = world.queue()
+    world.publish(queue, *"abcd")
+    leases = lease(world, queue, 3)
+    assert bodies(leases) == ["a", "b", "c"]
+    assert queue.counts().wip == 3
+    assert settle(world, queue, leases[:1], Outcome.ACK) == (None, 1, [])
+    assert settle(world, queue, leases[:2], Outcome.ACK) == (None, 1, [leases[0].token])
+    assert settle(world, queue, leases[2:], Outcome.NACK) == (None, 1, [])
+    again = lease(world, queue, 5)
+    assert sorted(bodies(again)) == ["c", "d"]
+    assert {each.delivery.tries for each in again} == {0, 1}
+    assert lease(world, queue) == []
+    queue.give_back(again)
+    assert sorted(world.bodies(queue, wait_ms=200)) == ["c", "d"]
+
+
+def test_a_lease_runs_out_unless_it_is_extended(world: World) -> None:
+    queue = world.queue()
+    world.publish(queue, "a", "b")
+    short, kept = lease(world, queue, 2, 150)
+    assert extend(world, queue, [kept.token, "unknown"], 60_000) == ["unknown"]
+    (again,) = lease(world, queue, 1, wait_ms=5000)
+    assert again.delivery.message.body == b"a" and again.delivery.tries == 1
+    assert extend(world, queue, [short.token], 1000) == [short.token]
+    assert settle(world, queue, [kept], Outcome.ACK) == (None, 1, [])
+
+
+def test_a_lease_may_wait(world: World) -> None:
+    queue = world.queue()
+    got: list[Any] = []
+    queue.lease(5, 60_000, got.append, wait_ms=10_000)
+    world.pause()
+    world.publish(queue, "a")
+    world.until(lambda: got)
+    assert bodies(got[0]) == ["a"]
+
+
+def test_a_rejected_message_goes_to_the_dead_letter_queue_and_home_again(world: World) -> None:
+    dead = world.queue()
+    queue = world.queue(dead_letter=str(dead.name))
+    peer = world.peer(queue)
+    (seq,) = world.publish(queue, "a", headers=b"x:1\n")
+    peer.expect("a")
+    peer.settle("reject", "a", error="no good")
+    world.ready(dead, 1)
+    error, redriven = world.answer(lambda done: dead.redrive(None, 10, done))
+    assert error is None and redriven.moved == 1 and not redriven.stayed
+    peer.expect("a", "a")
+    assert peer.deliveries[1].message.headers == b"x:1\n" and peer.deliveries[1].tries == 0
+    peer.settle("reject", "a", error="still no good")
+    (letter,) = letters(world, dead)
+    assert letter["body"] == "a" and letter["x"] == "1"
+    assert letter["x-dead-queue"] == str(queue.name) and letter["x-dead-reason"] == "rejected"
+    assert letter["x-dead-error"] == "still no good" and letter["x-dead-tries"] == "1"
+    assert letter["x-dead-id"] != queue.message_id(seq)
+
+
+def test_what_is_no_dead_letter_stays_where_it_is(world: World) -> None:
+    queue = world.queue()
+    world.publish(queue, "a", "b")
+    error, redriven = world.answer(lambda done: queue.redrive(None, 10, done))
+    assert error is None and redriven.moved == 0 and list(redriven.stayed.values()) == [2]
+    assert sorted(world.bodies(queue, wait_ms=200)) == ["a", "b"]
+
+
+def test_a_message_that_was_tried_too_often_is_dead(world: World) -> None:
+    dead = world.queue()
+    queue = world.queue(max_tries=3, dead_letter=str(dead.name))
+    (seq,) = world.publish(queue, "a")
+    for tries in range(3):
+        (held,) = lease(world, queue, wait_ms=5000)
+        assert held.delivery.tries == tries
+        delay = 50 if tries == 1 else 0
+        assert settle(world, queue, [held], Outcome.NACK, delay_ms=delay, error="broken") == (None, 1, [])
+    (letter,) = letters(world, dead)
+    assert (letter["x-dead-reason"], letter["x-dead-tries"]) == ("max_tries", "3")
+    assert letter["x-dead-id"] == queue.message_id(seq) and letter["x-dead-error"] == "broken"
+    assert world.bodies(queue) == []
+
+
+def test_without_a_dead_letter_queue_the_dead_are_dropped(world: World) -> None:
+    queue = world.queue(max_tries=1)
+    world.publish(queue, "a", "b")
+    leases = lease(world, queue, 2)
+    assert settle(world, queue, leases[:1], Outcome.REJECT) == (None, 1, [])
+    assert settle(world, queue, leases[1:], Outcome.NACK) == (None, 1, [])
+    assert world.bodies(queue, wait_ms=200) == []
+    assert queue.stats.dropped == 2
+
+
+def test_what_has_expired_is_never_delivered(world: World) -> None:
+    dead = world.queue()
+    queue = world.queue(dead_letter=str(dead.name), ttl=30)
+    (seq,) = world.publish(queue, "a", ttl_ms=150, headers=b"x:1\n")
+    world.publish(queue, "b")
+    world.until(lambda: expired(world, dead))
+    assert world.bodies(queue) == ["b"]
+    (letter,) = letters(world, dead)
+    assert (letter["body"], letter["x"]) == ("a", "1")
+    assert (letter["x-dead-reason"], letter["x-dead-queue"]) == ("expired", str(queue.name))
+    assert letter["x-dead-id"] == queue.message_id(seq)
+
+
+_asked: dict[int, bool] = {}
+
+
+def expired(world: World, dead: Queue) -> bool:
+    """Whether a letter is there; asks again each time."""
+    found = dead.counts().rdy == 1
+    if not found and not _asked.get(id(dead)):
+        _asked[id(dead)] = True
+
+        def seen(_error: CurbstoneError | None) -> None:
+            del _asked[id(dead)]
+
+        dead.refresh(seen)
+    return found
+
+
+def test_a_leased_message_can_be_settled_by_its_id(world: World) -> None:
+    queue = world.queue()
+    first, second = world.publish(queue, "a", "b")
+    (held,) = lease(world, queue)
+    assert world.answer(lambda done: queue.settle_by_id(first, done)) == (None, True)
+    assert settle(world, queue, [held], Outcome.ACK) == (None, 0, [held.token])
+    error, was_there = world.answer(lambda done: queue.settle_by_id(second, done))
+    if Capability.DELETING in world.broker.capabilities:
+        assert (error, was_there) == (None, True)
+    else:
+        assert isinstance(error, NotSupported) and world.bodies(queue) == ["b"]

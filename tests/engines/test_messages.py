@@ -1,0 +1,313 @@
+"""Messages in, messages out: the same of every engine."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from curbstone.core.errors import MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery
+from curbstone.core.message import Message
+from curbstone.core.options import KIB
+from tests.engines.worlds import World
+
+BLOCK = b"content-type:text/plain\nx:1\ny:a\\cb\nx:2\n\xc3\xa4:\xc3\xb6\n"
+
+
+def test_what_is_published_comes_out_in_its_order_and_unchanged(world: World) -> None:
+    queue = world.queue()
+    seqs = world.publish(queue, "a", "b", "c", headers=BLOCK)
+    assert seqs == list(range(seqs[0], seqs[0] + 3))
+    first = world.pop(queue)
+    assert first is not None
+    assert (first.message.body, first.tries, first.message.seq) == (b"a", 0, seqs[0])
+    assert first.message.headers == BLOCK
+    assert abs(first.message.timestamp_ms - world.now_ms()) < 60_000
+    assert queue.parse_id(queue.message_id(seqs[0])) == seqs[0]
+    assert world.bodies(queue) == ["b", "c"]
+
+
+def test_an_empty_queue_gives_nothing_and_a_pop_may_wait(world: World) -> None:
+    queue = world.queue()
+    assert world.pop(queue) is None
+    assert world.pop(queue, wait_ms=30) is None
+    got: list[object] = []
+    queue.pop(got.append, wait_ms=10_000)
+    world.publish(queue, "late")
+    world.until(lambda: got)
+    assert got[0].message.body == b"late"  # type: ignore[attr-defined]
+    assert world.pop(queue) is None
+
+
+def test_a_pop_that_is_given_up_or_unwanted_takes_nothing(world: World) -> None:
+    queue = world.queue()
+    got: list[object] = []
+    waiter = queue.pop(got.append, wait_ms=10_000)
+    world.pause()
+    assert waiter.cancel() and not waiter.cancel()
+    world.publish(queue, "a")
+    assert world.pop(queue, is_wanted=lambda: False) is None
+    assert world.bodies(queue, wait_ms=100) == ["a"] and not got
+
+
+def test_a_consumer_has_as_many_as_its_window_and_more_as_it_acks(world: World) -> None:
+    queue = world.queue()
+    peer = world.peer(queue, window=2)
+    world.publish(queue, *"abcde")
+    peer.expect("a", "b")
+    world.pause()
+    peer.expect("a", "b")
+    peer.settle("ack", "a", "b")
+    peer.expect("a", "b", "c", "d")
+    assert list(peer.consumer.unsettled) == peer.seqs("c", "d")
+    with pytest.raises(StaleDelivery):
+        peer.consumer.ack(peer.seqs("a"))
+    peer.consumer.close()
+    again = world.peer(queue)
+    world.until(lambda: len(again.deliveries) == 3)
+    assert sorted(again.bodies) == ["c", "d", "e"]
+    assert [each.tries for each in again.deliveries if each.message.body in (b"c", b"d")] == [1, 1]
+
+
+def test_what_is_given_back_comes_again_with_one_more_try(world: World) -> None:
+    queue = world.queue()
+    peer = world.peer(queue, window=1)
+    seqs = world.publish(queue, "a", "b", headers=BLOCK)
+    peer.expect("a")
+    peer.settle("nack", "a")
+    peer.expect("a", "a")
+    assert [delivery.tries for delivery in peer.deliveries] == [0, 1]
+    assert peer.deliveries[1].message.headers == BLOCK
+    assert peer.deliveries[1].message.seq == seqs[0]
+    peer.settle("ack", "a")
+    peer.expect("a", "a", "b")
+
+
+def test_a_delay_is_never_shortened(world: World) -> None:
+    queue = world.queue()
+    peer = world.peer(queue)
+    began_ms = world.now_ms()
+    world.publish(queue, "later", delay_ms=300)
+    world.publish(queue, "now")
+    world.until(lambda: len(peer.deliveries) == 2)
+    assert peer.bodies == ["now", "later"]
+    assert world.now_ms() - began_ms >= 300
+    assert peer.deliveries[1].tries == 0
+    began_ms = world.now_ms()
+    peer.settle("nack", "now", delay_ms=200)
+    peer.expect("now", "later", "now")
+    assert world.now_ms() - began_ms >= 200
+    assert peer.deliveries[2].tries == 1 and peer.deliveries[2].message.seq == peer.deliveries[0].message.seq
+
+
+def test_what_is_delivered_automatically_is_settled_by_that(world: World) -> None:
+    queue = world.queue()
+    peer = world.peer(queue, auto=True)
+    world.publish(queue, *"abc")
+    peer.expect("a", "b", "c")
+    assert not peer.consumer.unsettled
+    peer.consumer.close()
+    world.ready(queue, 0)
+
+
+def test_a_held_consumer_gets_nothing_and_a_paused_one_can_settle(world: World) -> None:
+    queue = world.queue()
+    peer = world.peer(queue)
+    peer.consumer.hold()
+    world.publish(queue, "a")
+    world.pause()
+    assert not peer.deliveries
+    peer.consumer.resume()
+    peer.expect("a")
+    peer.consumer.pause()
+    world.publish(queue, "b")
+    world.ready(queue, 1)
+    peer.expect("a")
+    peer.settle("ack", "a")
+    assert world.bodies(queue) == ["b"]
+
+
+def test_two_consumers_share_a_queue(world: World) -> None:
+    queue = world.queue()
+    peers = [world.peer(queue, window=5) for _ in range(2)]
+    world.publish(queue, *map(str, range(10)))
+    world.until(lambda: sum(len(peer.deliveries) for peer in peers) == 10)
+    assert all(len(peer.deliveries) == 5 for peer in peers)
+
+
+def test_the_counts_say_what_is_ready_and_what_is_with_clients(world: World) -> None:
+    queue = world.queue()
+    world.publish(queue, *"abc")
+    world.ready(queue, 3)
+    peer = world.peer(queue, window=2)
+    peer.expect("a", "b")
+    world.ready(queue, 1)
+    assert (queue.counts().wip, queue.counts().consumers) == (2, 1)
+
+
+def test_who_watches_a_queue_hears_of_changes(world: World) -> None:
+    queue = world.queue()
+    heard: list[int] = []
+    unwatch = queue.watch(lambda: heard.append(queue.counts().rdy))
+    world.publish(queue, "a", "b")
+    world.until(lambda: heard and heard[-1] == 2)
+    unwatch()
+
+
+def test_a_message_that_is_too_large_is_refused_and_its_neighbours_are_not(world: World) -> None:
+    queue = world.queue(max_message_size=10)
+    told: list[tuple[object, int]] = []
+    messages = [Message(b"small"), Message(b"x" * 11), Message(b"small")]
+    queue.publish(messages, lambda error, _first, count: told.append((type(error), count)))
+    world.until(lambda: sum(count for _, count in told) == 3)
+    assert told == [(type(None), 1), (MessageTooLarge, 1), (type(None), 1)]
+    assert world.bodies(queue) == ["small", "small"]
+
+
+def test_a_full_queue_refuses_and_takes_again_when_there_is_room(world: World) -> None:
+    queue = world.queue(cap=64 * KIB)
+    stored = 0
+    error: object = None
+
+    def done(failed: object, _first: int, count: int) -> None:
+        nonlocal stored, error
+        stored += 0 if failed else count
+        error = error or failed
+
+    for _ in range(40):
+        if error is None:
+            answered = stored
+            queue.publish([Message(b"x" * 8 * KIB)], done)
+            world.until(lambda answered=answered: error or stored > answered)  # type: ignore[misc]
+    assert isinstance(error, QueueFull) and stored >= 3
+    for _ in range(stored):
+        assert world.pop(queue) is not None
+    assert world.publish(queue, "again")
+
+
+def test_a_deleted_queue_ends_its_consumers_and_comes_back_empty(world: World) -> None:
+    queue = world.queue()
+    peer = world.peer(queue)
+    peer.consumer.pause()
+    world.publish(queue, "a")
+    assert world.answer(lambda done: world.broker.delete(queue.name, done)) == (True,)
+    world.until(lambda: peer.errors)
+    assert isinstance(peer.errors[0], NoSuchQueue)
+    with pytest.raises(NoSuchQueue):
+        world.broker.get(queue.name)
+    told: list[object] = []
+    queue.publish([Message(b"b")], lambda error, _first, _count: told.append(error))
+    world.until(lambda: told)
+    assert isinstance(told[0], NoSuchQueue)
+    assert world.answer(lambda done: world.broker.delete(queue.name, done)) == (False,)
+    again = world.broker.ensure(queue.name)
+    world.publish(again, "c")
+    assert again.uid != queue.uid and world.bodies(again) == ["c"]
+
+
+def test_purging_removes_what_is_ready_and_what_is_delayed(world: World) -> None:
+    queue = world.queue()
+    world.publish(queue, *"abc")
+    world.publish(queue, "later", delay_ms=200)
+    error, count = world.answer(queue.purge)
+    assert error is None and count >= 3
+    world.publish(queue, "after", delay_ms=300)
+    assert world.bodies(queue, wait_ms=1500) == ["after"]
+
+
+def test_groups_get_every_message_or_those_that_name_them(world: World) -> None:
+    queue = world.queue(groups=["audit", "mail"])
+    world.publish(queue, "all")
+    world.publish(queue, "some", groups=("mail", "other"))
+    assert world.bodies(queue) == ["all"]
+    assert world.bodies(queue, group="audit") == ["all"]
+    assert world.bodies(queue, group="mail") == ["all", "some"]
+    peer = world.peer(queue, group="other")
+    peer.expect("some")
+    peer.settle("nack", "some", delay_ms=50)
+    peer.expect("some", "some")
+    (error,) = world.answer(lambda done: world.broker.declare(queue.name, {"groups": ["audit"]}, done))
+    assert error is None
+    world.publish(queue, "more")
+    assert world.bodies(queue, group="audit") == ["more"]
+
+
+def test_an_event_reaches_the_queues_that_are_bound_to_it(world: World) -> None:
+    queues = [world.queue() for _ in range(2)]
+    event = f"order.{queues[0].name.queue}"
+    for queue in queues:
+        assert world.answer(lambda done, queue=queue: world.broker.bind(event, queue.name, done)) == (None,)  # type: ignore[misc]
+    assert world.broker.bindings(queues[0].name) == {event}
+
+    def publish(body: str) -> None:
+        answer = world.answer(lambda done: world.broker.publish_event(event, [Message(body.encode())], done))
+        assert (answer[0], answer[2]) == (None, 1)
+
+    publish("both")
+    assert world.answer(lambda done: world.broker.unbind(event, queues[1].name, done)) == (None,)
+    publish("first")
+    assert [world.bodies(queue) for queue in queues] == [["both", "first"], ["both"]]
+    assert world.answer(lambda done: world.broker.occupy(queues[1].name, frozenset([event]), 5.0, done)) == (None,)
+    publish("again")
+    assert world.broker.unused_s(queues[1].name) == 5
+    assert world.bodies(queues[1]) == ["again"]
+
+
+def test_a_mask_takes_the_events_that_its_words_mean(world: World) -> None:
+    queue = world.queue()
+    word = queue.name.queue.replace(".", "-")
+    bound = {f"{word}.*.paid", f"{word}.new.>", f"{word}.#.end"}
+    assert world.answer(lambda done: world.broker.rebind(queue.name, frozenset(bound), done)) == (None,)
+    events = [f"{word}.7.paid", f"{word}.7.8.paid", f"{word}.new", f"{word}.new.a.b", f"{word}.end", f"{word}.new.end"]
+    for event in events:
+        messages = [Message(event.partition(".")[2].encode())]
+        (error, *_) = world.answer(partial(world.broker.publish_event, event, messages))
+        assert error is None
+    assert world.bodies(queue) == ["7.paid", "new", "new.a.b", "end", "new.end"]
+    assert [world.broker.bound_count(event) for event in events] == [1, 0, 1, 1, 1, 1]
+
+
+def test_a_window_may_grow_and_shrink(world: World) -> None:
+    queue = world.queue()
+    peer = world.peer(queue, window=1)
+    world.publish(queue, *"abcdef")
+    peer.expect("a")
+    peer.consumer.resize(3)
+    peer.expect("a", "b", "c")
+    peer.consumer.resize(1)
+    peer.settle("ack", "a", "b")
+    world.pause()
+    peer.expect("a", "b", "c")
+    peer.settle("ack", "c")
+    peer.expect("a", "b", "c", "d")
+
+
+def test_a_transaction_publishes_and_settles(world: World) -> None:
+    source, target = world.queue(), world.queue()
+    peer = world.peer(source)
+    world.publish(source, "a", "b", "c")
+    peer.expect("a", "b", "c")
+    transaction = world.broker.transaction()
+    transaction.publish(target, Message(b"result"))
+    transaction.ack(peer.consumer, peer.seqs("a"))
+    transaction.nack(peer.consumer, peer.seqs("b"))
+    with pytest.raises(StaleDelivery):
+        transaction.ack(peer.consumer, peer.seqs("a"))
+    assert world.answer(transaction.commit) == (None,)
+    peer.expect("a", "b", "c", "b")
+    assert world.bodies(target) == ["result"]
+    peer.consumer.close()
+    assert sorted(world.bodies(source, wait_ms=200)) == ["b", "c"]
+
+
+def test_a_dropped_transaction_did_nothing(world: World) -> None:
+    queue = world.queue()
+    peer = world.peer(queue)
+    world.publish(queue, "a")
+    peer.expect("a")
+    transaction = world.broker.transaction()
+    transaction.publish(queue, Message(b"never"))
+    transaction.ack(peer.consumer, peer.seqs("a"))
+    del transaction
+    peer.settle("ack", "a")
+    assert world.bodies(queue) == []

@@ -1,0 +1,266 @@
+"""What RabbitMQ does that an engine on it must know, one trap after the other, on the model of a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
+from curbstone.core.message import Message
+from curbstone.core.names import private_name
+from curbstone.core.port import Queue
+from curbstone.core.values import Outcome
+from curbstone.rabbit.engine import Engine
+from tests.engines.worlds import ModelWorld, Peer
+
+
+def outcomes(queue: Queue, *bodies: str) -> list[tuple[CurbstoneError | None, int]]:
+    """Publish; return the list that the outcomes come into."""
+    found: list[tuple[CurbstoneError | None, int]] = []
+    queue.publish(
+        [Message(body.encode()) for body in bodies], lambda error, _first, count: found.append((error, count))
+    )
+    return found
+
+
+def test_what_was_not_confirmed_goes_out_again_in_its_order(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.model.loses_confirms = True
+    found = outcomes(queue, *"abc")
+    model.pass_time(50)
+    assert not found
+    model.model.loses_confirms = False
+    model.model.lose("publishing")
+    model.until(lambda: found)
+    assert found == [(None, 3)]
+    peer = model.peer(queue)
+    peer.expect("a", "b", "c")  # stored twice, shown once: the copies are unsettled beside them
+    assert len({each.message.seq for each in peer.deliveries}) == 3
+    peer.settle("ack", "a", "b", "c")
+    model.ready(queue, 0)
+
+
+def test_a_refusal_while_the_leader_changes_is_not_told(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.model.refuses = 5
+    found = outcomes(queue, *"ab")
+    model.until(lambda: found)
+    assert sum(count for _, count in found) == 2 and {error for error, _ in found} == {None}
+
+
+def test_a_refusal_that_lasts_is_a_full_queue(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.model.refuses = 1_000_000
+    began_ms = model.now_ms()
+    found = outcomes(queue, "a")
+    model.until(lambda: found)
+    assert isinstance(found[0][0], QueueFull) and 1000 <= model.now_ms() - began_ms < 2000
+
+
+def test_without_a_confirm_nobody_knows(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.model.loses_confirms = True
+    found = outcomes(queue, "a")
+    model.pass_time(29_000)
+    assert not found
+    model.until(lambda: found)
+    assert isinstance(found[0][0], Unavailable) and "not known whether" in str(found[0][0])
+
+
+def test_no_broker_is_told_and_waited_for(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.model.is_down = True
+    model.model.lose()
+    model.pass_time(300)
+    health = model.broker.health()
+    assert not health.ok and any("refused" in reason for reason in health.reasons)
+    found = outcomes(queue, "a")
+    model.pass_time(5000)
+    assert not found
+    model.model.is_down = False
+    model.until(lambda: found)
+    assert found == [(None, 1)]
+    model.until(lambda: model.broker.health().ok)
+
+
+def test_a_broker_that_takes_nothing_says_why(model: ModelWorld) -> None:
+    model.model.block("low on memory")
+    assert any("low on memory" in reason for reason in model.broker.health().reasons)
+    model.model.block("")
+    assert model.broker.health().ok
+
+
+def test_a_lost_connection_ends_its_consumers_and_their_messages_come_again(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.publish(queue, "a")
+    peer = model.peer(queue)
+    peer.expect("a")
+    (lease,) = model.answer(lambda done: model.queue().lease(1, 1000, done))
+    model.model.lose("consuming")
+    model.until(lambda: peer.errors)
+    assert isinstance(peer.errors[0], Unavailable) and lease == []
+    again: list[Peer] = []
+
+    def back() -> bool:
+        again.append(Peer(model, queue))
+        model.pass_time(100)
+        return bool(again[-1].deliveries)
+
+    for _ in range(20):
+        if back():
+            break
+    assert [(each.message.body, each.tries) for each in again[-1].deliveries] == [(b"a", 1)]
+
+
+def test_leases_end_with_their_connection(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.publish(queue, "a")
+    ((lease,),) = model.answer(lambda done: queue.lease(1, 60_000, done))
+    model.model.lose("consuming")
+    model.pass_time(1000)
+    settled = model.answer(lambda done: queue.settle_leases([lease.token], Outcome.ACK, done))
+    assert settled == (None, 0, [lease.token])
+    assert model.bodies(queue) == ["a"]
+
+
+def test_returns_are_counted_under_either_name(model: ModelWorld) -> None:
+    model.model.counts_acquired = True
+    queue = model.queue()
+    model.publish(queue, "a")
+    peer = model.peer(queue)
+    peer.expect("a")
+    peer.settle("nack", "a")
+    peer.expect("a", "a")
+    assert peer.deliveries[1].tries == 1
+
+
+def test_tries_add_up_over_a_delay(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.publish(queue, "a")
+    peer = model.peer(queue)
+    for tries, delay_ms in enumerate((0, 100, 0, 700)):
+        model.until(lambda tries=tries: len(peer.deliveries) > tries)  # type: ignore[misc]
+        assert peer.deliveries[-1].tries == tries
+        peer.settle("nack", "a", delay_ms=delay_ms)
+    model.until(lambda: len(peer.deliveries) == 5)
+    assert peer.deliveries[-1].tries == 4
+
+
+def test_a_queue_that_was_deleted_behind_our_back_is_made_again(model: ModelWorld) -> None:
+    queue = model.queue()
+    model.publish(queue, "a")
+    del model.model.queues[model.engine.names.queue(queue.name)]
+    found = outcomes(queue, "b")
+    model.until(lambda: found)
+    assert found == [(None, 1)] and model.bodies(queue) == ["b"]
+
+
+def test_what_another_program_published_becomes_a_message(model: ModelWorld) -> None:
+    from curbstone.rabbit.door import Properties
+
+    queue = model.queue()
+    properties = Properties({"n": 7, "text": "ä"}, content_type="a/b", reply_to="r")
+    model.model.publish("", model.engine.names.queue(queue.name), properties, b"foreign")
+    delivery = model.pop(queue)
+    assert delivery is not None and delivery.message.seq > 0
+    assert delivery.message.headers == "content-type:a/b\nn:7\ntext:ä\namqp-reply-to:r\n".encode()
+
+
+def test_a_subscriber_that_is_too_slow_is_ended_and_costs_the_others_nothing(model: ModelWorld) -> None:
+    name = private_name("topic.slow")
+    assert model.answer(lambda done: model.broker.declare(name, {"cap": 64 * 1024}, done)) == (None,)
+    queue = model.broker.get(name)
+    assert model.answer(lambda done: model.broker.bind("e", name, done)) == (None,)
+    peer = model.peer(queue, window=1)
+    for _ in range(10):
+        messages = [Message(b"x" * 20_000)]
+        answer = model.answer(lambda done, messages=messages: model.broker.publish_event("e", messages, done))  # type: ignore[misc]
+        assert answer[0] is None
+    model.until(lambda: peer.errors)
+    assert isinstance(peer.errors[0], QueueFull)
+    assert name not in [each.name for each in model.broker.private_queues()]
+
+
+# --- several gateways
+
+
+def other(model: ModelWorld) -> Engine:
+    """Start another gateway, which has another number."""
+    engine = model.gateway()
+    assert engine.numbers.gateway != model.engine.numbers.gateway
+    return engine
+
+
+def test_the_first_of_two_creations_wins_and_both_have_one_queue(model: ModelWorld) -> None:
+    second = other(model)
+    name = model.fresh()
+    mine, theirs = model.engine.ensure(name), second.ensure(name)
+    found = [*outcomes(mine, "a"), *outcomes(theirs, "b")]
+    model.until(lambda: mine.opening.is_open and theirs.opening.is_open)
+    model.pass_time(50)
+    assert mine.uid == theirs.uid and not found
+    assert sorted(model.bodies(mine)) == ["a", "b"]
+
+
+def test_a_queue_of_one_gateway_is_known_to_another_and_so_is_its_end(model: ModelWorld) -> None:
+    second = other(model)
+    queue = model.queue(max_tries=7)
+    assert model.answer(second.catch_up) == (None,)
+    same = second.get(queue.name)
+    assert (same.uid, same.options.max_tries) == (queue.uid, 7)
+    peer = Peer(model, same)
+    model.publish(queue, "a")
+    peer.expect("a")
+    model.answer(lambda done: model.broker.delete(queue.name, done))
+    model.until(lambda: peer.errors)
+    assert isinstance(peer.errors[0], NoSuchQueue)
+
+
+def test_any_gateway_settles_and_extends_the_leases_of_another(model: ModelWorld) -> None:
+    second = other(model)
+    queue = model.queue()
+    model.publish(queue, "a", "b", "c")
+    model.answer(second.catch_up)
+    same = second.get(queue.name)
+    (leases,) = model.answer(lambda done: queue.lease(3, 60_000, done))
+    tokens = [each.token for each in leases]
+    assert model.answer(lambda done: same.extend([tokens[0], "x"], 90_000, done)) == (None, ["x"])
+    assert model.answer(lambda done: same.settle_leases(tokens[:1], Outcome.ACK, done)) == (None, 1, [])
+    assert model.answer(lambda done: same.settle_by_id(leases[1].delivery.message.seq, done)) == (None, True)
+    assert model.answer(lambda done: same.settle_leases(tokens[1:2], Outcome.ACK, done)) == (None, 0, tokens[1:2])
+    model.pass_time(1500)
+    assert same.counts().wip == 1 and queue.counts().wip == 1
+
+
+def test_the_leases_of_a_gateway_that_is_gone_are_stale_and_their_messages_back(model: ModelWorld) -> None:
+    second = other(model)
+    queue = model.queue()
+    model.publish(queue, "a")
+    model.answer(second.catch_up)
+    same = second.get(queue.name)
+    ((lease,),) = model.answer(lambda done: same.lease(1, 60_000, done))
+    ended: list[Any] = []
+    second.shutdown(lambda: ended.append(True))
+    model.until(lambda: ended)
+    model.engines.remove(second)
+    model.pass_time(100)
+    settled = model.answer(lambda done: queue.settle_leases([lease.token], Outcome.ACK, done))
+    assert settled == (None, 0, [lease.token])
+    assert model.bodies(queue) == ["a"]
+
+
+def test_a_gateway_that_starts_later_knows_all_queues(model: ModelWorld) -> None:
+    queue = model.queue(groups=["g"], ttl=5)
+    model.answer(lambda done: model.broker.bind("e", queue.name, done))
+    late = other(model)
+    same = late.get(queue.name)
+    assert same.options == queue.options and late.bindings(queue.name) == {"e"}
+    answer = model.answer(lambda done: late.publish_event("e", [Message(b"x")], done))
+    assert answer[0] is None and model.bodies(queue, group="g") == ["x"]
+
+
+def test_who_loses_the_registry_for_a_while_misses_nothing(model: ModelWorld) -> None:
+    second = other(model)
+    model.model.lose("control")
+    queue = model.queue()
+    model.until(lambda: any(each.name == queue.name for each in second.queues()))
+    assert second.get(queue.name).uid == queue.uid
