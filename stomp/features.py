@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
 from curbstone.core.errors import (
     BadRequest,
     Conflict,
@@ -29,11 +30,15 @@ FEATURES = (REFUSALS, IDS, WINDOW, JOINED)
 
 _CODES: dict[type[CurbstoneError], int] = {
     BadRequest: 400,
+    NotLoggedIn: 401,
+    NotAllowed: 403,
     NoSuchQueue: 404,
     Conflict: 409,
     StaleDelivery: 410,
     MessageTooLarge: 413,
+    TooMany: 429,
     NotSupported: 501,
+    Busy: 503,
     Unavailable: 503,
     QueueFull: 507,
 }

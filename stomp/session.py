@@ -311,6 +311,7 @@ class Session:
         agreement, self._agreement = self._agreement, None
         if connection.ending or agreement is None:
             return
+        connection.features = agreement.features
         try:
             if isinstance(answer, CurbstoneError):
                 raise answer
@@ -329,7 +330,6 @@ class Session:
         connection.version = self._parser.version = agreement.version
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._vital.agreed(*beats)
-        connection.features = agreement.features
         expires_ms = answer.identity.expires_ms
         more: tuple[str, ...] = (f"expires:{expires_ms}",) if expires_ms else ()
         if agreement.features:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from curbstone.cli.webhook import Failed, Sender, Target, secret_of, signature
-from curbstone.exit_codes import WRONG, CommandFailed
+from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 from curbstone_client.sync import Client
+from tests.access.doors import doors
 from tests.commands import curbstone
 from tests.server import ServerProcess, clean_environment
 
@@ -108,6 +109,25 @@ def test_messages_are_posted_signed_and_settled_by_the_answer(
     expected = base64.b64encode(hmac.new(b"k" * 24, signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{expected}"
     assert sorted(body for _, body in came[1:]) == [b"404", b"500", b"500", b"503", b"503"]
+
+
+def test_it_logs_in_with_a_token(receiver: Receiver, tmp_path: Path) -> None:
+    users = '[users.ada]\nhome = "shop"\ngrants = ["send shop/*", "receive shop/*", "peek shop/*", "manage shop/*"]\n'
+    with doors(tmp_path, users) as guarded:
+        server = guarded.server
+        (tmp_path / "token").write_text(guarded.secrets["ada"])
+        with Client(server.url, project="shop", token=guarded.secrets["ada"]) as client:
+            client.queue("orders").publish("x")
+        command = [sys.executable, "-m", "curbstone", "push", "shop/orders", f"--url={receiver.url}", "--allow-private"]
+        refused = curbstone("push", *command[4:], f"--server={server.url}", cwd=tmp_path)
+        assert (refused.code, refused.err.count("\n")) == (FAILED, 1)
+        token = f"--token-file={tmp_path / 'token'}"
+        with subprocess.Popen(
+            [*command, f"--server={server.url}", token], cwd=tmp_path, env=clean_environment()
+        ) as pushing:
+            assert receiver.wait_for(1)[0][1] == b"x"
+            pushing.send_signal(signal.SIGTERM)
+            assert pushing.wait(WAIT_S_MAX) == 0
 
 
 def test_a_signature_is_that_of_standard_webhooks() -> None:

@@ -27,6 +27,10 @@ def push(
         bool, typer.Option("--allow-private", help="Also to addresses that are not public, such as 127.0.0.1")
     ] = False,
     server: ServerUrl = DEFAULT_SERVER,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", envvar="CURBSTONE_TOKEN_FILE", metavar="FILE", help="File with a token"),
+    ] = None,
 ) -> None:
     """Send each message of a queue to a URL, until SIGTERM.
 
@@ -43,10 +47,15 @@ def push(
     except ImportError:
         raise CommandFailed("this needs the Python client: pip install curbstone-client", WRONG) from None
 
+    def token() -> str | None:
+        # Read at each connection: a token may be replaced while this runs.
+        return token_file.read_text(encoding="utf-8").strip() if token_file else None
+
     try:
         secret = secret_of(secret_file.read_text(encoding="utf-8")) if secret_file else None
+        token()
     except OSError as error:
-        raise CommandFailed(f"--secret-file: {error}", WRONG) from None
+        raise CommandFailed(f"{error.filename}: {error.strerror}", WRONG) from None
     target = Target(url, secret, timeout, allow_private)
     own = threading.local()
     pace = Pace(rate)
@@ -64,7 +73,7 @@ def push(
                 raise Retry(failed.retry_after, str(failed)) from None
             raise
 
-    client = Client(server)
+    client = Client(server, token=token)
     client.worker(str(queue_of(queue)), parallel=parallel)(send)
     try:
         client.run()
