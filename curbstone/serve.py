@@ -39,6 +39,7 @@ from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
 from curbstone.gateway.resources.backup import Source, backup_routes
 from curbstone.gateway.resources.figures import Process
+from curbstone.gateway.resources.logins import login_routes
 from curbstone.gateway.resources.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
@@ -315,6 +316,7 @@ def _listeners(
             host,
             gateway,
             more_routes=lambda guard: [
+                *login_routes(gate, host),
                 *mq_routes(gateway, guard, settings.mq_delay, mq_traffic),
                 *backup_routes(_backups(broker, host, settings)),
             ],

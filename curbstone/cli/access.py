@@ -66,7 +66,7 @@ def init(
     print(f"{users}: made, with the user {name}, who may do everything. Its token, which is shown this once:\n")
     print(secret)
     print(f"\nStart the server with --users {users} --data {data}, and keep the token in a file:")
-    print("    curbstone queues --token-file FILE")
+    print("    curbstone --token-file FILE queues")
 
 
 @access.command()

@@ -98,7 +98,7 @@ async def _bench(url: str, queue: QueueName, run: Run, size: int, window: int, *
     from websockets.exceptions import ConnectionClosed, InvalidHandshake
     from websockets.typing import Subprotocol
 
-    from curbstone.cli.client import socket_url
+    from curbstone.cli.client import login, socket_url
 
     def open_socket(kind: str, query: str) -> connect:
         return connect(
@@ -107,6 +107,7 @@ async def _bench(url: str, queue: QueueName, run: Run, size: int, window: int, *
             compression=None,
             max_size=None,
             proxy=None,
+            additional_headers=login(),
         )
 
     try:

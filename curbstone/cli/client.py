@@ -6,13 +6,16 @@ httpx is imported where it is used: it takes longer than all the rest, and the s
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from curbstone.cli.options import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.exit_codes import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed
@@ -34,10 +37,12 @@ class Client:
         self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
         if "@" in re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0]:
             # Not shown: it would be in terminals and logs from then on.
-            raise CommandFailed("bad server address: no user or password in it; there are no logins yet", WRONG)
+            raise CommandFailed(
+                "bad server address: no user or password in it; a token goes into a file, see --token-file", WRONG
+            )
         try:
             # Not through a proxy: the server is most often on this machine.
-            self._http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S, trust_env=False)
+            self._http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S, trust_env=False, headers=login())
         except (httpx.InvalidURL, ValueError) as error:
             raise CommandFailed(f"bad server address {url!r}: {error}", WRONG) from None
 
@@ -82,6 +87,18 @@ class Client:
     def json(self, method: str, queue: QueueName, path: str = "", **options: Any) -> Any:
         """Call something of a queue that answers with JSON."""
         return self.queue(method, queue, path, **options).json()
+
+
+def login() -> dict[str, str]:
+    """Return the header that logs in, if a token is given; raise CommandFailed where its file can't be read."""
+    file = os.environ.get(TOKEN_FILE_VARIABLE)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if file:
+        try:
+            token = Path(file).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise CommandFailed(f"can't read the token in {file}: {error}", WRONG) from None
+    return {"authorization": f"Bearer {token}"} if token else {}
 
 
 class Refused(CommandFailed):

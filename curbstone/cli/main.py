@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ from curbstone.cli.dump import dump
 from curbstone.cli.events import bind, events, unbind
 from curbstone.cli.explain import explain
 from curbstone.cli.move import move
+from curbstone.cli.options import TOKEN_FILE_VARIABLE
 from curbstone.cli.pause import pause, resume
 from curbstone.cli.peek import peek
 from curbstone.cli.pipeline import pipeline
@@ -35,6 +37,7 @@ from curbstone.cli.repair import repair
 from curbstone.cli.send import send
 from curbstone.cli.serve import serve
 from curbstone.cli.sql import sql
+from curbstone.cli.token import token
 from curbstone.cli.top import top
 from curbstone.cli.transfer import export, import_
 from curbstone.core.errors import CurbstoneError
@@ -63,6 +66,7 @@ for command in COMMANDS:
 app.add_typer(pipeline)
 app.add_typer(access)
 app.add_typer(user)
+app.add_typer(token)
 
 
 def _print_version(wanted: bool) -> None:
@@ -77,8 +81,13 @@ def curbstone(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Token for a server that has users")
+    ] = None,
 ) -> None:
     """A small durable message queue: confirmed means on disk, and no file exceeds its cap."""
+    if token_file is not None:
+        os.environ[TOKEN_FILE_VARIABLE] = str(token_file)
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

@@ -9,6 +9,8 @@ import typer
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
 SERVER_VARIABLE = "CURBSTONE_SERVER"
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "CURBSTONE_TOKEN", "CURBSTONE_TOKEN_FILE"
+"""A token for a server that has users; the file wins. No option takes a secret: others can read a command line."""
 
 
 def complete_queue(incomplete: str) -> list[str]:

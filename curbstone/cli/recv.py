@@ -103,12 +103,17 @@ def _deliveries(url: str, queue: QueueName, window: int, group: str) -> Iterator
     from websockets.sync.client import connect
     from websockets.typing import Subprotocol
 
-    from curbstone.cli.client import socket_url
+    from curbstone.cli.client import login, socket_url
 
     address = socket_url(url, queue, f"ack&limit={window}&encoding=base64" + (f"&group={group}" if group else ""))
     try:
         with connect(
-            address, subprotocols=[Subprotocol("consume")], compression=None, max_size=None, proxy=None
+            address,
+            subprotocols=[Subprotocol("consume")],
+            compression=None,
+            max_size=None,
+            proxy=None,
+            additional_headers=login(),
         ) as socket:
             for frame in socket:
                 message = json.loads(frame)

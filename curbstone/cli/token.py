@@ -1,0 +1,75 @@
+"""`curbstone token create|list|revoke`: API tokens of a running server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+
+token = typer.Typer(name="token", help="API tokens of a running server.")
+
+
+@token.command()
+def create(
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose it is; else one's own")] = "",
+    grants: Annotated[
+        list[str] | None, typer.Option("--grant", metavar="GRANT", help="Narrow it to these grants; repeatable")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long it counts; 0 for ever")] = 0,
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for")] = "",
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """Make a token and print it. It is shown this once."""
+    from curbstone.cli.client import Client
+    from curbstone.cli.output import print_json
+
+    wishes: dict[str, Any] = {"label": label}
+    if user:
+        wishes["user"] = user
+    if grants:
+        wishes["grants"] = grants
+    if seconds:
+        wishes["seconds"] = seconds
+    with Client(server) as client:
+        made = client.call("POST", "/v2/tokens", json=wishes).json()
+    if as_json:
+        print_json(made)
+    else:
+        print(made["token"])
+
+
+@token.command("list")
+def list_tokens(server: ServerUrl = DEFAULT_SERVER, as_json: Json = False) -> None:
+    """List one's own tokens, or with the right admin all; never their secrets."""
+    from curbstone.cli.client import Client
+    from curbstone.cli.output import print_json
+
+    with Client(server) as client:
+        found = client.call("GET", "/v2/tokens").json()["tokens"]
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        expires, used = _day(each.get("expires")) or "never", _day(each.get("used")) or "never"
+        print(f"{each['id']}  {each['user']:20} expires {expires:10}  used {used:10}  {each['label']}")
+
+
+@token.command()
+def revoke(
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it: what stands behind cbs_")],
+    server: ServerUrl = DEFAULT_SERVER,
+) -> None:
+    """Revoke a token, and all that were made with it. What is connected by them ends at once."""
+    from curbstone.cli.client import Client
+
+    with Client(server) as client:
+        client.call("DELETE", f"/v2/tokens/{identifier}")
+    print(f"{identifier}: revoked")
+
+
+def _day(ms: int | None) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d") if ms else ""

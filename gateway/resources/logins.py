@@ -1,0 +1,240 @@
+"""Sessions, tokens, tickets, connections, the audit and reload over HTTP: who one is, and who may come in."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from curbstone.access.door import Access
+from curbstone.access.errors import WANTED, NotLoggedIn
+from curbstone.access.gate import Credentials, Gate
+from curbstone.access.login import LoginGate
+from curbstone.access.presence import Presence
+from curbstone.access.rights import Right
+from curbstone.access.sessions import TICKET_MS, WAYS
+from curbstone.access.tokens import DAY_MS, Token
+from curbstone.core.errors import BadRequest
+from curbstone.core.host import Host
+from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.gateway.formats.parameters import seconds_ms
+from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.login import access_of, caller_of, cookie_name
+from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.http.reply import Header, reply, reply_json
+from curbstone.gateway.http.resource import Resource
+
+BODY_BYTES_MAX = 16 * 1024
+TOKEN_S_MAX = 10 * 365 * 86400
+_FRESH: Header = (b"cache-control", b"no-store")
+
+
+class Logins:
+    """The handlers of `/v2/session`, `/v2/tickets`, `/v2/tokens`, `/v2/connections`, `/v2/audit` and `/v2/reload`."""
+
+    def __init__(self, gate: Gate, host: Host) -> None:
+        self._gate = gate
+        self._host = host
+
+    # --- sessions and tickets
+
+    async def open(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """POST /v2/session: a login becomes a session, whose secret is in a cookie that no script can read."""
+        access = access_of(scope)
+        if not access.identity.user:
+            raise NotLoggedIn(WANTED)
+        is_tls, port = scope["scheme"] == "https", scope["server"][1]
+        if not is_tls and not _is_loopback(scope["server"][0]):
+            raise Problem(403, "a session for a browser needs TLS")
+        secret, access = self._users().open_session(access, caller_of(scope))
+        cookie = (
+            f"{cookie_name(is_tls, port)}={secret}; Path=/; HttpOnly; SameSite=Strict{'; Secure' if is_tls else ''}"
+        )
+        await reply_json(send, _who(access), 201, [(b"set-cookie", cookie.encode()), _FRESH])
+
+    async def look(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET /v2/session: who one is."""
+        await reply_json(send, _who(access_of(scope)), 200, [_FRESH])
+
+    async def close(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE /v2/session: the session ends; the same reply for a login that is none."""
+        if self._gate.wants_login:
+            self._users().close_session(access_of(scope))
+        name = cookie_name(scope["scheme"] == "https", scope["server"][1])
+        await reply(send, 204, [(b"set-cookie", f"{name}=; Path=/; Max-Age=0".encode())])
+
+    async def open_mq(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """POST /mq/auth: a session the way SoftLayer's clients ask for one."""
+        fields = dict(scope["headers"])
+        user, key = fields.get(b"x-auth-user", b""), fields.get(b"x-auth-key", b"")
+        gate, caller = self._users(), caller_of(scope)._replace(protocol="mq")
+        credentials = Credentials(user.decode("latin-1"), key.decode("latin-1"))
+        (access,) = await answer(lambda done: gate.admit(credentials, caller, done))
+        secret, _ = gate.open_session(access, caller)
+        await reply(send, 200, [(b"x-auth-token", str(secret).encode()), _FRESH])
+
+    async def make_ticket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST /v2/tickets: for one use of one queue one way, in an address."""
+        fields = await read_object(scope, receive, BODY_BYTES_MAX, "a ticket", ("way", "queue"))
+        access = access_of(scope)
+        way = fields.get("way")
+        if way not in WAYS:
+            raise BadRequest(f"bad way: {', '.join(WAYS)}")
+        name: QueueName | None = None
+        if way == "stomp":
+            if "queue" in fields:
+                raise BadRequest("a ticket for stomp names no queue")
+        else:
+            name = parse_queue_name(_text(fields, "queue"), access.home)
+            access.check(Right.SEND if way == "publish" else Right.RECEIVE, name)
+        secret = self._users().make_ticket(access, way, name)
+        await reply_json(send, {"ticket": str(secret), "expires": self._host.wall_ms() + TICKET_MS}, 201, [_FRESH])
+
+    # --- tokens
+
+    async def tokens(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET /v2/tokens: one's own, or with the right `admin` all; without their secrets."""
+        access = access_of(scope)
+        _check_login(access)
+        found = [
+            _token(token)
+            for token in self._users().tokens.listed()
+            if token.user == access.identity.user or access.identity.is_admin
+        ]
+        await reply_json(send, {"tokens": found}, 200, [_FRESH])
+
+    async def make_token(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST /v2/tokens: a token, whose secret is in this answer alone."""
+        known = ("user", "grants", "seconds", "label")
+        fields = await read_object(scope, receive, BODY_BYTES_MAX, "a token", known)
+        access = access_of(scope)
+        _check_login(access)
+        user = _text(fields, "user") if "user" in fields else access.identity.user
+        grants = fields.get("grants")
+        if grants is not None and not (isinstance(grants, list) and all(isinstance(each, str) for each in grants)):
+            raise BadRequest("bad grants: a list of texts")
+        lasts_ms = seconds_ms("seconds", fields["seconds"], TOKEN_S_MAX) if fields.get("seconds") is not None else 0
+        expires_ms = self._host.wall_ms() + lasts_ms if lasts_ms else 0
+        label = _text(fields, "label") if "label" in fields else ""
+        gate = self._users()
+        made: list[tuple[str, Token]] = []
+
+        def start(done: Any) -> None:
+            secret, token = gate.make_token(
+                access, user=user, grants=grants, expires_ms=expires_ms, label=label, on_done=done
+            )
+            made.append((str(secret), token))
+
+        await answer(start)
+        [(secret, token)] = made
+        await reply_json(send, {"token": secret, **_token(token)}, 201, [_FRESH])
+
+    async def revoke_token(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE /v2/tokens/{id}: it, and all that were made with it, count no more; answered when that is on disk."""
+        access = access_of(scope)
+        _check_login(access)
+        identifier = scope["path_params"]["id"]
+        await answer(lambda done: self._users().revoke_token(access, identifier, done))
+        await reply(send, 204)
+
+    # --- the server
+
+    async def connections(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET /v2/connections: who is connected."""
+        access_of(scope).check_server(Right.ADMIN)
+        found = [_presence(each) for each in self._gate.connections.listed()]
+        await reply_json(send, {"connections": found}, 200, [_FRESH])
+
+    async def end_connection(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE /v2/connections/{id}: end one; the same reply where there is none."""
+        identifier = scope["path_params"]["id"]
+        access_of(scope).administer("end connection", identifier[:20])
+        self._gate.connections.end(identifier)
+        await reply(send, 204)
+
+    async def audit(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET /v2/audit: what was written last, the newest first."""
+        access_of(scope).check_server(Right.ADMIN)
+        await reply_json(send, {"audit": list(reversed(self._users().audit.recent))}, 200, [_FRESH])
+
+    async def reload(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """POST /v2/reload: read the users file anew; a bad one changes nothing, and the answer says what is wrong."""
+        access_of(scope).administer("reload")
+        await answer(self._users().reload)
+        await reply(send, 204)
+
+    def _users(self) -> LoginGate:
+        if not isinstance(self._gate, LoginGate):
+            raise Problem(409, "this server has no users: nobody has to log in; see serve --users")
+        return self._gate
+
+
+def login_routes(gate: Gate, host: Host) -> list[Route]:
+    """Return the routes."""
+    logins = Logins(gate, host)
+    return [
+        Route("/v2/session", Resource(POST=logins.open, GET=logins.look, DELETE=logins.close)),
+        Route("/mq/auth", Resource(POST=logins.open_mq)),
+        Route("/v2/tickets", Resource(POST=logins.make_ticket)),
+        Route("/v2/tokens", Resource(GET=logins.tokens, POST=logins.make_token)),
+        Route("/v2/tokens/{id}", Resource(DELETE=logins.revoke_token)),
+        Route("/v2/connections", Resource(GET=logins.connections)),
+        Route("/v2/connections/{id}", Resource(DELETE=logins.end_connection)),
+        Route("/v2/audit", Resource(GET=logins.audit)),
+        Route("/v2/reload", Resource(POST=logins.reload)),
+    ]
+
+
+def _check_login(access: Access) -> None:
+    if access.identity.end_reason or not access.identity.user:
+        raise NotLoggedIn(access.identity.end_reason or WANTED)
+
+
+def _who(access: Access) -> dict[str, object]:
+    identity = access.identity
+    who: dict[str, object] = {"user": identity.user, "home": identity.home, "credential": identity.credential}
+    if identity.expires_ms:
+        who["expires"] = identity.expires_ms
+    rights = [right.word for right in (Right.METRICS, Right.ADMIN) if identity.on_server() & right]
+    return {**who, "server": rights, "login": access.gate.wants_login}
+
+
+def _token(token: Token) -> dict[str, object]:
+    told: dict[str, object] = {"id": token.id, "user": token.user, "label": token.label, "created": token.created_ms}
+    if token.grants is not None:
+        told["grants"] = list(token.grants)
+    if token.expires_ms:
+        told["expires"] = token.expires_ms
+    if token.used_day:
+        told["used"] = token.used_day * DAY_MS
+    return told
+
+
+def _presence(presence: Presence) -> dict[str, object]:
+    identity, caller = presence.access.identity, presence.caller
+    return {
+        "id": presence.id,
+        "user": identity.user,
+        "credential": identity.credential,
+        "protocol": caller.protocol,
+        "peer": str(caller),
+        "since": presence.since_ms,
+        "unacked": presence.unacked(),
+    }
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise BadRequest(f"bad {name}: it must be a string")
+    return value
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
