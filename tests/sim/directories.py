@@ -17,6 +17,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.queue import Queue
 from curbstone.core.values import Outcome, Peeked
 from tests.sim.history import GROUP_STEP, GROUPS, Violation
+from tests.sim.trouble import disk_recovers
 from tests.sim.world import Crash
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ class Directories:
         self._remakes = self._rng.random() < 0.25 or focus == "remake"
         self._recaps = self._rng.random() < 0.25 or focus == "recap"
         self._restarts_smaller = self._rng.random() < 0.15 or focus == "fill"
+        self._pauses = self._rng.random() < 0.25 or focus == "pause"
         self._default = CAPS[-1] if self._restarts_smaller else CAP
+        self._paused: dict[str, bool] = {}
+        """What was confirmed, by the queue's uid."""
+        self._pausing: dict[str, object] = {}
+        """The latest change of each."""
         self._allowed: dict[str, int] = {}
         """What each directory may hold; those not named here, what the default says."""
 
@@ -50,6 +56,8 @@ class Directories:
             weights["remake"] = self._rng.choice([1, 2])
         if self._recaps:
             weights["recap"] = self._rng.choice([1, 3])
+        if self._pauses:
+            weights["pause"] = self._rng.choice([1, 3])
         if self._focus in weights:
             weights[self._focus] = 6
         return weights
@@ -77,6 +85,8 @@ class Directories:
         if self._run.broker.left:
             raise Violation(f"a crash alone left a queue unserved: {self._run.broker.left}")
         for queue in self._run.broker.queues():
+            if queue.options.paused is not self._paused.get(queue.uid, queue.options.paused):
+                raise Violation(f"{queue.name} is not paused as was confirmed")
             cap, before = queue.options.cap, self._allowed.get(queue.log.directory, 0)
             # What was smaller needs room above the cap: to settle, and to copy a segment of the size it has.
             self._allowed[queue.log.directory] = cap if cap >= before else before + before // 4
@@ -166,6 +176,32 @@ class Directories:
         run.publish_to(queue)
         self._crash_soon()
 
+    # --- paused
+
+    def pause(self) -> None:
+        """Pause a queue, or let it go on; after a restart it is as was confirmed."""
+        run = self._run
+        queue = run._queue()
+        is_paused = not queue.options.paused
+        self._paused.pop(queue.uid, None)
+        change = self._pausing[queue.uid] = object()
+
+        def declared(error: CurbstoneError | None) -> None:
+            if error is None and self._pausing[queue.uid] is change:
+                self._paused[queue.uid] = is_paused
+
+        run.broker.declare(queue.name, {"paused": is_paused}, declared)
+        run.publish_to(queue)
+        self._crash_soon()
+
+    def drain(self) -> None:
+        """The disk works again, and all queues deliver."""
+        run = self._run
+        disk_recovers(run.rng, run.disk)
+        run.disk.crash_in = -1
+        for queue in run.broker.queues():
+            run.broker.declare(queue.name, {"paused": False}, lambda _error: None)
+
     def _crash_soon(self) -> None:
         """Stop, now and then, at one of the next calls of the operating system, or between two of the next jobs."""
         dice = self._rng.random()
@@ -184,4 +220,9 @@ class Directories:
                 raise Violation(f"{queue.name} is empty, and above its cap")
 
 
-ACTIONS = {"remake": Directories.remake, "recap": Directories.recap, "fill": Directories.fill}
+ACTIONS = {
+    "remake": Directories.remake,
+    "recap": Directories.recap,
+    "fill": Directories.fill,
+    "pause": Directories.pause,
+}

@@ -392,8 +392,7 @@ class Run:
 
     def _drain(self) -> None:
         """Take everything out of all queues and judge."""
-        disk_recovers(self.rng, self.disk)
-        self.disk.crash_in = -1
+        self.directories.drain()
         for consumer in self.consumers:
             for delivery in consumer.unsettled.values():
                 self.history.live.pop(self.history.token(delivery.message, consumer.group), None)

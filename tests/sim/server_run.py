@@ -177,7 +177,8 @@ class ServerRun:
             self.broker.declare(queue_name(name), changes, self._must)
             self.host.settle()
         for name in self.queues:
-            self.broker.bind(EVENT + name, queue_name(name), self._must)
+            for event in (EVENT + name, f"{EVENT}{name}.#"):  # the mask takes the event, too: one copy all the same
+                self.broker.bind(event, queue_name(name), self._must)
             self.host.settle()
         self._serve()
 

@@ -61,7 +61,7 @@ def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -
     assert sum(simulate(seed, faults=faults) for seed in range(first, first + SEEDS_AT_ONCE)) > 0
 
 
-@pytest.mark.parametrize("focus", ["remake", "recap", "fill"])
+@pytest.mark.parametrize("focus", ["remake", "recap", "fill", "pause"])
 def test_nothing_confirmed_is_lost_when_queues_are_made_again_and_caps_change(focus: str) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_AT_ONCE):
         simulate(seed, faults=seed % 2 == 1, focus=focus)
