@@ -30,6 +30,7 @@ from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
 from curbstone.net.admission import Visit, visitor_of
+from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
 
 HEAD_S_MAX = 10
@@ -99,10 +100,10 @@ class HttpProtocol(HttpToolsProtocol):
         """Where the peer is a proxy that is believed: all that are."""
         self._is_strict = False
         """Whether browsers are told to come with TLS alone from now on."""
-        self._is_deaf = False
+        self._linger: Linger | None = None
+        """Once our half is closed."""
         self._is_gone = False
         self._is_stopping = False
-        self._linger_bytes = 0
         self._behind: bytes | None = None
         """What came behind a WebSocket's handshake that is being looked at."""
 
@@ -123,6 +124,8 @@ class HttpProtocol(HttpToolsProtocol):
         """See `asyncio.Protocol`. The request that is being answered learns of it."""
         self._lose()
         self._visit.leave()
+        if self._linger is not None:
+            self._linger.close()
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
@@ -142,10 +145,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, or keep it until its turn."""
-        if self._is_deaf:
-            self._linger_bytes -= len(data)
-            if self._linger_bytes < 0:
-                self.transport.abort()
+        if self._linger is not None:
+            self._linger.dropped(len(data))
             return
         if self._behind is not None:
             self._behind += data
@@ -164,15 +165,13 @@ class HttpProtocol(HttpToolsProtocol):
         """End a request that takes too long to come; `now` is the loop's time."""
         if now <= self._deadline:
             return
-        if self._is_deaf:
-            self.transport.abort()
-        else:
+        if self._linger is None:
             self._refuse(Problem(408, "the request took too long to come"))
 
     def shutdown(self) -> None:
         """The server stops: finish what is being answered, and close."""
         self._is_stopping = True
-        if self._is_deaf:
+        if self._linger is not None:
             self.transport.close()
         else:
             super().shutdown()
@@ -370,7 +369,7 @@ class HttpProtocol(HttpToolsProtocol):
         """An answer is written: go on with what waits, in a later turn, or wait for more."""
         self.server_state.total_requests += 1
         self._answering = None
-        if self._is_deaf or self.transport.is_closing():
+        if self._linger is not None or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
         if self._in_body:
@@ -383,7 +382,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _go_on(self) -> None:
         """Take up what waits, where it may begin: nothing is being answered and the client takes what it gets."""
-        if self._held and not self._is_deaf and not self.transport.is_closing():
+        if self._held and self._linger is None and not self.transport.is_closing():
             self._parse()
 
     def _before_early_answer(self, cycle: Cycle) -> None:
@@ -402,7 +401,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, problem: Problem) -> None:
         """End the connection with an error. The requests before have their answers: no other is parsed until then."""
-        if self._is_deaf or self.transport.is_closing():
+        if self._linger is not None or self.transport.is_closing():
             return
         if self._in_body:
             cycle = self.cycle
@@ -424,11 +423,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _leave(self) -> None:
         """Close our half. What the peer still sends is dropped, within bounds, until it has seen the answer."""
-        self._is_deaf = True
+        self._linger = Linger(self.transport, self.loop, LINGER_S_MAX, LINGER_BYTES_MAX)
         self._held = b""
-        self._deadline = self.loop.time() + LINGER_S_MAX
-        self._linger_bytes = LINGER_BYTES_MAX
-        self.transport.write_eof()
         self.flow.release()
         self.flow.resume_reading()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from email.utils import formatdate
 from typing import Any
 
@@ -16,6 +16,7 @@ from curbstone.gateway.http_protocol import HttpProtocol
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
 from curbstone.net.address import Address
 from curbstone.net.admission import Visit
+from curbstone.net.crowd import Crowd
 from curbstone.net.entrance import Entrance, Listener
 from curbstone.net.peer import Peer
 
@@ -24,20 +25,6 @@ STOP_S_MAX = 5
 """How long clients may take to finish when the server stops."""
 
 _TICK_S = 1.0
-
-
-class _Connections(set[Any]):
-    """The open connections: `HttpProtocol` and `WebSocketProtocol`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_empty: Callable[[], object] | None = None
-
-    def discard(self, connection: Any) -> None:
-        """Forget one."""
-        super().discard(connection)
-        if not self and self.on_empty:
-            self.on_empty()
 
 
 class GatewayServer:
@@ -62,7 +49,7 @@ class GatewayServer:
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         self._config.load()
-        self._connections = _Connections()
+        self._connections: Crowd[Any] = Crowd()
         self._state = ServerState()
         self._state.connections = self._connections
         self._listeners: list[Listener] = []
@@ -103,18 +90,7 @@ class GatewayServer:
         for listener in self._listeners:
             listener.close()
         self._app.release()
-        connections = self._connections
-        empty = asyncio.Event()
-        connections.on_empty = empty.set
-        for connection in list(connections):
-            connection.shutdown()
-        try:
-            async with asyncio.timeout(STOP_S_MAX):
-                while connections:
-                    await empty.wait()
-        except TimeoutError:
-            for connection in list(connections):
-                connection.abort()
+        await self._connections.leave(STOP_S_MAX)
         if self._tick_timer:
             self._tick_timer.cancel()
 

@@ -97,7 +97,7 @@ class _Client(Connection[Session]):
             self._timer = self._host.call_later(session.tick_ms, self._tick)
 
     def reading(self, on: bool) -> None:
-        """See `Connection.reading`."""
+        """See `Stream.reading`."""
         self._session.reading(on, self._host.now_ms())
 
     def ended(self) -> None:
@@ -105,8 +105,8 @@ class _Client(Connection[Session]):
         if self._timer is not None:
             self._timer.cancel()
 
-    def shut_down(self) -> None:
-        """See `Connection.shut_down`."""
+    def shutdown(self) -> None:
+        """See `Connection.shutdown`."""
         self._session.shut_down()
 
     def _tick(self) -> None:

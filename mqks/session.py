@@ -26,6 +26,7 @@ from curbstone.mqks.limits import REQUEST_BYTES_MAX, WORK_US_MAX, Limits
 from curbstone.mqks.login import AUTH, Login
 from curbstone.mqks.registry import Registry
 from curbstone.net.receive_deadline import ReceiveDeadline
+from curbstone.net.unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
     from curbstone.access.gate import Caller
@@ -80,8 +81,7 @@ class Session:
         self._is_input_over = False
         self.work_us = 0
         self._errors = 0
-        self._unconfirmed = 0
-        self._unconfirmed_bytes = 0
+        self._unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.ending = False
         """Whether nothing more is read; the last answers may still wait for the disk."""
         self.closing = False
@@ -314,28 +314,19 @@ class Session:
             self._finished(size)
 
         call(answered)
-        self._unconfirmed += 1
-        self._unconfirmed_bytes += size
-        limits = self._limits
-        if self._unconfirmed > limits.unconfirmed_max or self._unconfirmed_bytes > limits.unconfirmed_bytes_max:
+        self._unconfirmed.add(1, size)
+        if self._unconfirmed.is_too_much:
             self.congested = True
 
     def _finished(self, size: int) -> None:
-        self._unconfirmed -= 1
-        self._unconfirmed_bytes -= size
+        self._unconfirmed.remove(1, size)
         self._look_at_room()
-        if self.ending and not self._unconfirmed:
+        if self.ending and not self._unconfirmed.count:
             self._close()
 
     def _look_at_room(self) -> None:
         """Read on where enough of what came is done."""
-        limits = self._limits
-        if (
-            self.congested
-            and not self._waiting
-            and self._unconfirmed * 2 <= limits.unconfirmed_max
-            and self._unconfirmed_bytes * 2 <= limits.unconfirmed_bytes_max
-        ):
+        if self.congested and not self._waiting and not self._unconfirmed.is_too_much:
             self.congested = False
             self._changed()
 
@@ -347,7 +338,7 @@ class Session:
         self._waiting.clear()
         for consumer in list(self._actions.consumers.values()):
             self.end_consumer(consumer)
-        if not self._unconfirmed:
+        if not self._unconfirmed.count:
             self._close()
 
     def _close(self) -> None:

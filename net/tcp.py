@@ -1,30 +1,31 @@
 """The TCP side of a protocol whose connections are sessions without a socket: bytes in, bytes out.
 
-It accepts, feeds what it reads to the session in its turn, and sends what comes out in a turn in one write. Two kinds
-of pressure are passed on. To the consumers: a full socket holds them. To the client: it is not read while too much
-of what it sent is on its way to the disk, or while too much output waits for it to read. A peer that vanished
-without a word is found by TCP keepalive. It knows no protocol and nothing of queues, and not whether what it sends
-is encrypted on the way: how clients come in is the business of `entrance`.
+It feeds what a stream (`stream`) reads to the session, and sends what comes out in a turn in one write. Two kinds of
+pressure are passed on. To the consumers: a full socket holds them. To the client: it is not read while too much of what
+it sent is on its way to the disk, or while too much output waits for it to read. It knows no protocol and nothing of
+queues, and not whether what it sends is encrypted on the way: how clients come in is the business of `entrance`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from curbstone.net.address import Address
 from curbstone.net.admission import Visit
+from curbstone.net.crowd import Crowd
 from curbstone.net.entrance import Entrance, Listener
+from curbstone.net.linger import Linger
 from curbstone.net.peer import Peer
-from curbstone.net.turns import Intake, Turns
+from curbstone.net.stream import Stream
+from curbstone.net.turns import Turns
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """Unsent output at which consumers are held."""
 LINGER_S = 2.0
-"""After the last of the output the client gets this long to read it and close; see `Connection._part`."""
+"""After the last of the output the client gets this long to read it and close; see `Linger`."""
 STOP_S = 5.0
 """How long `stop` waits for the clients to go before it cuts them off."""
 
@@ -71,8 +72,7 @@ class TcpServer(ABC):
         self.turns = turns
         self.entrance = entrance or Entrance()
         self._listeners: list[Listener] = []
-        self._clients: set[Connection[Any]] = set()
-        self._empty = asyncio.Event()
+        self._clients: Crowd[Connection[Any]] = Crowd()
         self._stopping = False
 
     @abstractmethod
@@ -98,45 +98,33 @@ class TcpServer(ABC):
         self._stopping = True
         for listener in self._listeners:
             listener.close()
-        for client in list(self._clients):
-            client.shut_down()
-        if self._clients:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), STOP_S)
-        for client in list(self._clients):
-            client.abort()
+        await self._clients.leave(STOP_S)
 
     def joined(self, client: Connection[Any]) -> None:
         """A client connected."""
         self._clients.add(client)
-        self._empty.clear()
         if self._stopping:
-            client.shut_down()
+            client.shutdown()
 
     def left(self, client: Connection[Any]) -> None:
         """A client is gone."""
         self._clients.discard(client)
-        if not self._clients:
-            self._empty.set()
 
 
-class Connection(asyncio.Protocol, ABC, Generic[S]):
+class Connection(Stream, asyncio.Protocol, Generic[S]):
     """One connection. A protocol says how its session is made, fed and told of the server's end."""
 
     def __init__(self, server: TcpServer, peer: Peer, visit: Visit, output_bytes_max: int) -> None:
         """`output_bytes_max`: unsent output at which the client is not read."""
+        self._loop = asyncio.get_running_loop()
+        super().__init__(self._loop, server.turns)
         self.peer = peer
         self.visit = visit
         self._tcp_server = server
-        self._output_bytes_max = output_bytes_max
-        self._loop = asyncio.get_running_loop()
+        self._unsent_bytes_max = output_bytes_max
         self._transport: asyncio.Transport
         self._session: S
-        self._intake = Intake(server.turns, self)
-        self._linger: asyncio.TimerHandle | None = None
-        self._flushing = False
-        self._reading = True
-        self._full = False
+        self._linger: Linger | None = None
         self._parting = False
         self._eof = False
 
@@ -151,11 +139,8 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         """Hand what was read to the session."""
 
     @abstractmethod
-    def shut_down(self) -> None:
+    def shutdown(self) -> None:
         """Take leave of the client: the server stops."""
-
-    def reading(self, on: bool) -> None:
-        """Reading stopped, or goes on."""
 
     def ended(self) -> None:
         """The last output is sent, or the socket is closed; may be called twice."""
@@ -176,7 +161,7 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         if session.ending:
             return
         self._intake.receive(data)
-        if session.congested or self._full or self._intake.is_waiting:
+        if session.congested or self._is_full or self._intake.is_waiting:
             self._steer()
 
     def eof_received(self) -> bool:
@@ -187,94 +172,57 @@ class Connection(asyncio.Protocol, ABC, Generic[S]):
         self._session.end_input()
         return True
 
-    def pause_writing(self) -> None:
-        """The socket is full."""
-        self._full = True
-        self._session.hold()
-        self._steer()
-
-    def resume_writing(self) -> None:
-        """The socket takes more."""
-        self._full = False
-        if not self._session.ending:
-            self._session.resume()
-        self._steer()
-
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         if self._linger is not None:
-            self._linger.cancel()
+            self._linger.close()
         self._intake.close()
         self.ended()
         self._session.lose()
         self.visit.leave()
         self._tcp_server.left(self)
 
-    # --- what turns ask, see `net.turns.Taker`
+    # --- what its stream asks, see `net.stream`
 
     def take(self, data: bytes) -> None:
         """Hand what was read to the session; nothing where it is ending."""
         if not self._session.ending:
             self.receive(data)
 
-    def caught_up(self) -> None:
-        """Nothing waits any more."""
-        self._steer()
+    def _hold(self) -> None:
+        self._session.hold()
 
-    # --- what comes out
+    def _go_on(self) -> None:
+        if not self._session.ending:
+            self._session.resume()
 
-    def changed(self) -> None:
-        """The session has output, or is done: flush once for everything of this turn."""
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+    def _is_congested(self) -> bool:
+        return self._session.congested
 
-    def abort(self) -> None:
-        """Cut the connection."""
-        self._transport.abort()
+    def _steer(self) -> None:
+        if not self._session.ending:
+            super()._steer()
 
     def _flush(self) -> None:
-        self._flushing = False
+        self._flush_due = False
         session = self._session
         output = session.take_output()
         if output and not self._transport.is_closing():
             self._transport.write(b"".join(output))
         if session.closing:
             self._part()
-        elif not self._reading:
+        elif not self._is_reading:
             self._steer()
 
-    def _steer(self) -> None:
-        """Read or do not read, as the session, the socket and the turns can take it."""
-        session = self._session
-        if session.ending or self._transport.is_closing():
-            return
-        full = self._full and self._transport.get_write_buffer_size() > self._output_bytes_max
-        reading = not session.congested and not full and not self._intake.is_waiting
-        if reading == self._reading:
-            return
-        self._reading = reading
-        self.reading(reading)
-        if reading:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
-
     def _part(self) -> None:
-        """End so that the client really gets the last of the output.
-
-        Closing a socket with unread input makes the kernel send a reset, which destroys what the client has
-        not read yet. So only our half is closed, its input is read and dropped until it closes its half.
-        """
+        """End so that the client really gets the last of the output."""
         if self._parting or self._transport.is_closing():
             return
         self._parting = True
         self.ended()
-        if not self._reading:
-            self._reading = True
+        if not self._is_reading:
+            self._is_reading = True
             self._transport.resume_reading()
+        self._linger = Linger(self._transport, self._loop, LINGER_S)
         if self._eof:
             self._transport.close()
-        elif self._transport.can_write_eof():
-            self._transport.write_eof()
-        self._linger = self._loop.call_later(LINGER_S, self._transport.abort)

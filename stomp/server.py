@@ -96,11 +96,11 @@ class _Client(Connection[Session]):
         self._session.receive(data, self._host.now_ms(), self._host.wall_ms())
 
     def reading(self, on: bool) -> None:
-        """See `Connection.reading`: a client that is not read can't be late."""
+        """See `Stream.reading`: a client that is not read can't be late."""
         self._session.reading(on, self._host.now_ms())
 
-    def shut_down(self) -> None:
-        """See `Connection.shut_down`."""
+    def shutdown(self) -> None:
+        """See `Connection.shutdown`."""
         self._session.shut_down("the server is shutting down")
 
     def ended(self) -> None:

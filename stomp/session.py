@@ -118,7 +118,8 @@ class Session:
     @property
     def congested(self) -> bool:
         """Whether reading should stop until `changed` is called and this is false again."""
-        return self._connection.congested
+        # Nothing is read until the login is found good.
+        return self._connection.unconfirmed.is_too_much or self._agreement is not None
 
     @property
     def failure(self) -> str:
@@ -293,11 +294,9 @@ class Session:
         if connection.access.identity.user:
             self._admitted(connection.access)
             return
-        connection.congested = True  # nothing is read until the login is found good
         is_over = False
 
         def done(answer: Access | CurbstoneError) -> None:
-            connection.congested = False
             self._admitted(answer)
             if is_over and not connection.ending:  # what came behind CONNECT meanwhile
                 self.receive(b"", self._now_ms, connection.wall_ms)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
+from curbstone.net.unconfirmed import Unconfirmed
 from curbstone.stomp import features, frames
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.features import NotUnsettled
@@ -54,8 +55,6 @@ class SessionState:
         self.ending = False
         self.closing = False
         self.lost = False
-        self.congested = False
-        """Whether too much is on its way to the disk to read on."""
         self.private: set[QueueName] = set()
         """Queues that go with the connection."""
         self.failure = ""
@@ -68,8 +67,7 @@ class SessionState:
         """A message was sent that wants its answer in this temporary queue of ours."""
         self._changed = changed
         self._last = b""
-        self._unconfirmed = 0
-        self._unconfirmed_bytes = 0
+        self.unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
 
     def write(self, data: bytes) -> None:
         """Send these bytes; in one piece with everything else of this turn."""
@@ -90,23 +88,13 @@ class SessionState:
 
     def started(self, count: int, size: int = 0) -> None:
         """Count frames handed to the engine that must be on disk before the connection may end."""
-        self._unconfirmed += count
-        self._unconfirmed_bytes += size
-        limits = self.limits
-        if self._unconfirmed > limits.unconfirmed_max or self._unconfirmed_bytes > limits.unconfirmed_bytes_max:
-            self.congested = True
+        self.unconfirmed.add(count, size)
 
     def confirmed(self, count: int, size: int = 0) -> None:
         """Undo `started`: the engine called back for these."""
-        self._unconfirmed -= count
-        self._unconfirmed_bytes -= size
-        if self.congested and (
-            self._unconfirmed * 2 <= self.limits.unconfirmed_max
-            and self._unconfirmed_bytes * 2 <= self.limits.unconfirmed_bytes_max
-        ):
-            self.congested = False
+        if self.unconfirmed.remove(count, size):
             self._changed()
-        if self.ending and not self._unconfirmed:
+        if self.ending and not self.unconfirmed.count:
             self.close()
 
     def refuse(self, error: CurbstoneError | NotUnsettled, receipts: Sequence[bytes | None]) -> None:
@@ -150,7 +138,7 @@ class SessionState:
         self.ending = True
         self._last = last
         self.on_ending()
-        if not self._unconfirmed:
+        if not self.unconfirmed.count:
             self.close()
         else:
             self._changed()
@@ -160,7 +148,7 @@ class SessionState:
         if self.closing:
             return
         self.ending = self.closing = True
-        if self._last and (self.failure or not self._unconfirmed):
+        if self._last and (self.failure or not self.unconfirmed.count):
             self.output.append(self._last)
         self.on_closing()
         self._changed()

@@ -71,6 +71,12 @@ class Wire(Protocol):
     def close(self, code: int, reason: str = "") -> None:
         """Close after what was sent."""
 
+    def at_flush(self, fn: Callable[[], None]) -> None:
+        """Call `fn`, which is always the same, at the end of this turn, before what was sent leaves."""
+
+    def limit_unsent(self, bytes_max: int) -> None:
+        """Read nothing while the socket is full and more than that waits for the peer to read."""
+
     def hold(self) -> None:
         """Stop reading for a while."""
 
@@ -126,10 +132,6 @@ class StompSocket:
         self._session: Session
         self._name = secrets.token_hex(8)
         self._is_text: bool | None = None
-        self._full = False
-        self._unsent_bytes = 0
-        self._reading = True
-        self._flush_due = False
         self._close_code = 0
         self._closed = False
         self._pulse: TickTimer
@@ -143,6 +145,7 @@ class StompSocket:
         """The handshake is done; from here on the wire can be used."""
         self._wire = wire
         sockets = self._sockets
+        wire.limit_unsent(sockets.limits.output_bytes_max)
         self._session = Session(
             self._access,
             sockets.limits,
@@ -172,8 +175,8 @@ class StompSocket:
             self._is_text = messages[0][0]
         data = messages[0][1] if len(messages) == 1 else b"".join([payload for _, payload in messages])
         session.receive(data, self._host.now_ms(), self._host.wall_ms())
-        if session.congested or self._full:
-            self._steer()
+        if session.congested:
+            self._wire.hold()
 
     def too_big(self) -> None:
         """A message came that is larger than the listener reads."""
@@ -187,16 +190,17 @@ class StompSocket:
 
     def hold(self) -> None:
         """The socket is full."""
-        self._full = True
-        self._unsent_bytes = 0
         self._session.hold()
 
     def resume(self) -> None:
         """The socket takes more."""
-        self._full = False
         if not self._session.ending:
             self._session.resume()
-        self._steer()
+
+    def reading(self, on: bool) -> None:
+        """Reading stopped, or goes on."""
+        if not self._session.ending:
+            self._session.reading(on, self._host.now_ms())
 
     def stop(self) -> None:
         """The server stops: commits under way are confirmed, then the client is told."""
@@ -210,24 +214,20 @@ class StompSocket:
         self._session.lose()
 
     def _changed(self) -> None:
-        """The session has output, or is done: flush once for everything of this turn."""
-        if not self._flush_due and not self._closed:
-            self._flush_due = True
-            self._host.call_soon(self._flush)
+        """The session has output, or is done."""
+        if not self._closed:
+            self._wire.at_flush(self._flush)
 
     def _flush(self) -> None:
-        self._flush_due = False
         if self._closed:
             return
-        if output := self._session.take_output():
-            data = b"".join(output)
-            if self._full:
-                self._unsent_bytes += len(data)
-            self._wire.send(self._messages(data))
-        if self._session.closing:
+        session = self._session
+        if output := session.take_output():
+            self._wire.send(self._messages(b"".join(output)))
+        if session.closing:
             self._part()
-        else:
-            self._steer()
+        elif not session.congested:
+            self._wire.resume()
 
     def _messages(self, data: bytes) -> bytes:
         """Return the session's output as WebSocket messages."""
@@ -239,22 +239,6 @@ class StompSocket:
         if data.isascii():
             return b"".join([text(frame) for frame in frames.split(data)])
         return b"".join([text(frame) if _is_utf8(frame) else binary(frame) for frame in frames.split(data)])
-
-    def _steer(self) -> None:
-        """Read or do not read, as the session and the socket can take it."""
-        session = self._session
-        if session.ending or self._closed:
-            return
-        full = self._full and self._unsent_bytes > self._sockets.limits.output_bytes_max
-        reading = not session.congested and not full
-        if reading == self._reading:
-            return
-        self._reading = reading
-        session.reading(reading, self._host.now_ms())
-        if reading:
-            self._wire.resume()
-        else:
-            self._wire.hold()
 
     def _part(self) -> None:
         """Close behind the last frame; the code says what the ERROR said in words."""

@@ -64,6 +64,7 @@ DOORS = {
     "gateway/server.py",
     "gateway/http/long_poll.py",
     "net/certificates.py",
+    "net/crowd.py",
     "net/entrance.py",
     "net/tcp.py",
     "net/tls.py",

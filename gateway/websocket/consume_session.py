@@ -227,6 +227,9 @@ class ConsumeSession:
         """See `Session.refuse`."""
         self._fail(Problem(status, reason))
 
+    def reading(self, on: bool) -> None:
+        """See `Session.reading`: nothing here has a deadline."""
+
     def stop(self) -> None:
         """See `Session.stop`; acknowledgments that arrived are with the engine already."""
         self._wire.close(GOING_AWAY, "the server is stopping")

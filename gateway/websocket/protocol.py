@@ -7,6 +7,7 @@ what all peers together have begun is bounded, and of pings only the latest is a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,8 +19,9 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import Problem, problem_of
 from curbstone.gateway.websocket.codec import PING, Frames
 from curbstone.gateway.websocket.session import Session, SocketRequest
+from curbstone.net import stream
 from curbstone.net.receive_deadline import ReceiveDeadline
-from curbstone.net.turns import Intake, Turns
+from curbstone.net.turns import Turns
 from curbstone.net.unfinished import Unfinished
 
 CLOSE_S_MAX = 5
@@ -40,7 +42,7 @@ MESSAGE_BYTES_PER_S = 1024
 """A message that began must be whole in so many seconds, or go on coming at that rate."""
 
 
-class Transport(Protocol):
+class Transport(stream.Transport, Protocol):
     """What is used of an asyncio transport."""
 
     def write(self, data: bytes) -> object:
@@ -49,30 +51,12 @@ class Transport(Protocol):
     def close(self) -> object:
         """Close once everything is sent."""
 
-    def abort(self) -> object:
-        """Close at once."""
 
-    def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
-
-    def get_write_buffer_size(self) -> int:
-        """How much of what was written waits for the peer to read."""
-
-    def pause_reading(self) -> object:
-        """Read no more."""
-
-    def resume_reading(self) -> object:
-        """Go on reading."""
-
-
-class Loop(Protocol):
+class Loop(stream.Loop, Protocol):
     """What is used of an asyncio loop."""
 
     def time(self) -> float:
         """Seconds by a clock that never jumps."""
-
-    def call_soon(self, fn: Callable[[], object]) -> object:
-        """Call `fn` in the next turn."""
 
 
 def shake_hands(
@@ -99,8 +83,10 @@ def shake_hands(
     return response.serialize(), session
 
 
-class WebSocketProtocol:
-    """One WebSocket. An asyncio protocol, and a `sockets.Wire`; `check` is called each second."""
+class WebSocketProtocol(stream.Stream):
+    """One WebSocket. An asyncio protocol, and a `session.Wire`; `check` is called each second."""
+
+    _transport: Transport
 
     def __init__(
         self,
@@ -113,21 +99,19 @@ class WebSocketProtocol:
         turns: Turns,
     ) -> None:
         """`unfinished` counts what all of the server's WebSockets have begun; `turns` are those of all that is read."""
+        super().__init__(loop, turns)
         self._transport = transport
         self._session: Session | None = session
         self._frames = Frames(message_bytes_max)
         self._connections = connections
-        self._loop = loop
+        self._loop: Loop = loop
         self._output: list[bytes] = []
-        self._flush_due = False
+        self._before_flush: Callable[[], None] | None = None
         self._is_held = False
-        self._is_reading = True
         self.leave: Callable[[], None] | None = None
         """Called when the connection is closed."""
         self._unfinished = unfinished
-        self._intake = Intake(turns, self)
         self._message = ReceiveDeadline(MESSAGE_S_MAX * 1000, MESSAGE_BYTES_PER_S)
-        self._is_full = False
         self._unsent_bytes = 0
         self._unread_since = 0.0
         self._heard_at = loop.time()
@@ -148,7 +132,7 @@ class WebSocketProtocol:
     def data_received(self, data: bytes) -> None:
         """Read on."""
         self._intake.receive(data)
-        if self._intake.is_waiting:
+        if self._is_full or self._intake.is_waiting:
             self._steer()
 
     def take(self, data: bytes) -> None:
@@ -173,30 +157,11 @@ class WebSocketProtocol:
             self._transport.abort()
             return
         # Pongs and the close frame can wait for the end of the turn, like all output.
-        self._flush_soon()
-
-    def caught_up(self) -> None:
-        """See `turns.Taker`."""
-        self._steer()
+        self.changed()
 
     def eof_received(self) -> None:
         """The peer will send no more; returning None closes the connection. What is delivered now would be lost."""
         self._end_session()
-
-    def pause_writing(self) -> None:
-        """The peer reads slower than the session writes."""
-        self._is_full = True
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._unread_since = self._loop.time()
-        if self._session:
-            self._session.hold()
-
-    def resume_writing(self) -> None:
-        """The peer caught up."""
-        self._is_full = False
-        if self._session:
-            self._session.resume()
-        self._flush_soon()  # a pong may have waited for it
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The connection is gone."""
@@ -207,10 +172,6 @@ class WebSocketProtocol:
         self._frames.drop()
         self._unfinished.note(self, 0, True)
         self._end_session()
-
-    def abort(self) -> None:
-        """Cut the connection."""
-        self._transport.abort()
 
     def check(self, now: float) -> None:
         """End what does not answer; `now` is the loop's time."""
@@ -241,42 +202,59 @@ class WebSocketProtocol:
     # ------------------------------------------------------------ what the session calls
 
     def send(self, frames: bytes) -> None:
-        """See `sockets.Wire.send`."""
+        """See `Wire.send`."""
         if self._session:
             self._output.append(frames)
-            self._flush_soon()
+            self.changed()
 
     def close(self, code: int, reason: str = "") -> None:
-        """See `sockets.Wire.close`."""
+        """See `Wire.close`."""
         if self._session is None:
             return
         self._frames.close(code, reason)
         self._end_session()
-        self._flush_soon()
+        self.changed()
+
+    def at_flush(self, fn: Callable[[], None]) -> None:
+        """See `Wire.at_flush`."""
+        self._before_flush = fn
+        self.changed()
+
+    def limit_unsent(self, bytes_max: int) -> None:
+        """See `Wire.limit_unsent`."""
+        self._unsent_bytes_max = bytes_max
 
     def hold(self) -> None:
-        """See `sockets.Wire.hold`."""
+        """See `Wire.hold`."""
         self._is_held = True
         self._steer()
 
     def resume(self) -> None:
-        """See `sockets.Wire.resume`."""
+        """See `Wire.resume`."""
         self._is_held = False
         self._steer()
 
     # ------------------------------------------------------------ inside
 
-    def _steer(self) -> None:
-        """Read or do not read."""
-        reading = not self._is_held and not self._intake.is_waiting
-        if reading == self._is_reading or self._transport.is_closing():
-            return
-        self._is_reading = reading
-        self._message.reading(reading, round(self._loop.time() * 1000))
-        if reading:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
+    def _hold(self) -> None:
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._unread_since = self._loop.time()
+        if self._session:
+            self._session.hold()
+
+    def _go_on(self) -> None:
+        if self._session:
+            self._session.resume()
+        self.changed()  # a pong may have waited for it
+
+    def _is_congested(self) -> bool:
+        return self._is_held
+
+    def reading(self, on: bool) -> None:
+        """See `Stream.reading`."""
+        self._message.reading(on, round(self._loop.time() * 1000))
+        if self._session:
+            self._session.reading(on)
 
     def _is_stuck(self, now: float) -> bool:
         """Whether the peer has read nothing of a full buffer for so long that it is taken for gone."""
@@ -299,17 +277,15 @@ class WebSocketProtocol:
         if session is not None:
             self._unfinished.note(self, 0, True)
             self._close_by = self._loop.time() + CLOSE_S_MAX
+            self._unsent_bytes_max = sys.maxsize
             self.resume()  # to see the peer's close frame
             session.closed()
 
-    def _flush_soon(self) -> None:
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
-
     def _flush(self) -> None:
-        """Write everything of this turn in one piece."""
-        self._flush_due = False
+        before, self._before_flush = self._before_flush, None
+        if before is not None:
+            before()
+        self._flush_due = False  # what `before` sent goes with this one
         output, self._output = self._output, []
         if not self._is_full:
             output.append(self._frames.take_pong())
@@ -321,3 +297,5 @@ class WebSocketProtocol:
             self._transport.write(data)
         if self._frames.peer_closed:
             self._transport.close()
+        elif not self._is_reading:
+            self._steer()

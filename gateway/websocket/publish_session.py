@@ -22,6 +22,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
 from curbstone.gateway.websocket.targets import Target
+from curbstone.net.unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin
@@ -66,11 +67,9 @@ class PublishSession:
         self._groups = groups
         self._pending: Message | None = None
         self._batches: deque[_Batch] = deque()
-        self._unconfirmed = 0
-        self._unconfirmed_bytes = 0
+        self._unconfirmed = Unconfirmed(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
         self._failure: tuple[int, str] | None = None
         self._is_held = False
-        self._is_crowded = False
         self._is_closed = False
         self._bytes_max = 0
 
@@ -136,11 +135,9 @@ class PublishSession:
     def _publish(self, messages: list[Message], size: int) -> None:
         batch = _Batch(len(messages), size)
         self._batches.append(batch)
-        self._unconfirmed += len(messages)
+        self._unconfirmed.add(len(messages), size)
         self._traffic.published += len(messages)
-        self._unconfirmed_bytes += size
-        if self._unconfirmed > UNCONFIRMED_MAX or self._unconfirmed_bytes > UNCONFIRMED_BYTES_MAX:
-            self._is_crowded = True
+        if self._unconfirmed.is_too_much:
             self._wire.hold()
 
         def on_done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
@@ -154,26 +151,22 @@ class PublishSession:
         """Answer what is known, from the first message on: a refusal must not overtake a confirm."""
         if self._is_closed:
             return
+        may_go_on = False
         while self._batches:
             batch = self._batches[0]
             for error, first_seq, count in batch.outcomes:
-                self._unconfirmed -= count
+                may_go_on |= self._unconfirmed.remove(count, 0)
                 if not self._answer(error, first_seq, count):
                     return
             batch.outcomes.clear()
             if batch.left:
                 break
-            self._unconfirmed_bytes -= batch.size
+            may_go_on |= self._unconfirmed.remove(0, batch.size)
             self._batches.popleft()
-        if self._is_crowded and self._has_room():
-            self._is_crowded = False
-            if not self._is_held:
-                self._wire.resume()
+        if may_go_on and not self._is_held:
+            self._wire.resume()
         if self._failure:
             self._finish()
-
-    def _has_room(self) -> bool:
-        return self._unconfirmed <= UNCONFIRMED_MAX // 2 and self._unconfirmed_bytes <= UNCONFIRMED_BYTES_MAX // 2
 
     def _answer(self, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
         """Confirm or refuse `count` messages; return whether the connection goes on."""
@@ -218,6 +211,9 @@ class PublishSession:
         if ended := self._target.ended:
             self._fail(404, ended)
 
+    def reading(self, on: bool) -> None:
+        """See `Session.reading`: nothing here has a deadline."""
+
     def stop(self) -> None:
         """Take no more, answer what was taken, close."""
         self._fail(GOING_AWAY, "the server is stopping")
@@ -230,7 +226,7 @@ class PublishSession:
     def resume(self) -> None:
         """See `Session.resume`."""
         self._is_held = False
-        if not self._is_crowded:
+        if not self._unconfirmed.is_too_much:
             self._wire.resume()
 
     def closed(self) -> None:

@@ -52,6 +52,12 @@ class Wire(Protocol):
     def close(self, code: int, reason: str = "") -> None:
         """Close after what was sent; the session hears `closed` before this returns."""
 
+    def at_flush(self, fn: Callable[[], None]) -> None:
+        """Call `fn`, which is always the same, at the end of this turn, before what was sent leaves."""
+
+    def limit_unsent(self, bytes_max: int) -> None:
+        """Read nothing while the socket is full and more than that waits for the peer to read."""
+
     def hold(self) -> None:
         """Stop reading for a while, so that the peer can't send more."""
 
@@ -83,6 +89,9 @@ class Session(Protocol):
 
     def resume(self) -> None:
         """There is room again."""
+
+    def reading(self, on: bool) -> None:
+        """Reading stopped, for whatever reason, or goes on: a peer that is not read can't be late."""
 
     def stop(self) -> None:
         """The server stops: finish what is under way, then close the wire with 1001."""

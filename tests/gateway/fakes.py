@@ -63,6 +63,13 @@ class FakeWire:
         if self.code is None:
             self._client.receive_data(frames)
 
+    def at_flush(self, fn: Callable[[], None]) -> None:
+        """See `session.Wire`."""
+        fn()
+
+    def limit_unsent(self, bytes_max: int) -> None:
+        """See `session.Wire`."""
+
     def close(self, code: int, reason: str = "") -> None:
         """See `sockets.Wire`."""
         if self.code is None:

@@ -369,7 +369,7 @@ def test_reading_stops_while_receipts_are_not_read(tmp_path: Path) -> None:
             # Not awaited: the server stops reading, so the client's socket fills up.
             peer.socket.transport.set_write_buffer_limits(1 << 30)
             await produce()
-            await until(lambda: wire._is_held)
+            await until(lambda: not wire._is_reading)
             assert world.count() < count
             for _ in range(count):
                 assert (await peer.frame()).headers["receipt-id"] == receipt
