@@ -35,6 +35,8 @@ TOLD_AT_ONCE = 8
 TELL_US_MAX = 50_000
 """And more of them until this time is over: what is answered together is sent together."""
 MAKE_AGAIN_MS = 60_000
+SYNCED_AT_STOP_MAX = 32
+"""Segments: a stop has seconds, and a disk may be slow."""
 
 MATTER = "the redo files"
 
@@ -176,6 +178,8 @@ class Committer:
                 redo.touched[commit.segment] = None
                 redo.uids.add(commit.part.uid)
         self._commits.syncs += any(commit.redo for commit in group.commits)
+        if any(commit.is_doubtful for commit in group.commits):  # before anything is done about the file
+            self.keep("syncing a segment failed")
         if isinstance(group.redo_error, NoRedoFile):
             self._make_after_ms = self._host.now_ms() + MAKE_AGAIN_MS
             self._active = None if self._active is redo else self._active
@@ -241,6 +245,8 @@ class Committer:
             lost = [each for segment, each in failed or () if segment.file is not None]
             if error is not None or lost:
                 self.keep(f"syncing a segment failed: {error or lost[0]}")
+            if self._kept:
+                self._tell_removed(redo)
                 return
             for segment in segments:
                 if segment.redo <= redo.life:
@@ -323,9 +329,11 @@ class Committer:
         return erased
 
     def is_cleared(self) -> bool:
-        """The server stops: leave no redo file, so that all is where it belongs; return whether that is so."""
-        if not self._kept:
-            for redo in [self._active, *self._resting]:
-                if redo is not None:
-                    self._doom(redo)
+        """The server stops: leave no redo file if that is soon done, and if not the next start does it.
+
+        Return whether there is nothing to wait for.
+        """
+        for redo in [self._active, *self._resting]:
+            if redo is not None and not self._kept and len(redo.touched) <= SYNCED_AT_STOP_MAX:
+                self._doom(redo)
         return not self.is_working

@@ -200,6 +200,29 @@ def test_a_segment_that_can_not_be_synced_keeps_the_redo_files_and_health_says_s
     assert bodies(lab)[1:] == [[b"before", b"shared", b"after"]] * 2
 
 
+def test_a_redo_file_that_fails_is_kept_if_a_segment_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was removed once: the segment's next sync, of which the system says that it is well, was believed."""
+    lab, queues = prepared()
+    publish_each(lab, queues, "shared")
+    original = SimFile.sync
+    failing = [lab.disk.names[path] for path in ("redo.1", queues[0].log.active.path)]
+
+    def sync(self: SimFile) -> None:
+        if self._inode in failing:
+            failing.remove(self._inode)
+            self._disk.tear(self._inode)
+            raise OSError(errno.EIO, "no")
+        original(self)
+
+    with monkeypatch.context() as during:
+        during.setattr(SimFile, "sync", sync)
+        answers = publish_each(lab, queues, "m")
+    assert len([answer for answer in answers if answer is not None]) == 1 and not failing
+    assert redo_names(lab.disk) == ["redo.1"] and not lab.broker.health().ok
+    lab.restart("power")
+    assert [each[:2] for each in bodies(lab)] == [[b"before", b"shared"]] * 3
+
+
 def everything_on(lab: Lab) -> bytes:
     return b"".join(bytes(inode.cache) + bytes(inode.durable) for inode in lab.disk.durable_names.values())
 
