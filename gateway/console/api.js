@@ -1,10 +1,13 @@
 // The server's public HTTP interface, which is all the console uses (see openapi.yaml).
 
 /** Return the server's reply; what it refused is thrown in its own words. */
+/** What the session's cookie counts only with: no page of another origin can send it. */
+const OURS = { 'x-curbstone-console': '1' }
+
 async function call(method, path, body, headers = {}) {
   let reply
   try {
-    reply = await fetch(path, { method, body, headers, cache: 'no-store' })
+    reply = await fetch(path, { method, body, headers: { ...OURS, ...headers }, cache: 'no-store' })
   } catch {
     throw new Error('the server can’t be reached')
   }
@@ -14,7 +17,7 @@ async function call(method, path, body, headers = {}) {
   try {
     reason = JSON.parse(text).detail
   } catch { /* it was not JSON: shown as it is */ }
-  throw new Error(`${reason} (${reply.status})`)
+  throw Object.assign(new Error(`${reason} (${reply.status})`), { status: reply.status })
 }
 
 const json = (method, path, value) =>
@@ -29,6 +32,24 @@ export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringi
 export const remove = name => call('DELETE', pathOf(name))
 export const purge = name => json('POST', `${pathOf(name)}/purge`)
 export const redrive = (name, request) => json('POST', `${pathOf(name)}/redrive`, request)
+
+const inBase64 = text => btoa(String.fromCharCode(...new TextEncoder().encode(text)))
+
+/** Begin a session, by a password or a token; the secret stays with the browser's cookies. */
+export const login = (user, secret) => call('POST', 'v2/session', undefined, {
+  authorization: user ? `Basic ${inBase64(`${user}:${secret}`)}` : `Bearer ${secret}`,
+})
+export const logout = () => call('DELETE', 'v2/session')
+/** Return who one is, or null where one has to log in. */
+export const who = () => json('GET', 'v2/session').catch(error => {
+  if (error.status === 401) return null
+  throw error
+})
+export const tokens = () => json('GET', 'v2/tokens').then(reply => reply.tokens)
+export const revoke = id => call('DELETE', `v2/tokens/${id}`)
+export const connections = () => json('GET', 'v2/connections').then(reply => reply.connections)
+export const endConnection = id => call('DELETE', `v2/connections/${id}`)
+export const audit = () => json('GET', 'v2/audit').then(reply => reply.audit)
 
 /** Send a message; resolve to its id. */
 export async function send(name, body, contentType) {

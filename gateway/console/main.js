@@ -4,18 +4,21 @@ import * as api from './api.js'
 import { h, milliseconds, notice, number } from './dom.js'
 import { History, KEPT, lookAt } from './figures.js'
 import { QueueList } from './list.js'
+import { LoginsPage, loginForm } from './login.js'
 import { QueuePage } from './queue.js'
 import { sparkline } from './sparkline.js'
 
 const EVERY_MS = 2000
+const LOGINS = '~logins'
 
 const history = new History()
 let page = null
+let me = null
 
 function route() {
   const [project, ...rest] = decodeURIComponent(location.hash.slice(1)).split('/')
-  page = rest.length ? new QueuePage({ project, queue: rest.join('/') }, history) : new QueueList(history)
-  document.getElementById('totals').hidden = rest.length > 0
+  page = project === LOGINS && !rest.length ? new LoginsPage(me) : rest.length ? new QueuePage({ project, queue: rest.join('/') }, history) : new QueueList(history)
+  document.getElementById('totals').hidden = rest.length > 0 || project === LOGINS
   document.getElementById('view').replaceChildren(page.element)
   page.update()
 }
@@ -45,8 +48,13 @@ function drawHealth(readiness) {
   line.className = isReady ? 'ready' : 'failing'
 }
 
+function lost(error) {
+  if (error.status === 401) start()
+  return null
+}
+
 async function look() {
-  const [stats, readiness] = await Promise.all([api.stats(page.wanted()).catch(() => null), api.readiness()])
+  const [stats, readiness] = await Promise.all([api.stats(page.wanted()).catch(lost), api.readiness()])
   drawHealth(readiness)
   if (stats === null) return
   history.add(lookAt(stats))
@@ -54,9 +62,26 @@ async function look() {
   page.update()
 }
 
+/** Find out who one is, and show the queues, or the login. */
+async function start() {
+  page = null
+  me = await api.who()
+  const line = document.getElementById('who')
+  if (me === null) {
+    line.replaceChildren()
+    document.getElementById('totals').replaceChildren()
+    document.getElementById('view').replaceChildren(loginForm(start))
+    return
+  }
+  const leave = h('button', { click: () => api.logout().then(start) }, 'Log out')
+  line.replaceChildren(...(me.login ? [h('a', { href: `#${LOGINS}` }, me.user), leave] : []))
+  route()
+  drawTotals()
+}
+
 async function run() {
   for (;;) {
-    if (!document.hidden) {
+    if (!document.hidden && page) {
       try {
         await look()
       } catch (error) {
@@ -67,12 +92,10 @@ async function run() {
   }
 }
 
-addEventListener('hashchange', route)
+addEventListener('hashchange', () => { if (page) route() })
 addEventListener('unhandledrejection', event => {
   event.preventDefault() // what an action was refused is told to whoever asked for it
   notice(event.reason.message, true)
 })
-document.addEventListener('visibilitychange', () => { if (!document.hidden) look() })
-route()
-drawTotals()
-run()
+document.addEventListener('visibilitychange', () => { if (!document.hidden && page) look() })
+start().then(run)

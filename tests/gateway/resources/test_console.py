@@ -9,7 +9,7 @@ import pytest
 
 from tests.gateway.running import Running
 
-FILES = Path(__file__).parents[2] / "gateway" / "console"
+FILES = Path(__file__).resolve().parents[3] / "gateway" / "console"
 
 
 @pytest.mark.anyio

@@ -1,0 +1,75 @@
+// Who one is: the login, and for those who administer the server its tokens, connections and audit.
+
+import * as api from './api.js'
+import { ask, h, notice } from './dom.js'
+
+/** Return a form that logs in and then calls `then`. The secret goes to the server once, and is kept by no script. */
+export function loginForm(then) {
+  const user = h('input', { name: 'user', autocomplete: 'username', placeholder: 'left out for a token' })
+  const secret = h('input', { name: 'secret', type: 'password', autocomplete: 'current-password', required: true })
+  const submit = async event => {
+    event.preventDefault()
+    try {
+      await api.login(user.value, secret.value)
+    } catch (error) {
+      notice(error.message, true)
+      return
+    } finally {
+      secret.value = ''
+    }
+    then()
+  }
+  return h('form', { id: 'login', submit }, h('h2', {}, 'Log in'), h('label', {}, 'User', user),
+    h('label', {}, 'Password or token', secret), h('button', {}, 'Log in'))
+}
+
+const when = ms => (ms ? new Date(ms).toISOString().slice(0, 19).replace('T', ' ') : '')
+
+function table(title, columns, rows) {
+  return h('section', {}, h('h2', {}, title), h('table', {},
+    h('thead', {}, h('tr', {}, columns.map(name => h('th', {}, name)))),
+    h('tbody', {}, rows.map(cells => h('tr', {}, cells.map(cell => h('td', {}, cell)))))))
+}
+
+/** The page behind `#~logins`. */
+export class LoginsPage {
+  constructor(who) {
+    this.who = who
+    this.element = h('div', { id: 'logins' })
+    this.draw()
+  }
+
+  /** What the list of queues has to know meanwhile. */
+  wanted() {
+    return { limit: 0 }
+  }
+
+  update() {}
+
+  async draw() {
+    const isAdmin = this.who.server.includes('admin')
+    const [tokens, connections, audit] = await Promise.all([
+      api.tokens(), isAdmin ? api.connections() : [], isAdmin ? api.audit() : [],
+    ])
+    const button = (text, title, act) => h('button', {
+      click: async () => {
+        if (await ask(title, [], text, { danger: true }) === null) return
+        await act()
+        await this.draw()
+      },
+    }, text)
+    this.element.replaceChildren(
+      h('p', {}, `${this.who.user}, at home in ${this.who.home}, by ${this.who.credential}`),
+      table('Tokens', ['id', 'user', 'label', 'expires', 'used', ''], tokens.map(each => [
+        each.id, each.user, each.label, when(each.expires) || 'never', when(each.used).slice(0, 10),
+        button('Revoke', `Revoke ${each.id} of ${each.user}?`, () => api.revoke(each.id)),
+      ])),
+      isAdmin ? table('Connections', ['user', 'protocol', 'from', 'since', 'unacked', ''], connections.map(each => [
+        each.user, each.protocol, each.peer, when(each.since), String(each.unacked),
+        button('End', `End the connection of ${each.user} from ${each.peer}?`, () => api.endConnection(each.id)),
+      ])) : '',
+      isAdmin ? table('Audit', ['time', 'user', 'action', 'target', 'outcome', 'from'], audit.slice(0, 200).map(each => [
+        when(each.time), each.user, each.action, each.target, each.outcome + (each.count ? ` × ${each.count}` : ''), each.peer,
+      ])) : '')
+  }
+}

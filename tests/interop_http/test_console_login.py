@@ -1,0 +1,33 @@
+"""The console of a server with users, in headless Chromium: the login, and what an admin sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.access.doors import doors
+from tests.interop_http.browser import opened
+
+USERS = """
+[users.root]
+grants = ["admin server"]
+"""
+
+
+def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
+    with doors(tmp_path, USERS) as it:
+        assert it.call("root", "PUT", "/v2/shop/queues/orders").status_code == 201
+        with opened(f"{it.server.url}/console", tmp_path / "profile") as page:
+            page.until("document.querySelector('#login') !== null")
+            assert page.evaluate("document.querySelectorAll('tbody tr').length") == 0
+            secret = json.dumps(it.secrets["root"])
+            page.evaluate(f"document.querySelector('#login input[type=password]').value = {secret}")
+            page.evaluate("document.querySelector('#login button').click()")
+            page.until("document.querySelectorAll('tbody tr').length === 1")
+            assert page.until("document.querySelector('#who a').textContent") == "root"
+            assert page.evaluate("document.cookie") == ""  # no script reads it
+            page.evaluate("document.querySelector('#who a').click()")
+            page.until("document.querySelector('#logins table') !== null")
+            assert "open session" in page.evaluate("document.getElementById('logins').innerText")
+            page.evaluate("document.querySelector('#who button').click()")
+            page.until("document.querySelector('#login') !== null")
