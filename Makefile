@@ -28,7 +28,8 @@ TEST_WORKERS ?= 3
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: cluster cluster-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps help install dev run test test-newest coverage audit \
+.PHONY: cluster cluster-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev run test \
+	test-newest coverage audit \
 	lint format soak bench release clean
 
 help:  ## Show this list
@@ -86,6 +87,9 @@ bench: $(DEV)  ## Measure; prints figures and never fails on them
 
 sdk: sdk-tools  ## Make the Python and TypeScript clients in build/sdk
 	$(SDK_TOOLS)/bin/python tools/sdk/generate.py build/sdk
+
+docs: ops-tools  ## Build the documentation in site/, and fail on a dead link
+	$(OPS_TOOLS)/bin/mkdocs build --strict --quiet
 
 release: $(DEV) ops-tools  ## Make a release in dist/: make release VERSION=1.2.0 (commits and tags; uploads nothing)
 	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.0" >&2; exit 1; }

@@ -46,6 +46,7 @@ def contents(broker: Broker) -> list[Content]:
     journal_bytes = broker.journal.needed_until
     if journal_bytes:
         found.append(Content(broker.journal.path, journal_bytes, is_rewritten=True))
+    # What redo files say is in the segments, too: they are for a power cut, and what is read here has been written.
     # Parts and markers are files that are put in place whole; of the ids that were committed, whole records are added.
     found.append(Content(STAGING))
     return found

@@ -20,10 +20,11 @@ from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
 from curbstone.gateway.http.reply import reply_problem
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.http.routing import Routing
-from curbstone.gateway.resources import console, documents
+from curbstone.gateway.resources import documents
 from curbstone.gateway.resources.admin import Admin
 from curbstone.gateway.resources.batch import Batch
 from curbstone.gateway.resources.browse import Browse
+from curbstone.gateway.resources.console import CONSOLE
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.events import Events
 from curbstone.gateway.resources.explain import Explain
@@ -123,10 +124,11 @@ def server_routes(gate: Gate, host: Host, protocols: Mapping[str, Traffic], proc
         Route("/openapi.yaml", Resource(GET=documents.openapi_yaml)),
         Route("/openapi.json", Resource(GET=documents.openapi_json)),
         Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
-        Route("/docs", Resource(GET=documents.docs)),
+        Route("/docs", Resource(GET=documents.DOCS.page)),
         Route("/docs/problems", Resource(GET=documents.problems)),
-        Route("/console", Resource(GET=console.page)),
-        Route("/console/{file}", Resource(GET=console.part)),
+        Route("/docs/{file}", Resource(GET=documents.DOCS.part)),
+        Route("/console", Resource(GET=CONSOLE.page)),
+        Route("/console/{file}", Resource(GET=CONSOLE.part)),
     ]
 
 

@@ -63,8 +63,9 @@ def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
     assert names_in(wheel, "openapi") >= {
         f"curbstone/openapi/{path.name}" for path in (ROOT / "openapi").glob("*.yaml")
     }
-    page = (ROOT / "gateway" / "console").iterdir()
-    assert names_in(wheel, "gateway/console") == {f"curbstone/gateway/console/{path.name}" for path in page}
+    for folder in ("console", "docs"):
+        page = (ROOT / "gateway" / folder).iterdir()
+        assert names_in(wheel, f"gateway/{folder}") == {f"curbstone/gateway/{folder}/{path.name}" for path in page}
 
 
 def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Logins:
         path, method = scope["path"], scope["method"]
         if path == "/v2/session":
             return bool(method == "POST")
-        if path in _DOCUMENTS:
+        if path in _DOCUMENTS or path.startswith("/docs/"):
             return self._documents_are_open
         return _PUBLIC.get(path) in (method, "GET" if method == "HEAD" else "") or path.startswith("/console/")
 

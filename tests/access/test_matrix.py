@@ -136,7 +136,7 @@ def test_all_operations_of_queues_are_in_the_table() -> None:
     own |= {"closeSession", "listTokens", "makeToken", "revokeToken", "makeTicket"}
     own |= {"listProjects", "listEvents", "bindQueue", "unbindQueue", "getStats"}
     admin = {"listConnections", "endConnection", "reload", "readAudit", "backup"}
-    documents = {"getOpenapiYaml", "getOpenapiJson", "getAsyncapiYaml", "getDocs", "getProblems"}
+    documents = {"getOpenapiYaml", "getOpenapiJson", "getAsyncapiYaml", "getDocs", "getDocsFile", "getProblems"}
     assert {operation["operationId"] for _, _, operation in operations()} <= listed | free | own | admin | documents
 
 
