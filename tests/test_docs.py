@@ -53,7 +53,7 @@ def commands() -> Iterator[Any]:
     for page in PAGES:
         for line in lines_of(page):
             for part in re.split(r"\s(?:\||&&|;)\s", line.partition(" #")[0]):
-                match = re.search(r"(?:^|/|\s)curbstone (?!ready)(.*)$", part.strip())
+                match = re.match(r"(?:[\w./-]*/)?curbstone (?!ready)(.*)$", part.strip())
                 if match and not line.startswith(
                     ("python3", "docker", "install", "systemctl", "curbstone-env/bin/pip")
                 ):
