@@ -108,7 +108,7 @@ class Access:
         rights = self.identity.on_queue(name)
         if not rights & right:
             raise self._refusal(right, f"queue {name}")
-        if self.identity.owner or name.is_private:
+        if self.identity.owner:
             try:
                 return self._broker.get(name)
             except NoSuchQueue:
