@@ -12,12 +12,18 @@ from dataclasses import replace
 from functools import partial
 
 from curbstone.core.alone import AloneBroker
-from curbstone.core.breakdown import unbroken
 from curbstone.core.declaring import check_options
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.disk import Disk
-from curbstone.core.errors import BadRequest, CurbstoneError, DataDirectoryError, MetaDamaged, NoSuchQueue, Unavailable
-from curbstone.core.events import Bindings, Fanout, Fanouts, binding_of, left_out
+from curbstone.core.errors import (
+    CurbstoneError,
+    DataDirectoryError,
+    MetaDamaged,
+    NoSuchQueue,
+    QueueFull,
+    Unavailable,
+)
+from curbstone.core.events import Bindings, Fanout, Fanouts, Target, binding_of
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log, Salt, random_salt
 from curbstone.core.log.meta import Meta, load_meta, meta_reserve, store_meta
@@ -25,16 +31,16 @@ from curbstone.core.log.publish import Publish
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions, SyncMode
-from curbstone.core.pending.reader import Cache
 from curbstone.core.port import Capability
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.recovery import holds_something, last_commit_ms
 from curbstone.core.recovery.redo import replay_redo
 from curbstone.core.recovery.replay import Replay
+from curbstone.core.shared import Shared
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
-from curbstone.core.stats import Commits, Stats
-from curbstone.core.transaction import Transaction
-from curbstone.core.troubles import Troubles, WatchedHost
+from curbstone.core.stats import Stats
+from curbstone.core.transaction import Others, Transaction
+from curbstone.core.troubles import WatchedHost
 from curbstone.core.turns import Turns
 from curbstone.core.values import Done, Health, Published
 from curbstone.core.writing.committer import Committer
@@ -70,27 +76,22 @@ class Broker(AloneBroker):
         self.max_ttl_ms = max_ttl_ms
         self.max_cap = max(max_cap, defaults.cap)
         """The largest cap that a queue may be given; one that has a larger one keeps it."""
-        self.cache = Cache()
-        self.troubles = Troubles(host, disk)
+        self.shared = Shared(host, disk, sync)
+        self.troubles = self.shared.troubles
+        self.commits = self.shared.commits
         self.journal = Journal(WatchedHost(host, self.troubles, "the journal"), disk)
-        self.commits = Commits()
         self.past = Stats()
         """What happened since the start in queues that are no more."""
-        self.is_stopping = False
-        self.is_synced = False
-        """Whether what a process before this one left is on disk, and not only in the system's memory."""
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}
         self._bindings = Bindings()
         self._fanouts = Fanouts(host)
         self.committer = Committer(host, disk, salt, self.troubles, self.commits)
         self._turns = Turns(host, self.committer)
-        self.dirty = self._turns.add
-        """Have a queue's turn called at the end of this turn of the loop."""
         self._directories = Directories(WatchedHost(host, self.troubles, "making and removing queues"), disk)
-        self.staging = Staging(self, salt, max_staged, staged_ttl_ms)
         self.left: dict[str, str] = {}
         """Directories of queues that can't be served, and why."""
+        self.staging = Staging(self.shared, self, salt, max_staged, staged_ttl_ms)
 
     @classmethod
     def open(
@@ -112,7 +113,7 @@ class Broker(AloneBroker):
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)
                 disk.sync_dir("")
-            broker.is_synced = disk.sync_all(QUEUES)
+            broker.shared.is_synced = disk.sync_all(QUEUES)
             disk.sync_dir(QUEUES)  # a process that was killed may not have
             replay_redo(disk)
             for entry in sorted(disk.list_dir(QUEUES)):
@@ -122,7 +123,7 @@ class Broker(AloneBroker):
             for queue in broker.queues():
                 if queue.log.is_above_cap:
                     queue.log.exceed()
-                    queue.report(f"it {queue.log.fullness}; it takes no messages until enough are settled")
+                    queue.state.report(f"it {queue.log.fullness}; it takes no messages until enough are settled")
         except OSError as error:
             raise DataDirectoryError(f"the data directory can't be read: {error}") from error
         return broker
@@ -163,9 +164,10 @@ class Broker(AloneBroker):
             self.disk.remove_tree(directory + GONE_SUFFIX)
             return
         queue = self._make(meta)
-        replay = Replay(queue)
+        replay = Replay(queue.state, queue.log, queue.pending, queue.notes)
         if not replay.run():
-            queue.log.create(queue.next_seq, replay.first_number)  # a crash left `meta` alone of what was being created
+            # A crash left `meta` alone of what was being created.
+            queue.log.create(queue.state.next_seq, replay.first_number)
             self.disk.sync_dir(directory)
         earlier = self._queues.get(meta.name)
         if earlier is None or self._takes_over(queue, earlier):
@@ -183,7 +185,7 @@ class Broker(AloneBroker):
         """
         unused = next((one for one in (other, queue) if one.log.next_batch == 1 and not one.damaged), None)
         loser = unused or min(queue, other, key=self._last_commit_ms)
-        loser.is_closed = True
+        loser.state.is_closed = True
         loser.log.close()
         if loser is other:
             self._forget(other)
@@ -220,7 +222,7 @@ class Broker(AloneBroker):
             publish.released = [each for item in part.released for each in queue.pending.release_replayed(item)]
             publish.reserved = part.log_bytes
             queue.log.room.grant_known(publish.reserved)
-            queue.writer.publish(publish)
+            queue.outbox.publish(publish)
         highest = max((queue.log.tx for queue in self._queues.values()), default=0)
         self.journal.next_tx = max(self.journal.next_tx, highest + 1)
 
@@ -233,21 +235,16 @@ class Broker(AloneBroker):
         log = Log(
             self.disk, directory, uid, cap=meta.options.cap, meta_bytes=meta_reserve(meta.options.cap), salt=self._salt
         )
-        return Queue(self, meta, log)
+        return Queue(self.shared, self.committer, meta, log, partial(Others, self), self._turns.add, self._end)
 
     def _add(self, queue: Queue) -> None:
         """Serve a queue that is there."""
         self._know(queue)
-        self._opened(queue)
+        queue.opened()
 
     def _know(self, queue: Queue) -> None:
         self._queues[queue.name] = queue
         self._bindings.change(queue.name, (), queue.meta.bindings)
-
-    def _opened(self, queue: Queue) -> None:
-        queue.reading.next = queue.next_seq
-        queue.opening.opened()
-        self.dirty(queue)
 
     # --- queues
 
@@ -269,7 +266,7 @@ class Broker(AloneBroker):
         queue = self._queues.get(name)
         if queue is None:
             raise NoSuchQueue(f"no such queue: {name}")
-        return unbroken(queue)
+        return _unbroken(queue)
 
     def ensure(self, name: QueueName) -> Queue:
         """Return a queue, creating it if need be; publishes wait until it is on disk. One that broke down refuses."""
@@ -294,7 +291,7 @@ class Broker(AloneBroker):
 
         def done(error: BaseException | None) -> None:
             if error is None:
-                self._opened(queue)
+                queue.opened()
                 return
             failed = Unavailable(f"queue {name} can't be created: {error}")
             logger.error("%s", failed)
@@ -309,28 +306,19 @@ class Broker(AloneBroker):
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
         """Create a queue, or merge options into one; raise BadRequest or Conflict. `on_done` when on disk."""
-        if self.is_stopping:
+        if self.shared.is_stopping:
             raise Unavailable("the server is shutting down")
         queue = self._queues.get(name)
         if queue is None:
             check_options(name, self.defaults.merged(changes, name.project), None, self.max_cap)
-            self._create(name, changes).opening.when_open(on_done)
+            self._create(name, changes).meta_writer.when_open(on_done)
             return
-        meta = unbroken(queue).meta.with_options(changes, queue.next_seq)
+        meta = _unbroken(queue).meta.with_options(changes, queue.state.next_seq)
         check_options(name, meta.options, queue, self.max_cap)
-        if meta == queue.meta and not queue.opening.is_behind:
-            queue.opening.when_open(on_done)
+        if meta == queue.meta and not queue.meta_writer.is_behind:
+            queue.meta_writer.when_open(on_done)
         else:
-            self.store(queue, meta, on_done)
-
-    def store(self, queue: Queue, meta: Meta, on_done: Done) -> None:
-        """Change what a queue is: in memory now, so that changes add up, and on disk in order."""
-        data = meta.encode()
-        most = meta_reserve(min(meta.options.cap, queue.opening.cap)) // 2
-        if len(data) > most:
-            raise BadRequest(f"the queue's options and bindings take {len(data)} bytes, its cap leaves room for {most}")
-        queue.change(meta)
-        queue.opening.store(data, meta.options.cap, on_done)
+            queue.store(meta, on_done)
 
     def delete(
         self,
@@ -351,8 +339,15 @@ class Broker(AloneBroker):
         elif not self._directories.when_removed(name, lambda error: on_done(error or True)):
             self.host.call_soon(partial(on_done, False))
 
-    def end(self, queue: Queue, reason: CurbstoneError) -> None:
-        """Delete a queue in a later turn, if it is still there then; its consumers are told the reason."""
+    def left_out(self, queue: Target, error: CurbstoneError) -> bool:
+        """See `core.events.IsLeftOut`. A subscriber's own queue that is full is deleted."""
+        if queue.name.is_private and isinstance(error, QueueFull):
+            self._end(queue, error)
+            return True
+        return isinstance(error, NoSuchQueue)
+
+    def _end(self, queue: Target, reason: CurbstoneError) -> None:
+        """Delete a queue in a later turn, if it is still there then."""
 
         def end() -> None:
             if self._queues.get(queue.name) is queue:
@@ -368,7 +363,7 @@ class Broker(AloneBroker):
 
     def _forget(self, queue: Queue) -> None:
         del self._queues[queue.name]
-        self.troubles.over(queue.label)
+        self.troubles.over(queue.state.label)
         if not queue.name.is_private:
             self.past.add(queue.stats)
         self._bindings.change(queue.name, queue.meta.bindings, ())
@@ -403,10 +398,10 @@ class Broker(AloneBroker):
         queue = self._queues[name]
         meta = replace(meta, doubt="")
         before, bindings = queue.meta.bindings, meta.bindings
-        if meta == queue.meta and not queue.opening.is_behind:
-            queue.opening.when_open(on_done)
+        if meta == queue.meta and not queue.meta_writer.is_behind:
+            queue.meta_writer.when_open(on_done)
             return
-        self.store(queue, meta, on_done)
+        queue.store(meta, on_done)
         self._bindings.change(name, before - bindings, bindings - before)
 
     def bindings(self, name: QueueName) -> frozenset[str]:
@@ -427,22 +422,22 @@ class Broker(AloneBroker):
         self._fanouts.finish()
         return self._bound(event, project)
 
+    def _bound(self, event: str, project: str) -> list[Queue]:
+        return [self._queues[name] for name in self._bindings.names(event, project)]
+
     def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
         """See `core.port.Broker.bound_count`."""
         return len(self._bindings.names(event, project))
 
-    def _bound(self, event: str, project: str) -> list[Queue]:
-        return [self._queues[name] for name in self._bindings.names(event, project)]
-
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """See `core.port.Broker.publish_event`; who may be left out, and is no error, says `core.events.left_out`."""
+        """See `core.port.Broker.publish_event`; who may be left out, and is no error, says `core.events.IsLeftOut`."""
         queues = self._bound(event, project)
         if not queues or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
         else:
-            self._fanouts.begin(Fanout(queues, messages, on_done))
+            self._fanouts.begin(Fanout(queues, messages, self.left_out, on_done))
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         """See `core.port.Broker.reply`."""
@@ -451,7 +446,7 @@ class Broker(AloneBroker):
             return False
 
         def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
-            on_done(None if error is not None and left_out(queue, error) else error, first_seq, count)
+            on_done(None if error is not None and self.left_out(queue, error) else error, first_seq, count)
 
         queue.publish(messages, done)
         return True
@@ -464,27 +459,27 @@ class Broker(AloneBroker):
 
     def health(self) -> Health:
         """Return whether all is well."""
-        reasons = ["shutting down"] if self.is_stopping else []
+        reasons = ["shutting down"] if self.shared.is_stopping else []
         reasons += self.troubles.reasons
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
             label = "a private queue" if queue.name.is_private else f"queue {queue.name}"
             doubt = [queue.meta.doubt] if queue.meta.doubt else []
             reasons += [f"{label} is damaged: {text}" for text in [*queue.damaged, *doubt]]
-            reasons += [f"{label} {queue.log.fullness}"] if queue.opening.is_open and queue.log.is_above_cap else []
+            reasons += [f"{label} {queue.log.fullness}"] if queue.meta_writer.is_open and queue.log.is_above_cap else []
         reasons += self.staging.reasons
-        return Health(not self.troubles and not self.is_stopping, reasons, str(self.sync))
+        return Health(not self.troubles and not self.shared.is_stopping, reasons, str(self.sync))
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, finish what is under way, then end consumers and close the files."""
         self._fanouts.finish()
-        self.is_stopping = True
+        self.shared.is_stopping = True
         self._directories.is_stopping = self.troubles.is_stopping = True
         self.staging.stop()
         self._shutdown(on_done)
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
-        working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.writer.failure)]
+        working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.state.failure)]
         is_working = working or self._directories.is_working or self._turns or self.staging.is_working
         if is_working or not self.committer.is_cleared():
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
@@ -496,3 +491,10 @@ class Broker(AloneBroker):
         self.staging.close()
         self.disk.close()
         self.host.call_soon(on_done)
+
+
+def _unbroken(queue: Queue) -> Queue:
+    """Return a queue; raise Unavailable if it broke down."""
+    if queue.state.broken:
+        raise Unavailable(queue.state.broken)
+    return queue

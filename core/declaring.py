@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from curbstone.core.errors import BadRequest, Conflict
 from curbstone.core.log.meta import meta_reserve
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.queue import Queue
 
 
 def check_options(name: QueueName, options: QueueOptions, queue: Queue | None, max_cap: int) -> None:
@@ -20,7 +16,7 @@ def check_options(name: QueueName, options: QueueOptions, queue: Queue | None, m
     had = queue.options.cap if queue is not None else 0
     if options.cap > max(max_cap, had) and not name.is_private:
         raise BadRequest(f"bad option cap: {options.cap} is more than the server's --max-cap of {max_cap}")
-    if queue is None or not queue.opening.is_open or options.cap >= had:
+    if queue is None or not queue.meta_writer.is_open or options.cap >= had:
         return
     needed = queue.log.needed_under(options.cap, meta_reserve(options.cap))
     if options.cap < needed:

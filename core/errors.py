@@ -28,10 +28,8 @@ Any other exception out of `core` is a bug.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from curbstone.core.names import QueueName
+from curbstone.core.queue_name import QueueName
 
 TOLD_MAX = 3
 """Queues that a text names."""

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused, NoSuchQueue, QueueFull
+from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused
+from curbstone.core.host import Host
 from curbstone.core.masks import Masks, is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, event_name
 from curbstone.core.values import Published
-
-if TYPE_CHECKING:
-    from curbstone.core.host import Host
-    from curbstone.core.queue import Queue
 
 COPIES_AT_ONCE = 200
 """Messages that are copied and handed to queues before the loop looks at its sockets again."""
@@ -87,6 +84,24 @@ class Bindings:
                 del self._masks[project]
 
 
+class Target(Protocol):
+    """A queue that is bound to an event."""
+
+    name: QueueName
+
+    def publish(self, messages: list[Message], on_done: Published) -> None:
+        """See `core.port.Queue.publish`."""
+
+
+IsLeftOut = Callable[[Target, CurbstoneError], bool]
+"""Whether a queue that refused a message simply does not get it, and who published it is not told.
+
+One that was deleted meanwhile is bound no more. One that is a subscriber's own and full ends, for it would lack a
+message without a word: its consumer is told. A subscriber that does not take what is sent to it costs the
+publishers nothing.
+"""
+
+
 class Fanouts:
     """Those under way, one after the other: each queue gets what is published to events in the order it was.
 
@@ -124,8 +139,11 @@ class Fanouts:
 class Fanout:
     """Messages on their way to all queues bound to an event; see `Broker.publish_event`."""
 
-    def __init__(self, queues: list[Queue], messages: list[Message], on_done: Published) -> None:
+    def __init__(
+        self, queues: Sequence[Target], messages: list[Message], is_left_out: IsLeftOut, on_done: Published
+    ) -> None:
         self._queues = queues
+        self._is_left_out = is_left_out
         self._begun = 0
         self._messages = messages
         self._on_done = on_done
@@ -149,12 +167,12 @@ class Fanout:
             queue.publish(copies_of(self._messages), partial(self._done, queue))
         return copies
 
-    def _done(self, queue: Queue, error: CurbstoneError | None, _first: int, count: int) -> None:
+    def _done(self, queue: Target, error: CurbstoneError | None, _first: int, count: int) -> None:
         """A queue has the next `count` messages, or refused them."""
         first = self._answered.get(queue.name, 0)
         self._answered[queue.name] = first + count
         if error is not None:
-            told = None if left_out(queue, error) else error
+            told = None if self._is_left_out(queue, error) else error
             for place in range(first, first + count):
                 self._refused.setdefault(place, {})[queue.name] = told
         self._left -= count
@@ -178,19 +196,6 @@ class Fanout:
         refused = self._refused.get(place, {})
         told = {name: error for name, error in refused.items() if error is not None}
         return EventRefused(told, len(self._queues) - len(refused)) if told else None
-
-
-def left_out(queue: Queue, error: CurbstoneError) -> bool:
-    """Whether a queue that refused a message simply does not get it, and who published it is not told.
-
-    One that was deleted meanwhile is bound no more. One that is a subscriber's own and full ends, for it would lack a
-    message without a word: its consumer is told. A subscriber that does not take what is sent to it costs the
-    publishers nothing.
-    """
-    if queue.name.is_private and isinstance(error, QueueFull):
-        queue.broker.end(queue, error)
-        return True
-    return isinstance(error, NoSuchQueue)
 
 
 def copies_of(messages: list[Message]) -> list[Message]:

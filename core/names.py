@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
 
 from curbstone.core.errors import BadRequest
+from curbstone.core.queue_name import PRIVATE_PROJECT as PRIVATE_PROJECT
+from curbstone.core.queue_name import QueueName as QueueName
 
 DEFAULT_PROJECT = "default"
-PRIVATE_PROJECT = "~private"
-"""Where the queues are that a client has for itself alone. It is no name of a project, so no request can say it."""
 
 _PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _GROUP = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EVENT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
-
-
-class QueueName(NamedTuple):
-    """A project and a queue in it. Make one with `queue_name`, which checks the rules."""
-
-    project: str
-    queue: str
-
-    def __str__(self) -> str:
-        return f"{self.project}/{self.queue}"
-
-    @property
-    def is_private(self) -> bool:
-        """Whether it is a client's own queue: not listed, reached by no request, and gone with the process."""
-        return self.project == PRIVATE_PROJECT
 
 
 @lru_cache(maxsize=1024)

@@ -1,49 +1,61 @@
-"""One queue: its log, its groups, and what its consumers and producers ask of it."""
+"""One queue: its rooms put together, and what its consumers and producers ask of it.
+
+The rooms know those below them; whatever goes sideways, from one to another, goes through here: a turn (`turn`), what
+a commit brings (`committed`), the end (`close`). Where a change belongs:
+
+- how often and when a message is tried again: `delivery/retrying.py`; when it is dead: `delivery/dead.py`
+- who gets the next message: `delivery/dispatch.py`; in which order messages are ready: `pending/group.py`
+- what goes into a commit: `writing/batch.py`; when one is made, and what happens if it fails: `writing/writer.py`
+- whether there is room: `log/room.py`; how room is made: `writing/cleaner.py`
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from curbstone.core.agenda import Agenda
 from curbstone.core.alone import AloneQueue
-from curbstone.core.breakdown import QueueHost, tell
-from curbstone.core.consumer import Consumer, Taker
-from curbstone.core.delivery.dead import Deaths
+from curbstone.core.breakdown import QueueHost
+from curbstone.core.delivery.consumer import Consumer, Desk
+from curbstone.core.delivery.dead import Deaths, Elsewhere
 from curbstone.core.delivery.dispatch import Rings
 from curbstone.core.delivery.disuse import Disuse
 from curbstone.core.delivery.expiry import Expiry
 from curbstone.core.delivery.leasing import Leasing
-from curbstone.core.delivery.popping import Pop, Popped, Popping
+from curbstone.core.delivery.popping import Popped, Popping, PopWaiter
+from curbstone.core.delivery.retrying import Retrying
 from curbstone.core.delivery.settling import Settling
-from curbstone.core.delivery.timers import Timers
-from curbstone.core.delivery.waiters import Waiter
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
+from curbstone.core.delivery.timers import IDLE_MS, Timers
+from curbstone.core.delivery.waiters import Counter, Waiter
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.log.commit import Commit
-from curbstone.core.log.format import BATCH_BYTES, Reason, decode_notes, entry_bytes
+from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.log import Log
-from curbstone.core.log.meta import Meta
-from curbstone.core.log.opening import Opening
+from curbstone.core.log.meta import Meta, meta_reserve
 from curbstone.core.log.publish import Publish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
-from curbstone.core.notes.keys import Keys
-from curbstone.core.notes.staged_marks import StagedMarks
-from curbstone.core.pending.group import Group
-from curbstone.core.pending.pending import Pending
-from curbstone.core.pending.runs import Run
-from curbstone.core.reading.browse import Peek, purge
+from curbstone.core.notes.notes import Notes
+from curbstone.core.options import QueueOptions
+from curbstone.core.pending.pending import Pending, Placed
 from curbstone.core.reading.groups import ReadingGroups
 from curbstone.core.reading.holders import holders
+from curbstone.core.reading.peek import Peek
+from curbstone.core.reading.purge import purge
 from curbstone.core.reading.redrive import Redrive
+from curbstone.core.shared import Shared
+from curbstone.core.state import QueueState, label_of
 from curbstone.core.stats import Stats
+from curbstone.core.turns import Turn
 from curbstone.core.values import (
     NOBODY,
     UNNAMED,
     Answer,
     Counts,
+    Done,
     Holder,
     IdempotencyKey,
     Lease,
@@ -55,13 +67,13 @@ from curbstone.core.values import (
     Stale,
     WasThere,
 )
+from curbstone.core.writing.batch import Batch
 from curbstone.core.writing.cleaner import Cleaner
+from curbstone.core.writing.committer import Committer
+from curbstone.core.writing.meta_writer import MetaWriter
+from curbstone.core.writing.outbox import Outbox
+from curbstone.core.writing.sources import Sources
 from curbstone.core.writing.writer import Writer
-
-if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.options import QueueOptions
-    from curbstone.core.writing.batch import Batch
 
 ATOMIC_SHARE = 2
 
@@ -69,60 +81,108 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Queue(AloneQueue):
-    """See `core.broker` for where it comes from."""
+    """See the module's docstring, and `core.broker` for where it comes from."""
 
-    def __init__(self, broker: Broker, meta: Meta, log: Log) -> None:
-        self.broker = broker
-        self.host = QueueHost(broker.host, self)
-        self.sync = broker.sync
-        self.syncs_always = broker.sync.kind == "always"
-        self.meta = meta
-        self.options: QueueOptions = meta.options
-        """The options in force: those of `meta`, with the server's defaults put in."""
-        self._meta_bytes = len(meta.encode())
+    host: QueueHost
+
+    def __init__(
+        self,
+        shared: Shared,
+        committer: Committer,
+        meta: Meta,
+        log: Log,
+        elsewhere_of: Callable[[Queue], Elsewhere],
+        dirty: Callable[[Turn], None],
+        delete: Callable[[Queue, CurbstoneError], None],
+    ) -> None:
+        """`elsewhere_of` gives a queue the others; `dirty` has its turn called at the end of this one.
+
+        `delete` deletes it in a later turn, for a reason that its consumers are told.
+        """
+        faults = shared.troubles.faults
+        host = self.host = QueueHost(shared.host, label_of(meta), faults, self._break_down)
+        state = self.state = QueueState(shared, meta, host)
+        agenda = self.agenda = Agenda(host, partial(dirty, partial(host.contain, self.turn)))
+        self._elsewhere = elsewhere_of(self)
         self.name = meta.name
         self.uid = meta.uid
-        self.label = f"private queue {meta.uid}" if meta.name.is_private else f"queue {meta.name}"
-        """What it is called where anybody may read it: the name of a private queue is a secret."""
         self.log = log
-        self.next_seq = 1
-        self.stats = Stats()
-        self.damaged: list[str] = []
-        self.is_closed = False
-        self.broken = ""
-        """Why it is closed until the next start, see `core.breakdown`."""
-        self.probe = False
-        self.keys = Keys(self)
-        self.staged = StagedMarks(log.room)
-        self.pending = Pending(self)
-        self.expiry = Expiry(self)
-        self.deaths = Deaths(self)
-        self.settling = Settling(self)
-        self.leasing = Leasing(self)
-        self.popping = Popping(self)
-        self.timers = Timers(self)
-        self.opening = Opening(self)
-        self.cleaner = Cleaner(self)
-        self.reading = ReadingGroups(self)
-        self.writer = Writer(self)
-        self.rings = Rings(self)
-        self.disuse = Disuse(self)
-        self._attached: dict[Consumer, None] = {}
-        """All consumers that have not ended, those that paused included."""
-        self._woken: dict[str, None] = {}
-        self._watchers: list[Callable[[], None]] = []
-        self._changed = True
+        self.stats: Stats = state.stats
+        self.damaged = state.damaged
+        self.refusal = state.refusal
+        self.message_id = state.message_id
+        self.watch = agenda.watch
+        self._committer = committer
+        self._is_resting = False
+        notes = self.notes = Notes(state, log.room)
+        pending = self.pending = Pending(state, agenda, log, self._groups_in_use)
+        outbox = self.outbox = Outbox(agenda)
+        self.meta_writer = MetaWriter(state, log, outbox)
+        self._cleaner = Cleaner(log, pending, outbox)
+        self.settling = Settling(state, agenda, pending, outbox)
+        deaths = Deaths(state, pending, outbox, self.settling, self._elsewhere)
+        self.retrying = Retrying(state, agenda, pending, outbox, self.settling, deaths)
+        self.rings = Rings(state, agenda, pending, outbox, deaths)
+        self._counter = Counter(state, self.rings, self.settling, pending.undeclared)
+        self._desk = Desk(agenda, self.rings, self.settling, self.retrying)
+        self.leasing = Leasing(state, agenda, outbox, self.settling, self.retrying, self._counter)
+        self.popping = Popping(state, agenda, pending, outbox, self.settling)
+        self._timers = Timers(state, agenda, pending, deaths, Expiry(state, pending, deaths), self.leasing)
+        self.reading = ReadingGroups(
+            *(state, agenda, log, pending, notes, outbox, self._cleaner, self.meta_writer),
+            *(self.store, self._end_deliveries),
+        )
+        sources = Sources(
+            *(state, agenda, log, pending, notes, outbox, self._cleaner),
+            *(self.rings.room, self.popping.drop_unwanted, self.reading.can_make_room),
+        )
+        self.writer = Writer(sources, self.popping, self, committer)
+        self._disuse = Disuse(state, agenda, self._is_used, partial(delete, self))
+        self._disuse.option_changed()
 
-    # --- names
+    # --- what it is
 
-    def message_id(self, seq: int) -> str:
-        """Return the id of a message: the same on every delivery and every protocol."""
-        return f"{self.uid}-{seq}"
+    @property
+    def meta(self) -> Meta:
+        """Its options as they were set, its groups and bindings."""
+        return self.state.meta
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force."""
+        return self.state.options
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is gone."""
+        return self.state.is_closed
 
     def parse_id(self, text: str) -> int | None:
         """Return the seq of a message id of this queue, or None."""
         uid, dash, seq = text.rpartition("-")
         return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
+
+    def store(self, meta: Meta, on_done: Done) -> None:
+        """Change what the queue is: in memory now, so that changes add up, and on disk in order; raise BadRequest."""
+        data = meta.encode()
+        most = meta_reserve(min(meta.options.cap, self.meta_writer.cap)) // 2
+        if len(data) > most:
+            raise BadRequest(f"the queue's options and bindings take {len(data)} bytes, its cap leaves room for {most}")
+        gone = set(self.state.meta.groups) - set(meta.groups)
+        self.state.change(meta)
+        for name in gone:
+            ranges, ended = self.pending.drop_group(name)
+            self._end_deliveries(name, ended)
+            if ranges:
+                self.outbox.settled_ranges(name, Reason.PURGE, ranges)
+            self.notes.forget_group(name)
+            self.agenda.dirty()
+        for name in meta.groups:
+            self.pending.group(name)
+        self.agenda.wake_all()  # what was paused may go on
+        self.agenda.changed()
+        self._disuse.option_changed()
+        self.meta_writer.store(data, meta.options.cap, on_done)
 
     # --- producers
 
@@ -141,29 +201,28 @@ class Queue(AloneQueue):
         elif atomic or key is not None:
             self._publish_whole(messages, on_done, key)
         else:
-            most = self.options.max_message_size
+            most = self.state.options.max_message_size
             if all([len(message.body) <= most for message in messages]):
-                self.writer.publish(Publish(messages, on_done))
+                self.outbox.publish(Publish(messages, on_done))
             else:
                 self._publish_but_large(messages, on_done, most)
 
     def _publish_whole(self, messages: list[Message], on_done: Published, key: IdempotencyKey | None) -> None:
         """Publish all or nothing."""
         cap, most = self.options.cap, self.options.max_message_size
-        states = RELEASE_BYTES * sum(map(self.pending.entitled_count, messages))
-        size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES + states
+        tries = RELEASE_BYTES * sum(map(self.pending.entitled_count, messages))
+        size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES + tries
         too_large = next((message for message in messages if len(message.body) > most), None)
         error: CurbstoneError | None = None
         if too_large is not None:
-            error = self.too_large(too_large)
+            error = self.state.too_large(too_large)
         elif size > cap // ATOMIC_SHARE:
             error = MessageTooLarge(f"{size} bytes at once can never fit the queue's cap of {cap} bytes")
+        publish = Publish(messages, on_done, size)
         if error is not None:
             self.host.call_soon(lambda: on_done(error, 0, len(messages)))
-        elif key is not None:
-            self.keys.publish(Publish(messages, on_done, size), key)
-        else:
-            self.writer.publish(Publish(messages, on_done, size))
+        elif key is None or self.notes.keys.begin(publish, key):
+            self.outbox.publish(publish)
 
     def _publish_but_large(self, messages: list[Message], on_done: Published, most: int) -> None:
         """Publish all but those that are too large, each answered in its turn."""
@@ -173,26 +232,13 @@ class Queue(AloneQueue):
                 good.append(message)
                 continue
             if good:
-                self.writer.publish(Publish(good, on_done))
+                self.outbox.publish(Publish(good, on_done))
                 good = []
             refused = Publish([message], on_done)
-            refused.refusal = self.too_large(message)
-            self.writer.publish(refused)
+            refused.refusal = self.state.too_large(message)
+            self.outbox.publish(refused)
         if good:
-            self.writer.publish(Publish(good, on_done))
-
-    def too_large(self, message: Message) -> MessageTooLarge:
-        """Return what to say of a message that is."""
-        most = self.options.max_message_size
-        return MessageTooLarge(f"the message has {len(message.body)} bytes, the queue's max_message_size is {most}")
-
-    def refusal(self) -> CurbstoneError | None:
-        """Return why nothing can be published now, or None."""
-        if self.broker.is_stopping:
-            return Unavailable("the server is shutting down")
-        if self.is_closed and not self.broken:
-            return NoSuchQueue(f"no such queue: {self.name}")
-        return Unavailable(self.writer.failure) if self.writer.failure else None
+            self.outbox.publish(Publish(good, on_done))
 
     # --- consumers
 
@@ -207,14 +253,15 @@ class Queue(AloneQueue):
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
         """Return a consumer that `deliver` is called for; see `Consumer`."""
-        consumer = Consumer(self, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed)
-        refusal = Unavailable(self.broken) if self.broken else self.pending.undeclared.refusal([group])
-        if refusal is not None:
+        consumer = Consumer(
+            self, self._desk, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
+        )
+        refusal = Unavailable(self.state.broken) if self.state.broken else self.pending.undeclared.refusal([group])
+        if refusal is None:
+            self._desk.attach(consumer)
+        else:
             consumer.closed = True
             self.host.call_soon(partial(on_closed, refusal))
-            return consumer
-        self._attached[consumer] = None
-        self.join(group, consumer)
         return consumer
 
     def pop(
@@ -226,25 +273,7 @@ class Queue(AloneQueue):
         is_wanted: Callable[[], bool] | None = None,
     ) -> Waiter:
         """See `core.port.Queue.pop`."""
-        return Pop(self, group, wait_ms, on_done, is_wanted).begin()
-
-    def join(self, name: str, taker: Taker) -> None:
-        """Let a consumer or waiter take part in the round robin of a group."""
-        self.rings.join(name, taker)
-        self.wake(name)
-        self.changed()
-
-    def leave(self, taker: Consumer | Waiter) -> None:
-        """Take a consumer or waiter out of the round robin."""
-        self.rings.leave(taker.group, taker)
-        self.changed()
-
-    def detach(self, consumer: Consumer) -> None:
-        """Forget a consumer that has ended."""
-        self.leave(consumer)
-        self._attached.pop(consumer, None)
-
-    # --- leases, and settling without a consumer
+        return PopWaiter(self._counter, self.popping, group, wait_ms, on_done, is_wanted).begin()
 
     def lease(
         self,
@@ -258,6 +287,8 @@ class Queue(AloneQueue):
     ) -> Waiter:
         """Take up to `count` messages, or LEASE_BYTES_MAX, each for `duration_ms`; an empty list for none."""
         return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner)
+
+    # --- leases, and settling without a consumer
 
     def settle_leases(
         self,
@@ -281,152 +312,39 @@ class Queue(AloneQueue):
         self.leasing.give_back([lease.token for lease in leases])
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """Settle a message of the unnamed group in whatever state it is; tells whether it was there."""
-        self.settling.settle_by_id(seq, on_done, owner)
+        """Settle a message of the unnamed group in whatever state it is; tells whether it was there.
 
-    def end_delivery(self, group: str, seq: int) -> None:
-        """Make the delivery of a message stale, whoever holds it."""
-        self.leasing.end(group, seq)
-        for consumer in self._attached:
-            if consumer.group == group:
-                consumer.unsettled.pop(seq, None)
+        One that somebody else has leased is not there.
+        """
+        if self.leasing.is_of_another(UNNAMED, seq, owner):
+            refusal = self.refusal()
+            self.host.call_soon(lambda: on_done(refusal, False))
+        elif self.settling.settle_by_id(seq, on_done):
+            self._end_deliveries(UNNAMED, [seq])
 
-    # --- looking
+    def _end_deliveries(self, group: str, seqs: list[int]) -> None:
+        """Make the deliveries of messages stale, whoever holds them."""
+        self.leasing.end_deliveries(group, seqs)
+        self._desk.end_deliveries(group, seqs)
+
+    # --- looking, emptying
 
     def consumers(self, group: str | None = None) -> list[Consumer]:
-        """Return the consumers of a group, or of all."""
-        return self.rings.consumers(group)
+        """Return the consumers of a group, or of all, but those that paused."""
+        return [each for each in self._desk.attached if not each.paused and group in (None, each.group)]
 
     def holders(self) -> list[Holder]:
         """See `core.port.Queue.holders`."""
-        return holders(self)
+        return holders(self.consumers(), self.leasing.ends())
 
-    @property
-    def is_used(self) -> bool:
-        """Whether anybody consumes from it, waits for a message, or holds one."""
-        return bool(self._attached) or len(self.leasing) > 0 or any(not ring.is_empty for ring in self.rings.values())
+    def _is_used(self) -> bool:
+        """Return whether anybody consumes from it, waits for a message, or holds one."""
+        return bool(self._desk.attached or self.rings) or len(self.leasing) > 0
 
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group; `consumers` are those of all groups."""
-        counted = self.pending.groups.get(group) or Group(self, group)
-        held, runs = self.log.bytes + self._meta_bytes if self.opening.is_open else 0, self.pending.runs
-        return Counts(counted.rdy, len(counted.wip), counted.delayed, held, len(self.consumers()), runs.oldest_ms)
-
-    def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` after turns in which the counts changed; returns what ends it."""
-        self._watchers.append(fn)
-
-        def unwatch() -> None:
-            if fn in self._watchers:
-                self._watchers.remove(fn)
-
-        return unwatch
-
-    def changed(self) -> None:
-        """The counts may have changed."""
-        if not self._changed and (self._watchers or self.options.unused is not None):
-            self._changed = True
-            self.dirty()
-
-    # --- turns
-
-    def dirty(self) -> None:
-        """Have `turn` called at the end of this turn."""
-        self.broker.dirty(self)
-
-    def wake(self, group: str) -> None:
-        """Have a group dispatched at the end of this turn."""
-        self._woken[group] = None
-        self.broker.dirty(self)
-
-    def load(self, run: Run) -> None:
-        """Read a run in the background, then go on."""
-        self.pending.reader.load(run, self._loaded)
-
-    def _loaded(self) -> None:
-        for name in self.rings:
-            self._woken[name] = None
-        self.dirty()
-
-    def turn(self) -> None:
-        """Hand out, write, tell: everything a turn has gathered."""
-        if self.is_closed or not self.opening.is_open:
-            return
-        woken, self._woken = self._woken, {}
-        for name in woken:
-            self._dispatch(name)
-        self.writer.flush()
-        if self._changed:
-            self._changed = False
-            self.disuse.look()
-            for fn in list(self._watchers):
-                tell(self, fn)
-        self.timers.arm()
-
-    def _dispatch(self, name: str) -> None:
-        if (ring := self.rings.get(name)) is not None and ring.dispatch():
-            self.wake(name)
-
-    def dispatch_all(self) -> None:
-        """Hand out in all groups: something was committed."""
-        for name in list(self.rings):
-            self._dispatch(name)
-
-    @property
-    def has_housekeeping(self) -> bool:
-        """Whether there is something to write that nobody asked for."""
-        return self.probe or self.pending.has_unlogged_marks or self.cleaner.is_active or self.cleaner.droppable() > 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it is empty and has nothing to write."""
-        return not len(self.pending.runs) and self.writer.is_idle
-
-    @property
-    def is_working(self) -> bool:
-        """Whether a job is under way in its directory."""
-        return self.writer.is_busy or self.opening.is_working
-
-    # --- what a commit brings (the writer calls)
-
-    def committed(self, batch: Batch, commit: Commit) -> None:
-        """Take what is on disk now into the index."""
-        if batch.messages:
-            self.pending.add(batch, commit)
-            self.reading.next = batch.messages[-1].seq + 1
-        for taken in batch.taken:
-            for settle in taken.publish.settles:
-                self.stats.acked += len(settle.deliveries) * (settle.reason is Reason.ACK)
-                self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
-            for release in taken.publish.releases:
-                self.settling.given_back(release)
-        if batch.tx:
-            self.log.tx = batch.tx
-        records = [*batch.states, *batch.released, *batch.handed, *batch.given_back, *batch.delays]
-        self.pending.stored(records, commit.segment)
-        if batch.copies:
-            self.cleaner.copied(commit.segment, batch.start, batch.end)
-        for name, mark in batch.marks.items():
-            group = self.pending.groups.get(name)
-            if group is not None:
-                group.marked(mark, commit.segment.number)
-        if batch.losses:
-            self.reading.losses.logged(batch.losses, commit.segment.number)
-        if batch.acks:
-            self.reading.acks.logged(batch.acks, commit.segment.number)
-        if batch.key_notes:
-            for _kind, payload in decode_notes(batch.key_notes, 0, len(batch.key_notes)):
-                self.keys.recover(payload, commit.segment.number)
-        if batch.staged_notes:
-            for _kind, payload in decode_notes(batch.staged_notes, 0, len(batch.staged_notes)):
-                self.staged.recover(payload, commit.segment.number)
-        if batch.pops or self.popping.waiting:
-            self.popping.written(batch.pops)
-        self.cleaner.committed()
-        self.timers.arm()
-        self.changed()
-
-    # --- looking, emptying
+        held = self.log.bytes + self.state.meta_bytes if self.meta_writer.is_open else 0
+        return Counts(*self.pending.counts(group), held, len(self.consumers()), self.pending.runs.oldest_ms)
 
     def peek(
         self,
@@ -438,63 +356,145 @@ class Queue(AloneQueue):
         group: str | None = None,
     ) -> None:
         """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
-        Peek(self, limit, after, state, group, on_done).go_on()
+        Peek(self.state, self.pending, limit, after, state, group, on_done).go_on()
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
-        purge(self, on_done)
+        erasing = partial(self._committer.erasing, self.log.uid)
+        purge(self.state, self.agenda, self.pending, self.notes.losses, self.outbox, self._cleaner, erasing, on_done)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None) -> None:
         """See `core.port.Queue.redrive`; an error's `members` say how many have moved, and no others are gone."""
-        Redrive(self, to, limit, on_done, may).begin()
+        Redrive(self._counter, self.log.room, self._elsewhere, to, limit, on_done, may).begin()
 
-    def put_back(self, group: str, deliveries: list[Delivery]) -> None:
-        """Return deliveries that nobody has seen: no try is counted."""
-        self.settling.put_back(group, deliveries)
+    # --- turns
 
-    # --- what it is
+    def turn(self) -> None:
+        """Hand out, write, tell: everything a turn has gathered."""
+        agenda = self.agenda
+        if self.state.is_closed or not self.meta_writer.is_open:
+            return
+        if agenda.is_due:
+            agenda.is_due = False
+            self._timers.run()
+        if agenda.all_are_woken:
+            agenda.all_are_woken = False
+            agenda.woken.update(dict.fromkeys(self.rings))
+        woken, agenda.woken = agenda.woken, {}
+        for name in woken:
+            self.rings.dispatch(name)
+        self.writer.flush()
+        if agenda.has_changed:
+            agenda.has_changed = False
+            for fn in list(agenda.watchers):
+                self.host.tell(fn)
 
-    def change(self, meta: Meta) -> None:
-        """Take over changed options, groups and bindings."""
-        gone = set(self.meta.groups) - set(meta.groups)
-        self.meta = meta
-        self.options = meta.options
-        self._meta_bytes = len(meta.encode())
-        for name in gone:
-            self.pending.drop_group(name)
-        for name in meta.groups:
-            self.pending.group(name)
-        self._loaded()  # what was paused may go on
-        self.changed()
+    def opened(self) -> None:
+        """Its directory is there, and what is in it was read."""
+        self.state.committed_end = self.state.next_seq
+        self.meta_writer.opened()
+        self.agenda.dirty()
+
+    # --- what the writer asks and tells
+
+    def hand_out(self) -> None:
+        """See `core.writing.writer.Owner`."""
+        for name in list(self.rings):
+            self.rings.dispatch(name)
+
+    def has_housekeeping(self) -> bool:
+        """See `core.writing.writer.Owner`. An empty queue shrinks some time later."""
+        if not self._is_resting and self._is_idle():
+            self._is_resting = True
+            self.host.call_later(IDLE_MS, self._rest)
+        must_write = self.outbox.must_write or self.pending.has_unlogged_marks
+        return must_write or self._cleaner.is_active or self._cleaner.droppable() > 0
+
+    def _is_idle(self) -> bool:
+        return not len(self.pending.runs) and self.writer.is_idle
+
+    def _rest(self) -> None:
+        self._is_resting = False
+        if self.state.is_closed or not self._is_idle():
+            return
+        self._timers.sweep()
+        if self._cleaner.trim():
+            self.agenda.dirty()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a job is under way in its directory."""
+        return self.writer.is_busy or self.meta_writer.is_working
+
+    def _groups_in_use(self) -> set[str]:
+        return self.writer.owed_groups | self.rings.keys()
+
+    def committed(self, batch: Batch, commit: Commit) -> None:
+        """Take what is on disk now into memory."""
+        state, segment = self.state, commit.segment
+        if batch.messages:
+            self.pending.add(Placed(batch.messages, segment, batch.start, batch.end, batch.messages_bytes))
+            state.committed_end = batch.messages[-1].seq + 1
+        for taken in batch.taken:
+            for settle in taken.publish.settles:
+                state.stats.acked += len(settle.deliveries) * (settle.reason is Reason.ACK)
+                self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
+            for release in taken.publish.releases:
+                self.retrying.released(release)
+        if batch.tx:
+            self.log.tx = batch.tx
+        records = [*batch.states, *batch.released, *batch.handed, *batch.given_back, *batch.delays]
+        if records:
+            self.pending.stored(records, segment)
+        if batch.copies:
+            self._cleaner.copied(segment, batch.start, batch.end)
+        for name, mark in batch.marks.items():
+            group = self.pending.groups.get(name)
+            if group is not None:
+                group.marked(mark, segment.number)
+        if batch.said.data:
+            self.notes.said(batch.said, segment.number)
+        if batch.pops or self.outbox.pops:
+            self.popping.written(batch.pops)
+        self._cleaner.committed()
+        self.agenda.changed()
 
     # --- trouble, and the end
 
-    def report(self, text: str) -> None:
-        """Log what went wrong."""
-        logger.error("queue %s: %s", self.name, text, extra={"queue": self.label})
+    def _break_down(self, error: Exception) -> None:
+        """Serve the queue no more: whoever waits for it is told, and so is health."""
+        state = self.state
+        if state.broken:
+            return
+        what = f"broke down, and is not served until the next start: {type(error).__name__}: {error}"
+        logger.error("%s broke down", state.label, exc_info=error, extra={"queue": state.label})
+        state.broken = f"{state.label} {what}"
+        refusal = Unavailable(state.broken)
+        self.host.tell(self.writer.abandon, refusal)
+        state.is_closed = False
+        self.host.tell(self.close, refusal)
+        state.is_closed = True
+        state.shared.troubles.note(state.label, what)
 
     def fail_to_open(self, error: CurbstoneError) -> None:
         """The queue could not be created: refuse what waited for it."""
-        self.is_closed = True
-        self.opening.failed(error)
+        self.state.is_closed = True
+        self.meta_writer.failed(error)
         self._end(error)
 
     def close(self, error: CurbstoneError) -> None:
         """End it: consumers are told, waiting publishes refused; called with no commit under way or to come."""
-        if not self.is_closed:
-            self.is_closed = True
+        if not self.state.is_closed:
+            self.state.is_closed = True
             self._end(error)
 
     def _end(self, error: CurbstoneError) -> None:
-        self.broker.troubles.over(self.label)
+        self.state.shared.troubles.over(self.state.label)
         self.writer.refuse_all(error)
-        consumers, self._attached = self._attached, {}
         self.rings.end()
-        for consumer in consumers:
-            consumer.forget()
-            tell(self, consumer.on_closed, error)
+        self._desk.end(self.host, error)
         self.leasing.end_all()
-        self.cleaner.end(error)
+        self._cleaner.end(error)
         self.pending.reader.close()
-        for fn in list(self._watchers):
-            tell(self, fn)
+        for fn in list(self.agenda.watchers):
+            self.host.tell(fn)

@@ -7,13 +7,11 @@ is in the files then, and nothing is half done. Whoever takes it copies, or link
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from curbstone.core.broker import Broker
 from curbstone.core.directories import QUEUES, TWIN_SUFFIX
 from curbstone.core.staging.transaction import ROOT as STAGING
-
-if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
 
 
 class Content(NamedTuple):
@@ -37,9 +35,9 @@ def contents(broker: Broker) -> list[Content]:
     """
     found: list[Content] = []
     for queue in broker.queues():
-        if queue.broken:  # what it has in memory can't be believed
+        if queue.state.broken:  # what it has in memory can't be believed
             found.append(Content(queue.log.directory))
-        elif queue.opening.is_open:
+        elif queue.meta_writer.is_open:
             found.append(Content(f"{queue.log.directory}/meta"))
             found += [Content(segment.path, segment.end) for segment in queue.log.segments]
     found += [Content(f"{QUEUES}/{uid}{suffix}") for uid in broker.left for suffix in ("", TWIN_SUFFIX)]

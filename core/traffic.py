@@ -9,12 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 from curbstone.core.message import Delivery
-
-if TYPE_CHECKING:
-    from curbstone.core.port import Queue
+from curbstone.core.port import Queue
 
 
 class Traffic:

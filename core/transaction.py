@@ -4,42 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from curbstone.core import port
-from curbstone.core.consumer import Consumer
+from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.delivery.dead import dead_letter
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
-from curbstone.core.events import EventKey, copy_of, left_out
+from curbstone.core.events import EventKey, IsLeftOut, Target, copy_of
+from curbstone.core.host import Host
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import SETTLE_BYTES, Publish, Release, Settle
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import DEFAULT_PROJECT, parse_queue_name
+from curbstone.core.names import DEFAULT_PROJECT, QueueName, parse_queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.values import Done
+from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.spread import Spread
 
-if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-
 Undo = Callable[[list[Delivery]], None]
+
+
+class Server(Protocol):
+    """The queues that a transaction is over."""
+
+    host: Host
+    journal: Journal
+
+    def get(self, name: QueueName) -> Queue:
+        """Return a queue; raise NoSuchQueue."""
+
+    def ensure(self, name: QueueName) -> Queue:
+        """Return a queue, creating it if need be."""
+
+    def left_out(self, queue: Target, error: CurbstoneError) -> bool:
+        """See `core.events.IsLeftOut`."""
+
+    def bound(self, event: str, project: str) -> list[Queue]:
+        """Return the queues that are bound to an event now."""
 
 
 class Share:
     """What the transaction does to one queue."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, left_out: IsLeftOut) -> None:
         self.messages: list[Message] = []
         self.settles: list[Settle] = []
         self.releases: list[Release] = []
         self.is_only_bound = True
         """Whether it gets messages of events alone; nobody named the queue."""
         self._queue = queue
+        self._left_out = left_out
 
     def may_miss(self, error: CurbstoneError) -> bool:
-        """Return whether the transaction goes on without it (see `left_out`)."""
-        return self.is_only_bound and not self.ends and left_out(self._queue, error)
+        """Return whether the transaction goes on without it (see `core.events.IsLeftOut`)."""
+        return self.is_only_bound and not self.ends and self._left_out(self._queue, error)
 
     @property
     def size(self) -> int:
@@ -72,8 +91,8 @@ class _Wish:
 class Transaction:
     """A builder: nothing happens before `commit`, and dropping it is the abort."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._shares: dict[Queue, Share] = {}
         self._publishes: list[tuple[Queue | EventKey, Message]] = []
         """To a queue, or to an event."""
@@ -124,7 +143,7 @@ class Transaction:
     def _share(self, queue: Queue) -> Share:
         share = self._shares.get(queue)
         if share is None:
-            share = self._shares[queue] = Share(queue)
+            share = self._shares[queue] = Share(queue, self._server.left_out)
         return share
 
     # --- commit
@@ -135,19 +154,19 @@ class Transaction:
         error = self._claim() or self._check()
         if error is not None:
             self._undo()
-            self._broker.host.call_soon(lambda: on_done(error))
+            self._server.host.call_soon(lambda: on_done(error))
             return
         done = self._counting(on_done)
         shares = {queue: share for queue, share in self._shares.items() if share.messages or share.ends}
         if not shares:
-            self._broker.host.call_soon(lambda: done(None))
+            self._server.host.call_soon(lambda: done(None))
         elif len(shares) == 1:
             ((queue, share),) = shares.items()
             publish = Publish(share.messages, partial(self._written, share, done), share.size)
             publish.settles, publish.releases = share.settles, share.releases
-            queue.writer.publish(publish)
+            queue.outbox.publish(publish)
         else:
-            Spread(self._broker, shares, done).begin()
+            Spread(self._server.host, self._server.journal, shares, done).begin()
 
     @staticmethod
     def _written(share: Share, done: Done, error: CurbstoneError | None, _first: int, _count: int) -> None:
@@ -161,7 +180,7 @@ class Transaction:
                 self._add(target, message)
                 continue
             project, event = target
-            for queue in self._broker.bound(event, project):
+            for queue in self._server.bound(event, project):
                 self._share(queue).messages.append(copy_of(message))
 
     def _add(self, queue: Queue, message: Message) -> None:
@@ -186,7 +205,7 @@ class Transaction:
             return refusal
         for message in share.messages:
             if len(message.body) > queue.options.max_message_size:
-                return queue.too_large(message)
+                return queue.state.too_large(message)
         if share.size > queue.options.cap // 2:
             cap = queue.options.cap
             return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")
@@ -203,7 +222,7 @@ class Transaction:
             except StaleDelivery as error:
                 return error
             if wish.kind == "ack":
-                self.settle(consumer.queue, consumer.group, deliveries, Reason.ACK, consumer.unclaim)
+                self.settle(_queue_of(consumer), consumer.group, deliveries, Reason.ACK, consumer.unclaim)
             elif wish.kind == "reject":
                 self._bury(consumer, deliveries, Reason.REJECT, wish.error)
             else:
@@ -211,26 +230,26 @@ class Transaction:
         return None
 
     def _give_back(self, wish: _Wish, deliveries: list[Delivery]) -> None:
-        consumer, queue = wish.consumer, wish.consumer.queue
+        consumer, queue = wish.consumer, _queue_of(wish.consumer)
         most = queue.options.max_tries
         dead = [delivery for delivery in deliveries if most and delivery.tries + 1 >= most]
         self._bury(consumer, dead, Reason.MAX_TRIES, wish.error)
         alive = [delivery for delivery in deliveries if not most or delivery.tries + 1 < most]
         now_ms = queue.host.now_ms()
-        for delay_ms, some in queue.settling.delayed(alive, wish.delay_ms) if alive else ():
+        for delay_ms, some in queue.retrying.delayed(alive, wish.delay_ms) if alive else ():
             due_ms = now_ms + delay_ms if delay_ms > 0 else 0
             self._share(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
 
     def _bury(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
-        queue = consumer.queue
+        queue = _queue_of(consumer)
         if not deliveries:
             return
         self.settle(queue, consumer.group, deliveries, reason, consumer.unclaim)
         self._dead.append((queue, reason, len(deliveries)))
         if queue.options.dead_letter:
-            target = self._broker.ensure(parse_queue_name(queue.options.dead_letter))
+            target = self._server.ensure(parse_queue_name(queue.options.dead_letter))
             for delivery in deliveries:
-                self._add(target, dead_letter(queue, delivery.message, reason, delivery.tries + 1, error))
+                self._add(target, dead_letter(queue.state, delivery.message, reason, delivery.tries + 1, error))
 
     def _undo(self) -> None:
         for share in self._shares.values():
@@ -250,3 +269,35 @@ class Transaction:
             on_done(error)
 
         return done
+
+
+class Others:
+    """The other queues, for one of them. Implements `core.delivery.dead.Elsewhere`."""
+
+    def __init__(self, server: Server, queue: Queue) -> None:
+        self.get = server.get
+        self.ensure = server.ensure
+        self._server = server
+        self._queue = queue
+
+    def move(
+        self,
+        group: str,
+        deliveries: list[Delivery],
+        reason: Reason,
+        undo: Undo,
+        letters: list[tuple[port.Queue, Message]],
+        on_done: Done,
+    ) -> None:
+        """See `Elsewhere`."""
+        transaction = Transaction(self._server)
+        for target, letter in letters:
+            transaction.publish(target, letter)
+        transaction.settle(self._queue, group, deliveries, reason, undo)
+        transaction.commit(on_done)
+
+
+def _queue_of(consumer: Consumer) -> Queue:
+    queue = consumer.queue
+    assert isinstance(queue, Queue)
+    return queue

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from curbstone.core.breakdown import contained
-
-if TYPE_CHECKING:
-    from curbstone.core.host import Host
-    from curbstone.core.queue import Queue
-    from curbstone.core.writing.committer import Committer
+from curbstone.core.host import Host
+from curbstone.core.writing.committer import Committer
 
 TURNS_AT_ONCE = 16
 """Queues that always have their turn before the loop looks at its sockets again: nobody waits for a thousand."""
 TURN_US_MAX = 50_000
 """And more of them until this time is over."""
+
+
+Turn = Callable[[], object]
+"""What a queue does in a turn; it raises nothing."""
 
 
 class Turns:
@@ -24,15 +24,15 @@ class Turns:
     def __init__(self, host: Host, committer: Committer) -> None:
         self._host = host
         self._committer = committer
-        self._dirty: dict[Queue, None] = {}  # in order, so that a simulated run can be repeated
+        self._dirty: dict[Turn, None] = {}  # in order, so that a simulated run can be repeated
         self._is_set = False
 
     def __len__(self) -> int:
         return len(self._dirty)
 
-    def add(self, queue: Queue) -> None:
+    def add(self, turn: Turn) -> None:
         """Have a queue's turn called; once, however often it is added before."""
-        self._dirty[queue] = None
+        self._dirty[turn] = None
         if not self._is_set:
             self._is_set = True
             self._host.call_soon(self._turn)
@@ -41,19 +41,19 @@ class Turns:
         self._is_set = False
         now, self._dirty = self._dirty, {}
         if len(now) == 1:
-            for queue in now:
-                contained(queue, queue.turn)
+            for turn in now:
+                turn()
         else:
             self._turn_of_many(now)
         if self._dirty and not self._is_set:
             self._is_set = True
             self._host.call_soon(self._turn)
 
-    def _turn_of_many(self, now: dict[Queue, None]) -> None:
+    def _turn_of_many(self, now: dict[Turn, None]) -> None:
         end_us = self._host.now_us() + TURN_US_MAX
         self._committer.gather()
-        for had, queue in enumerate(now, 1):
-            contained(queue, queue.turn)
+        for had, turn in enumerate(now, 1):
+            turn()
             if had >= TURNS_AT_ONCE and had < len(now) and self._host.now_us() >= end_us:
                 self._dirty = dict.fromkeys(islice(now, had, None)) | self._dirty
                 break

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
-from curbstone.core import headers
+from curbstone.core import headers, port
+from curbstone.core.delivery.settling import Settling
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import parse_queue_name
+from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.pending.group import Group
+from curbstone.core.pending.pending import Pending
+from curbstone.core.state import QueueState
 from curbstone.core.values import Done
-
-if TYPE_CHECKING:
-    from curbstone.core.pending.group import Group
-    from curbstone.core.queue import Queue
+from curbstone.core.writing.outbox import Outbox
 
 PREFIX = b"x-dead-"
 ERROR_CHARS_MAX = 1000
@@ -31,14 +33,35 @@ def without_provenance(block: bytes) -> bytes:
     return b"".join(line for line in block.splitlines(keepends=True) if not line.startswith(PREFIX))
 
 
-def dead_letter(queue: Queue, message: Message, reason: Reason, tries: int, error: str) -> Message:
+class Elsewhere(Protocol):
+    """The other queues of the server, as far as messages of this one go there."""
+
+    def get(self, name: QueueName) -> port.Queue:
+        """Return a queue; raise NoSuchQueue."""
+
+    def ensure(self, name: QueueName) -> port.Queue:
+        """Return a queue, creating it if need be."""
+
+    def move(
+        self,
+        group: str,
+        deliveries: list[Delivery],
+        reason: Reason,
+        undo: Callable[[list[Delivery]], None],
+        letters: list[tuple[port.Queue, Message]],
+        on_done: Done,
+    ) -> None:
+        """Settle deliveries here and publish letters there, all or nothing; `undo` takes the deliveries back."""
+
+
+def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int, error: str) -> Message:
     """Return the message as it goes to the dead-letter queue: a new one, with its provenance."""
     provenance = [
-        ("x-dead-queue", str(queue.name)),
+        ("x-dead-queue", str(state.name)),
         ("x-dead-reason", REASONS[reason]),
-        ("x-dead-time", str(queue.host.wall_ms())),
+        ("x-dead-time", str(state.host.wall_ms())),
         ("x-dead-tries", str(tries)),
-        ("x-dead-id", queue.message_id(message.seq)),
+        ("x-dead-id", state.message_id(message.seq)),
     ]
     if error:
         provenance.append(("x-dead-error", error.replace("\0", "")[:ERROR_CHARS_MAX]))
@@ -48,31 +71,50 @@ def dead_letter(queue: Queue, message: Message, reason: Reason, tries: int, erro
 class Deaths:
     """Sends the dead messages of one queue where they belong."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(
+        self, state: QueueState, pending: Pending, outbox: Outbox, settling: Settling, elsewhere: Elsewhere
+    ) -> None:
+        self._state = state
+        self._pending = pending
+        self._outbox = outbox
+        self._settling = settling
+        self._elsewhere = elsewhere
         self._condemned: dict[tuple[str, int], tuple[Reason, str]] = {}
         """Messages that could not be dead-lettered, and why they die; in the order in which they are tried again."""
         self._trying = 0
         self._is_stuck = False
 
-    def divert(self, group: Group, message: Message, tries: int) -> bool:
-        """Return whether a message that is about to be delivered must not be: expired, or tried too often."""
-        queue = self._queue
-        condemned = self._condemned.pop((group.name, message.seq), None) if self._condemned else None
-        if condemned is not None:
-            group.wip.add(message.seq)
-            self.bury(group, Delivery(message, tries, 0), condemned[0], tries, condemned[1])
+    def is_dead(self, group: str, message: Message, tries: int) -> bool:
+        """Return whether a message must not be delivered any more: it is expired, or was tried too often."""
+        if self._condemned and (group, message.seq) in self._condemned:
             return True
-        if message.expires_ms and message.expires_ms <= queue.host.now_ms():
-            queue.expiry.expire(group, message)
+        if message.expires_ms and message.expires_ms <= self._state.host.now_ms():
             return True
-        most = queue.options.max_tries
-        if most and tries >= most:
-            group.wip.add(message.seq)
-            self.bury(group, Delivery(message, tries, 0), Reason.MAX_TRIES, tries, "")
-            return True
-        queue.stats.redelivered += tries > 0
-        return False
+        most = self._state.options.max_tries
+        return bool(most) and tries >= most
+
+    def end(self, group: Group, dead: list[Delivery]) -> None:
+        """End what was taken and is not to be delivered."""
+        for delivery in dead:
+            message, tries = delivery.message, delivery.tries
+            condemned = self._condemned.pop((group.name, message.seq), None)
+            if condemned is not None:
+                reason, error = condemned
+                self.bury(group, delivery, reason, tries, error)
+            elif message.expires_ms and message.expires_ms <= self._state.host.now_ms():
+                self.expire(group, message)
+            else:
+                self.bury(group, delivery, Reason.MAX_TRIES, tries, "")
+
+    def expire(self, group: Group, message: Message) -> None:
+        """End an expired message that no consumer holds any more."""
+        self._state.stats.expired += 1
+        delivery = Delivery(message, group.tries_of(message.seq), 0)
+        group.seize(message.seq)
+        if self._state.options.dead_letter:
+            self.bury(group, delivery, Reason.EXPIRE, delivery.tries, "")
+        else:
+            self._settling.settle_now(group.name, [delivery], Reason.EXPIRE)
 
     def bury(
         self, group: Group, delivery: Delivery, reason: Reason, tries: int, error: str, on_done: Done | None = None
@@ -82,50 +124,48 @@ class Deaths:
         The move is one transaction over both queues; `on_done` comes when it is on disk. Where it fails, the
         message waits and dies again later.
         """
-        queue = self._queue
+        state = self._state
         message = delivery.message
-        if not queue.options.dead_letter:
-            queue.stats.dropped += reason is not Reason.EXPIRE
-            queue.settling.settle_now(group.name, [delivery], reason)
+        if not state.options.dead_letter:
+            state.stats.dropped += reason is not Reason.EXPIRE
+            self._settling.settle_now(group.name, [delivery], reason)
             if on_done is not None:
-                queue.writer.when_committed(on_done)
+                self._outbox.when_committed(on_done)
             return
-        transaction = queue.broker.transaction()
-        target = queue.broker.ensure(parse_queue_name(queue.options.dead_letter))
-        transaction.publish(target, dead_letter(queue, message, reason, tries, error))
+        target = self._elsewhere.ensure(parse_queue_name(state.options.dead_letter))
+        letter = dead_letter(state, message, reason, tries, error)
 
         def undo(deliveries: list[Delivery]) -> None:
-            due_ms = queue.host.now_ms() + TRY_AGAIN_MS
+            due_ms = state.host.now_ms() + TRY_AGAIN_MS
             group.wip.discard(message.seq)
-            group.delay(message.seq, tries, due_ms, queue.host.wall_ms() + TRY_AGAIN_MS, message)
+            group.delay(message.seq, tries, due_ms, state.host.wall_ms() + TRY_AGAIN_MS, message)
             self._condemned[group.name, message.seq] = (reason, error)
 
         def done(failed: CurbstoneError | None) -> None:
             if failed is None:
-                queue.stats.dead_lettered += 1
+                state.stats.dead_lettered += 1
                 self._is_stuck = self._is_stuck and bool(self._condemned)
             elif not self._is_stuck:  # one line, however many wait
                 self._is_stuck = True
-                queue.report(f"message {queue.message_id(message.seq)} could not be dead-lettered, it waits: {failed}")
+                state.report(f"message {state.message_id(message.seq)} could not be dead-lettered, it waits: {failed}")
             if on_done is not None:
                 on_done(failed)
 
-        transaction.settle(queue, group.name, [delivery], reason, undo)
-        transaction.commit(done)
+        self._elsewhere.move(group.name, [delivery], reason, undo, [(target, letter)], done)
 
     def try_again(self) -> None:
         """Try some of those whose time has come; no consumer is needed. Where they succeed the next follow."""
         while self._condemned and self._trying < AT_ONCE:
             name, seq = next(iter(self._condemned))
-            group = self._queue.pending.groups.get(name)
-            run = self._queue.pending.runs.find(seq)
+            group = self._pending.groups.get(name)
+            run = self._pending.runs.find(seq)
             if group is None or run is None or not run.pending(name) >> (seq - run.first) & 1 or seq in group.wip:
                 del self._condemned[name, seq]  # it was settled meanwhile, or is on its way again
                 continue
             if group.is_delayed(seq):
                 return
             if run.messages is None:
-                self._queue.pending.reader.load(run, self.try_again)
+                self._pending.reader.load(run, self.try_again)
                 return
             reason, error = self._condemned.pop((name, seq))
             message = run.messages[seq - run.first]

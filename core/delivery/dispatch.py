@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from curbstone.core.breakdown import tell
-from curbstone.core.consumer import Consumer, Taker
-from curbstone.core.delivery.waiters import Waiter
+from curbstone.core.agenda import Agenda
+from curbstone.core.delivery.dead import Deaths
 from curbstone.core.message import Delivery
-
-if TYPE_CHECKING:
-    from curbstone.core.pending.group import Group
-    from curbstone.core.queue import Queue
+from curbstone.core.pending.pending import Pending
+from curbstone.core.state import QueueState
+from curbstone.core.writing.outbox import Outbox
 
 DISPATCH_MAX = 512
 
 log = logging.getLogger("curbstone.core")
+
+
+class Taker(Protocol):
+    """One place in the round robin of a group."""
+
+    weight: int
+
+    @property
+    def group(self) -> str:
+        """In which it takes part."""
+
+    @property
+    def room(self) -> int:
+        """How many deliveries it takes now."""
+
+    def give(self, deliveries: list[Delivery]) -> None:
+        """Hand them over; at most `room`."""
+
+    def none_ready(self) -> None:
+        """Nothing is ready now. One that waits for a single answer may give up."""
+
+    def fail(self) -> None:
+        """`give` raised what nobody expected."""
+
+    def end(self) -> None:
+        """There will be nothing more: the queue ends."""
 
 
 class Ring:
@@ -27,64 +51,37 @@ class Ring:
     many there are.
     """
 
-    def __init__(self, queue: Queue, group: Group) -> None:
-        self._queue = queue
-        self._group = group
-        self._takers: OrderedDict[Taker, None] = OrderedDict()
+    def __init__(self, state: QueueState) -> None:
+        self._state = state
+        self.takers: OrderedDict[Taker, None] = OrderedDict()
+        """Who takes part."""
         self._given = 0
         """How many messages the first has had in this turn."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody takes part."""
-        return not self._takers
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """The consumers in it."""
-        return [taker for taker in self._takers if isinstance(taker, Consumer)]
-
-    @property
-    def room(self) -> int:
-        """How many deliveries the takers take now."""
-        return sum([max(taker.room, 0) for taker in self._takers])
+    def rooms(self) -> dict[Taker, int]:
+        """Return how many deliveries each takes now, of those that take any."""
+        return {taker: room for taker in self.takers if (room := taker.room) > 0}
 
     def join(self, taker: Taker) -> None:
         """Let a taker take part; it comes behind the others."""
-        self._takers[taker] = None
+        self.takers[taker] = None
 
     def leave(self, taker: Taker) -> None:
         """Let it take part no more."""
-        if taker in self._takers:
-            if self._given and taker is next(iter(self._takers)):
+        if taker in self.takers:
+            if self._given and taker is next(iter(self.takers)):
                 self._given = 0
-            del self._takers[taker]
+            del self.takers[taker]
 
-    def dispatch(self) -> bool:
-        """Hand out what is ready, a bounded amount; return whether there may be more to do at once."""
-        rooms = {taker: room for taker in self._takers if (room := taker.room) > 0}
-        if not rooms:
-            return False
-        is_paused = self._queue.options.paused
-        taken = [] if is_paused else self._group.take(min(sum(rooms.values()), DISPATCH_MAX))
-        if taken:
-            self._queue.stats.delivered += len(taken)
-            self._queue.changed()
-            if len(rooms) == 1:
-                self._give(next(iter(rooms)), taken)
-            else:
-                self._deal(taken, rooms)
-        if self._group.rdy and not is_paused:
-            return bool(taken)
-        self._answer_waiters()
-        return False
-
-    def _deal(self, taken: list[Delivery], rooms: dict[Taker, int]) -> None:
+    def deal(self, taken: list[Delivery], rooms: dict[Taker, int]) -> None:
         """Deal deliveries to those with room, on from where the last deal ended."""
+        if len(rooms) == 1:
+            self._give(next(iter(rooms)), taken)
+            return
         hands: dict[Taker, list[Delivery]] = {}
         turns = deque(rooms)
         last = turns[0]
-        given = self._given if last is next(iter(self._takers)) else 0
+        given = self._given if last is next(iter(self.takers)) else 0
         start = 0
         while start < len(taken):
             last = turns[0]
@@ -98,10 +95,10 @@ class Ring:
                 turns.rotate(-1)
                 if not rooms[last]:
                     turns.pop()
-        while next(iter(self._takers)) is not last:
-            self._takers.move_to_end(next(iter(self._takers)))
+        while next(iter(self.takers)) is not last:
+            self.takers.move_to_end(next(iter(self.takers)))
         if not given:
-            self._takers.move_to_end(last)
+            self.takers.move_to_end(last)
         self._given = given
         for taker, hand in hands.items():
             self._give(taker, hand)
@@ -110,63 +107,83 @@ class Ring:
         try:
             taker.give(hand)
         except Exception:  # a fault of an adapter must not stop the queue for the others
-            log.exception("a consumer of %s failed to take its deliveries", self._queue.name)
-            if isinstance(taker, Consumer):
-                taker.close()
-
-    def _answer_waiters(self) -> None:
-        for taker in list(self._takers):
-            if isinstance(taker, Waiter) and not taker.waits:
-                taker.give_nothing()
-
-    def end(self) -> None:
-        """Answer all waiters: there will be nothing."""
-        for taker in list(self._takers):
-            if isinstance(taker, Waiter):
-                taker.give_nothing()
+            log.exception("a consumer of %s failed to take its deliveries", self._state.name)
+            taker.fail()
 
 
 class Rings(dict[str, Ring]):
-    """The rings of one queue, by group."""
+    """The rings of one queue, by group: of those groups in which somebody takes part."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox, deaths: Deaths) -> None:
         super().__init__()
-        self._queue = queue
+        self._state = state
+        self._agenda = agenda
+        self._pending = pending
+        self._outbox = outbox
+        self._deaths = deaths
 
-    def join(self, name: str, taker: Taker) -> None:
-        """Let a taker take part in the ring of a group."""
+    def join(self, taker: Taker) -> None:
+        """Let a taker take part in the ring of its group."""
+        name = taker.group
         ring = self.get(name)
         if ring is None:
-            ring = self[name] = Ring(self._queue, self._queue.pending.group(name, self._queue.reading.next))
+            self._pending.group(name, self._state.committed_end)
+            ring = self[name] = Ring(self._state)
         ring.join(taker)
+        self._agenda.wake(name)
+        self._agenda.changed()
 
-    def leave(self, name: str, taker: Taker) -> None:
+    def leave(self, taker: Taker) -> None:
         """Let it take part no more."""
-        ring = self.get(name)
+        ring = self.get(taker.group)
         if ring is not None:
             ring.leave(taker)
+            if not ring.takers:
+                del self[taker.group]
+        self._agenda.changed()
 
-    def has_takers(self, name: str) -> bool:
-        """Tell whether anybody takes part in a group."""
-        ring = self.get(name)
-        return ring is not None and not ring.is_empty
-
-    def room(self, name: str) -> int:
+    def room(self, group: str) -> int:
         """Return how many deliveries the takers of a group take now."""
+        ring = self.get(group)
+        return sum(ring.rooms().values()) if ring is not None else 0
+
+    def dispatch(self, name: str) -> None:
+        """Hand out what is ready in a group, a bounded amount; the next turn goes on where there may be more."""
         ring = self.get(name)
-        return ring.room if ring is not None else 0
+        if ring is None:
+            return
+        rooms = ring.rooms()
+        if not rooms:
+            return
+        if self._state.options.paused:
+            self._none_ready(ring)
+            return
+        group = self._pending.group(name)
+        taken = group.take(min(sum(rooms.values()), DISPATCH_MAX), self._deaths.is_dead)
+        deliveries = taken.deliveries
+        if taken.handed:
+            self._outbox.handed(taken.handed)
+            self._state.stats.redelivered += sum([delivery.tries > 0 for delivery in deliveries])
+        if deliveries:
+            self._state.stats.delivered += len(deliveries)
+            self._agenda.changed()
+            ring.deal(deliveries, rooms)
+        if taken.dead:
+            self._deaths.end(group, taken.dead)
+        if not group.rdy:
+            self._none_ready(ring)
+        elif deliveries:
+            self._agenda.wake(name)
 
-    def forget(self, name: str) -> None:
-        """Forget a group in which nobody takes part."""
-        self.pop(name, None)
-
-    def consumers(self, name: str | None) -> list[Consumer]:
-        """Return the consumers of a group, or of all."""
-        rings = self.values() if name is None else [r for n, r in self.items() if n == name]
-        return [consumer for ring in rings for consumer in ring.consumers]
+    @staticmethod
+    def _none_ready(ring: Ring) -> None:
+        for taker in list(ring.takers):
+            taker.none_ready()
 
     def end(self) -> None:
-        """Answer all waiters, and forget all."""
-        for ring in list(self.values()):
-            tell(self._queue, ring.end)
+        """Tell all takers that there will be nothing more, and forget them."""
+        rings = list(self.values())
         self.clear()
+        for ring in rings:
+            for taker in list(ring.takers):
+                self._state.host.tell(taker.end)

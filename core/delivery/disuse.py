@@ -6,39 +6,57 @@ server starts. One that goes at once, when its last consumer has left, is given 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from curbstone.core.errors import NoSuchQueue
-
-if TYPE_CHECKING:
-    from curbstone.core.host import Timer
-    from curbstone.core.queue import Queue
+from curbstone.core.agenda import Agenda
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.host import Timer
+from curbstone.core.state import QueueState
 
 FIRST_MS = 60_000
 
 
 class Disuse:
-    """Watches one queue that has the option `unused`."""
+    """Watches one queue while it has the option `unused`."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(
+        self, state: QueueState, agenda: Agenda, is_used: Callable[[], bool], end: Callable[[CurbstoneError], None]
+    ) -> None:
+        """`is_used`: whether anybody takes from it, or holds something now; `end` deletes the queue."""
+        self._state = state
+        self._agenda = agenda
+        self._is_used = is_used
+        self._end = end
+        self._unwatch: Callable[[], None] | None = None
         self._timer: Timer | None = None
         self._delivered = 0
         self._was_used = False
 
-    def look(self) -> None:
+    def option_changed(self) -> None:
+        """The queue may have the option from now on, or no more."""
+        if self._unwatch is None and self._state.options.unused is not None:
+            self._unwatch = self._agenda.watch(self._look)
+            self._agenda.changed()
+        elif self._unwatch is not None:
+            self._look()
+
+    def _look(self) -> None:
         """Somebody may have come or gone, or the option may have changed."""
-        queue = self._queue
-        unused = queue.options.unused
-        was_served = queue.stats.delivered != self._delivered
-        self._delivered = queue.stats.delivered
-        self._was_used = self._was_used or was_served or queue.is_used
-        if unused is None or queue.is_used:
+        state = self._state
+        unused = state.options.unused
+        is_used = self._is_used()
+        was_served = state.stats.delivered != self._delivered
+        self._delivered = state.stats.delivered
+        self._was_used = self._was_used or was_served or is_used
+        if unused is None or is_used or state.is_closed:
             self._stop()
         elif self._timer is None or was_served:
             self._stop()
             delay_ms = round(unused * 1000) if unused or self._was_used else FIRST_MS
-            self._timer = queue.host.call_later(delay_ms, self._due)
+            self._timer = state.host.call_later(delay_ms, self._due)
+        if unused is None and self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -47,7 +65,7 @@ class Disuse:
 
     def _due(self) -> None:
         self._timer = None
-        queue = self._queue
-        unused = queue.options.unused
-        if unused is not None and not queue.is_closed and not queue.is_used:
-            queue.broker.end(queue, NoSuchQueue(f"queue {queue.name} is gone: it was unused for {unused:g} s"))
+        state = self._state
+        unused = state.options.unused
+        if unused is not None and not state.is_closed and not self._is_used():
+            self._end(NoSuchQueue(f"queue {state.name} is gone: it was unused for {unused:g} s"))

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from curbstone.core.delivery.waiters import Gatherer, Leases, Waiter
+from curbstone.core.agenda import Agenda
+from curbstone.core.delivery.leases import Leases
+from curbstone.core.delivery.retrying import Retrying
+from curbstone.core.delivery.settling import Settling
+from curbstone.core.delivery.waiters import Counter, Gatherer, Waiter
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
+from curbstone.core.state import QueueState
 from curbstone.core.values import Answer, Outcome
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.writing.outbox import Outbox
 
 
 class Leasing:
     """The leases of one queue."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._leases = Leases()
+    def __init__(
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        outbox: Outbox,
+        settling: Settling,
+        retrying: Retrying,
+        counter: Counter,
+    ) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._settling = settling
+        self._retrying = retrying
+        self._counter = counter
+        self._leases = Leases(agenda)
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -46,11 +60,12 @@ class Leasing:
     def end_due(self, now_ms: int) -> None:
         """Give back what has run out."""
         for lease in self._leases.take_due(now_ms):
-            self._queue.settling.release(lease.group, [lease.delivery], error="the lease ran out")
+            self._retrying.release(lease.group, [lease.delivery], error="the lease ran out")
 
-    def end(self, group: str, seq: int) -> None:
-        """Forget the lease of a message, if there is one."""
-        self._leases.take_seq(group, seq)
+    def end_deliveries(self, group: str, seqs: list[int]) -> None:
+        """Forget the leases of messages, if there are any."""
+        for seq in seqs:
+            self._leases.take_seq(group, seq)
 
     def end_all(self) -> None:
         """Forget all leases."""
@@ -60,19 +75,18 @@ class Leasing:
         """See `Queue.lease`."""
 
         def give(deliveries: list[Delivery]) -> None:
-            expires_ms = self._queue.host.now_ms() + duration_ms
+            expires_ms = self._state.host.now_ms() + duration_ms
             leases = [self._leases.add(delivery, group, expires_ms, owner) for delivery in deliveries]
-            self._queue.timers.arm()
-            self._queue.host.call_soon(lambda: on_done(leases))
+            self._state.host.call_soon(lambda: on_done(leases))
 
-        return Gatherer(self._queue, group, count, wait_ms, give, on_done).begin()
+        return Gatherer(self._counter, group, count, wait_ms, give, on_done).begin()
 
     def give_back(self, tokens: list[str]) -> None:
         """End leases that nobody has seen: no try is counted."""
         for token in tokens:
             lease = self._leases.take(token)
             if lease is not None:
-                self._queue.put_back(lease.group, [lease.delivery])
+                self._settling.put_back(lease.group, [lease.delivery])
 
     def settle(
         self,
@@ -85,9 +99,9 @@ class Leasing:
         owner: str,
     ) -> None:
         """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
-        refusal = self._queue.refusal()
-        if isinstance(refusal, NoSuchQueue) or self._queue.writer.failure:
-            self._queue.host.call_soon(partial(on_done, refusal, 0, []))
+        refusal = self._state.refusal()
+        if isinstance(refusal, NoSuchQueue) or self._state.failure:
+            self._state.host.call_soon(partial(on_done, refusal, 0, []))
             return
         refusal = None
         stale: list[str] = []
@@ -108,14 +122,14 @@ class Leasing:
                 continue
             settled += 1
             if outcome is Outcome.ACK:
-                self._queue.settling.settle_now(lease.group, [lease.delivery])
+                self._settling.settle_now(lease.group, [lease.delivery])
             elif outcome is Outcome.NACK:
-                ((each_ms, deliveries),) = self._queue.settling.delayed([lease.delivery], delay_ms)
-                self._queue.settling.release(lease.group, deliveries, delay_ms=each_ms, error=error)
+                ((each_ms, deliveries),) = self._retrying.delayed([lease.delivery], delay_ms)
+                self._retrying.release(lease.group, deliveries, delay_ms=each_ms, error=error)
             else:
                 left += 1
-                self._queue.settling.reject_now(lease.group, [lease.delivery], error, done)
-        self._queue.writer.when_committed(done)
+                self._retrying.reject_now(lease.group, [lease.delivery], error, done)
+        self._outbox.when_committed(done)
 
     def is_of_another(self, group: str, seq: int, owner: str) -> bool:
         """Return whether somebody else has a lease of a message."""
@@ -124,7 +138,6 @@ class Leasing:
 
     def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
         """Let leases end `duration_ms` from now; return the stale ones."""
-        expires_ms = self._queue.host.now_ms() + duration_ms
+        expires_ms = self._state.host.now_ms() + duration_ms
         stale = [token for token in tokens if not self._leases.extend(token, expires_ms, owner)]
-        self._queue.timers.arm()
         return stale

@@ -2,72 +2,50 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.agenda import Agenda
+from curbstone.core.delivery.dead import Deaths
+from curbstone.core.delivery.expiry import Expiry
+from curbstone.core.delivery.leasing import Leasing
+from curbstone.core.pending.pending import Pending
+from curbstone.core.state import QueueState
 
 IDLE_MS = 1000
 
 
 class Timers:
-    """The timers of one queue."""
+    """See the module's docstring; of one queue. Whoever has something to wait for says so to the agenda."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._armed_ms: int | None = None
-        self._idle_set = False
+    def __init__(
+        self, state: QueueState, agenda: Agenda, pending: Pending, deaths: Deaths, expiry: Expiry, leasing: Leasing
+    ) -> None:
+        self._state = state
+        self._agenda = agenda
+        self._pending = pending
+        self._deaths = deaths
+        self._expiry = expiry
+        self._leasing = leasing
 
-    def arm(self) -> None:
-        """Set the timer for whatever is due next."""
-        queue = self._queue
-        dues = [group.next_due_ms for group in queue.pending.groups.values()]
-        dues += [queue.leasing.next_due_ms, queue.expiry.next_due_ms]
-        due_ms = min((due for due in dues if due is not None), default=None)
-        if due_ms is not None and (self._armed_ms is None or due_ms < self._armed_ms):
-            self._armed_ms = due_ms
-            queue.host.call_later(max(due_ms - queue.host.now_ms(), 0), partial(self._on_time, due_ms))
-
-    def _on_time(self, armed_ms: int) -> None:
-        queue = self._queue
-        if self._armed_ms == armed_ms:
-            self._armed_ms = None
-        now_ms = queue.host.now_ms()
-        if queue.is_closed:
-            return
-        if now_ms < armed_ms:
-            self.arm()
-            return
-        for name, group in queue.pending.groups.items():
+    def run(self) -> None:
+        """Do what is due, and have another turn when the next is."""
+        now_ms = self._state.host.now_ms()
+        groups = self._pending.groups
+        for name, group in groups.items():
             if group.mature(now_ms):
-                queue.wake(name)
-                queue.changed()
-                queue.deaths.try_again()
-        queue.leasing.end_due(now_ms)
-        queue.expiry.expire_due(now_ms)
-        self.arm()
+                self._agenda.wake(name)
+                self._agenda.changed()
+                self._deaths.try_again()
+        self._leasing.end_due(now_ms)
+        self._expiry.expire_due(now_ms)
+        dues = [group.next_due_ms for group in groups.values()]
+        dues += [self._leasing.next_due_ms, self._pending.expiries.next_due_ms]
+        due_ms = min((due for due in dues if due is not None), default=None)
+        if due_ms is not None:
+            self._agenda.at(due_ms)
 
-    def housekeeping(self) -> None:
-        """Nothing is left to write: see to it that the queue shrinks if it is empty, some time later."""
-        queue = self._queue
-        if not self._idle_set and queue.is_idle:
-            self._idle_set = True
-            queue.host.call_later(IDLE_MS, self._trim)
-
-    def _trim(self) -> None:
-        self._idle_set = False
-        queue = self._queue
-        if not queue.is_closed and queue.is_idle:
-            self._sweep()
-        if not queue.is_closed and queue.is_idle and queue.cleaner.trim():
-            queue.dirty()
-
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Forget what there is no use for in an empty queue."""
-        queue = self._queue
-        queue.pending.undeclared.sweep()
-        for group in queue.pending.groups.values():
+        self._pending.undeclared.sweep()
+        for group in self._pending.groups.values():
             group.sweep()
-        queue.expiry.sweep()
-        queue.leasing.sweep()
+        self._pending.expiries.sweep()
+        self._leasing.sweep()

@@ -1,22 +1,29 @@
-"""Takers of a single answer, and the book of leases. Pops are in `popping`."""
+"""Takers of a single answer: what is ready now, or within a time. Pops are in `popping`, leases in `leases`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from heapq import heappop
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from curbstone.core.delivery.dispatch import Rings
+from curbstone.core.delivery.settling import Settling
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
-from curbstone.core.pending import due
-from curbstone.core.values import NOBODY, Lease
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.pending.undeclared import Undeclared
+from curbstone.core.state import QueueState
 
 LEASE_BYTES_MAX = 4 * 1024 * 1024
 """One answer takes no more messages once theirs are so many bytes, headers and bodies."""
+
+
+class Counter(NamedTuple):
+    """Where the waiters of one queue stand in line."""
+
+    state: QueueState
+    rings: Rings
+    settling: Settling
+    undeclared: Undeclared
 
 
 class Waiter:
@@ -30,30 +37,31 @@ class Waiter:
 
     def __init__(
         self,
-        queue: Queue,
+        counter: Counter,
         group: str,
         count: int,
         wait_ms: int,
         give: Callable[[list[Delivery]], None],
         refuse: Callable[[CurbstoneError], None],
     ) -> None:
-        self.queue = queue
+        self._counter = counter
+        self._state = counter.state
         self.group = group
         self.room = count
         self._give = give
         self._refuse = refuse
         self._waits = wait_ms > 0
-        self._timer = queue.host.call_later(wait_ms, self.give_nothing) if self._waits else None
+        self._timer = counter.state.host.call_later(wait_ms, self.give_nothing) if self._waits else None
 
     def begin(self) -> Waiter:
         """Take part in the round robin of the group; return itself."""
-        if self.queue.is_closed:
-            self.queue.host.call_soon(self.give_nothing)
-        elif refusal := self.queue.pending.undeclared.refusal([self.group]):
-            self._end()
-            self.queue.host.call_soon(partial(self._refuse, refusal))
+        if self._state.is_closed:
+            self._state.host.call_soon(self.give_nothing)
+        elif refusal := self._counter.undeclared.refusal([self.group]):
+            self._leave()
+            self._state.host.call_soon(partial(self._refuse, refusal))
         else:
-            self.queue.join(self.group, self)
+            self._counter.rings.join(self)
         return self
 
     @property
@@ -64,9 +72,9 @@ class Waiter:
     def give(self, deliveries: list[Delivery]) -> None:
         """Answer with deliveries; the queue calls this."""
         if not self.room:  # it was given up while its hand was dealt
-            self.queue.put_back(self.group, deliveries)
+            self._counter.settling.put_back(self.group, deliveries)
             return
-        self._end()
+        self._leave()
         self._give(deliveries)
 
     def give_nothing(self) -> None:
@@ -74,18 +82,30 @@ class Waiter:
         if self.room:
             self.give([])
 
+    def none_ready(self) -> None:
+        """Answer with what there is, unless it waits on."""
+        if not self.waits:
+            self.give_nothing()
+
+    def fail(self) -> None:
+        """Whoever was given the answer failed; it is gone already."""
+
+    def end(self) -> None:
+        """The queue ends."""
+        self.give_nothing()
+
     def cancel(self) -> bool:
         """Give it up. False where it is too late: the answer has come, or comes for certain."""
         if not self.room:
             return False
-        self._end()
+        self._leave()
         return True
 
-    def _end(self) -> None:
+    def _leave(self) -> None:
         self.room = 0
         if self._timer is not None:
             self._timer.cancel()
-        self.queue.leave(self)
+        self._counter.rings.leave(self)
 
 
 class Gatherer(Waiter):
@@ -96,14 +116,14 @@ class Gatherer(Waiter):
 
     def __init__(
         self,
-        queue: Queue,
+        counter: Counter,
         group: str,
         count: int,
         wait_ms: int,
         give: Callable[[list[Delivery]], None],
         refuse: Callable[[CurbstoneError], None],
     ) -> None:
-        super().__init__(queue, group, count, wait_ms, give, refuse)
+        super().__init__(counter, group, count, wait_ms, give, refuse)
         self._gathered: list[Delivery] = []
         self._bytes = 0
 
@@ -115,7 +135,7 @@ class Gatherer(Waiter):
     def give(self, deliveries: list[Delivery]) -> None:
         """Take deliveries, and answer when that is all."""
         if not self.room:
-            self.queue.put_back(self.group, deliveries)
+            self._counter.settling.put_back(self.group, deliveries)
             return
         taken = 0
         for delivery in deliveries:
@@ -128,7 +148,7 @@ class Gatherer(Waiter):
         if self.room and self._bytes < LEASE_BYTES_MAX:
             return
         self._finish()
-        self.queue.put_back(self.group, deliveries[taken:])
+        self._counter.settling.put_back(self.group, deliveries[taken:])
 
     def give_nothing(self) -> None:
         """Answer with what there is."""
@@ -139,105 +159,9 @@ class Gatherer(Waiter):
         """See `Waiter.cancel`; what was gathered goes back."""
         is_given_up = super().cancel()
         if is_given_up:
-            self.queue.put_back(self.group, self._gathered)
+            self._counter.settling.put_back(self.group, self._gathered)
         return is_given_up
 
     def _finish(self) -> None:
-        self._end()
-        self._give([] if self.queue.is_closed else self._gathered)
-
-
-class Leases:
-    """All leases of one queue, by seq and group; expired ones are given back by the queue."""
-
-    def __init__(self) -> None:
-        self._leases: dict[tuple[str, int], Lease] = {}
-        self._by_token: dict[str, Lease] = {}
-        self._due: list[tuple[int, str]] = []
-        """A heap of when leases end. What was settled or extended since is stale, and swept out now and then."""
-
-    def __len__(self) -> int:
-        return len(self._by_token)
-
-    @property
-    def due_entries(self) -> int:
-        """How many times are kept in memory, stale ones included."""
-        return len(self._due)
-
-    def ends(self) -> list[tuple[str, int]]:
-        """Return the group of each, and when it ends."""
-        return [(lease.group, lease.expires_ms) for lease in self._by_token.values()]
-
-    def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str = NOBODY) -> Lease:
-        """Return a new lease of a delivery."""
-        lease = Lease(delivery, group, expires_ms, owner)
-        self._by_token[lease.token] = lease
-        self._leases[group, delivery.message.seq] = lease
-        self._note(lease)
-        return lease
-
-    def _note(self, lease: Lease) -> None:
-        """Keep when a lease ends."""
-        due.note(self._due, lease.expires_ms, lease.token, len(self._by_token), self._current)
-
-    def _current(self) -> list[tuple[int, str]]:
-        return [(lease.expires_ms, lease.token) for lease in self._by_token.values()]
-
-    def take(self, token: str) -> Lease | None:
-        """Remove and return a lease, or None if it has ended."""
-        lease = self._by_token.pop(token, None)
-        if lease is not None:
-            del self._leases[lease.group, lease.delivery.message.seq]
-        return lease
-
-    def take_seq(self, group: str, seq: int) -> Lease | None:
-        """Remove and return the lease of a message, if there is one."""
-        lease = self._leases.get((group, seq))
-        return self.take(lease.token) if lease else None
-
-    def find(self, group: str, seq: int) -> Lease | None:
-        """Return the lease of a message, if there is one."""
-        return self._leases.get((group, seq))
-
-    def take_own(self, token: str, owner: str) -> Lease | None:
-        """Remove and return a lease, or None if it has ended or is another's."""
-        lease = self._by_token.get(token)
-        return self.take(token) if lease is not None and lease.owner == owner else None
-
-    def extend(self, token: str, expires_ms: int, owner: str = NOBODY) -> bool:
-        """Move a lease's end; False if it has ended or is another's."""
-        lease = self._by_token.get(token)
-        if lease is None or lease.owner != owner:
-            return False
-        if expires_ms != lease.expires_ms:
-            lease.expires_ms = expires_ms
-            self._note(lease)
-        return True
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """Engine time when the next lease may end."""
-        return self._due[0][0] if self._due else None
-
-    def take_due(self, now_ms: int) -> list[Lease]:
-        """Remove and return the leases whose time has run out."""
-        ended = []
-        while self._due and self._due[0][0] <= now_ms:
-            expires_ms, token = heappop(self._due)
-            lease = self._by_token.get(token)
-            if lease is not None and lease.expires_ms == expires_ms:
-                self.take(token)
-                ended.append(lease)
-        return ended
-
-    def sweep(self) -> None:
-        """Forget when leases would have ended that did so before."""
-        due.sweep(self._due, len(self._by_token), self._current)
-
-    def take_all(self) -> list[Lease]:
-        """Remove and return all leases."""
-        leases = list(self._by_token.values())
-        self._by_token.clear()
-        self._leases.clear()
-        self._due.clear()
-        return leases
+        self._leave()
+        self._give([] if self._state.is_closed else self._gathered)

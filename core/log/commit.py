@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from curbstone.core.disk import File
+from curbstone.core.disk import Disk, File
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
 from curbstone.core.log.redo import Part
-
-if TYPE_CHECKING:
-    from curbstone.core.log.log import Log
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -67,16 +64,17 @@ class Commit:
     """The writes of one turn; `run` is called on a worker thread, all else on the engine's."""
 
     __slots__ = (
-        "_aside", "_buffers", "_cut_first", "_disk", "_fenced", "_held", "_least", "_log", "_offset", "_old",
-        "_remove_first", "_remove_last", "_reserve_to", "_sync", "dropped", "end", "erases", "is_undone", "kept",
-        "is_doubtful", "old_size", "redo", "reserve", "segment", "size", "taken", "unremoved",
+        "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_offset", "_old",
+        "_remove_first", "_remove_last", "_reserve_to", "_sync", "_uid", "dropped", "end", "erases", "is_undone",
+        "is_doubtful", "kept", "old_size", "redo", "reserve", "segment", "size", "taken", "unremoved",
     )  # fmt: skip
 
-    def __init__(self, log: Log, *, sync: bool) -> None:
-        self._log = log
-        self._disk = log.disk
+    def __init__(self, disk: Disk, directory: str, uid: int, active: Segment, reserve: int, *, sync: bool) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._uid = uid
         self._sync = sync
-        active = self.segment = log.active
+        self.segment = active
         """The segment the batches go to."""
         self.end = self._offset = active.end
         self.size = self._held = self._least = active.size
@@ -94,7 +92,7 @@ class Commit:
         """The redo file that made it durable, or 0 where its own file was synced."""
         self.old_size = active.size
         """The size that the segment before a new one has now."""
-        self.reserve = log.reserve
+        self.reserve = reserve
         """The size of the reserve."""
         self._reserve_to = self.reserve
         self._buffers: list[bytes] = []
@@ -136,7 +134,7 @@ class Commit:
     def part(self) -> Part:
         """Where a plain commit writes, for a redo file."""
         segment = self.segment
-        return Part(self._log.uid, segment.number, segment.salt, self._offset, self.end - self._offset)
+        return Part(self._uid, segment.number, segment.salt, self._offset, self.end - self._offset)
 
     @property
     def buffers(self) -> list[bytes]:
@@ -148,15 +146,15 @@ class Commit:
         """Whether it counts only when it is durable."""
         return self._sync
 
-    def roll(self, header: SegmentHeader, spare: Spare | None, *, fenced: bool) -> None:
+    def roll(self, header: SegmentHeader, spare: Spare | None, reserve: int, *, fenced: bool) -> None:
         """Begin a new segment, in the file `spare` if that is given."""
         self._old = self.segment
         self._fenced = self._cut_first = fenced
-        path = segment_path(self._log.directory, header.number)
+        path = segment_path(self._directory, header.number)
         self.segment = Segment(header.number, path, header.salt, SEGMENT_BYTES, 0)
         self.taken = spare
         self.size = self._held = self._least = spare.size if spare else 0
-        self.reserve = self._reserve_to = self._log.reserve
+        self.reserve = self._reserve_to = reserve
         self._buffers = [encode_segment_header(header)]
         self._offset = 0
         self.end = SEGMENT_BYTES
@@ -195,7 +193,7 @@ class Commit:
 
     def give_up_reserve(self) -> None:
         """Remove the reserve before anything is written."""
-        self.remove_first(reserve_path(self._log.directory), self.reserve)
+        self.remove_first(reserve_path(self._directory), self.reserve)
         self.reserve = self._reserve_to = 0
 
     def grow_reserve(self, size: int) -> None:
@@ -210,7 +208,7 @@ class Commit:
         if self._sync or self.rolled:
             self.sync()
         if self.rolled:
-            self._disk.sync_dir(self._log.directory)
+            self._disk.sync_dir(self._directory)
         if self._old is not None and not self._cut_first:
             with suppress(OSError):  # then it stays as long as it is
                 self._cut(self._old)
@@ -245,7 +243,7 @@ class Commit:
         if self._remove_first:
             # A segment whose creation failed says where the one before it ends. Had it come back after a crash,
             # it would cut off what is written there from now on.
-            self._disk.sync_dir(self._log.directory)
+            self._disk.sync_dir(self._directory)
         if self._reserve_to > self.reserve:
             self._write_reserve()
         if self._old is not None:
@@ -272,7 +270,7 @@ class Commit:
                 file.write(offset, [*buffers, bytes(self.size - end)])
 
     def _write_reserve(self) -> None:
-        path = reserve_path(self._log.directory)
+        path = reserve_path(self._directory)
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
@@ -338,7 +336,7 @@ class Commit:
                     self._remove(self.segment.path)
                 elif file is not None:
                     self._disk.rename(self.segment.path, self.taken.path)
-                self._disk.sync_dir(self._log.directory)
+                self._disk.sync_dir(self._directory)
             elif file is not None:
                 head = min(BATCH_BYTES, self._held - self._offset)
                 if head > 0:
@@ -358,13 +356,13 @@ class Commit:
                 self.unremoved.add(path)
         if self.erases and self._remove_last:
             with suppress(OSError):
-                self._disk.sync_dir(self._log.directory)
+                self._disk.sync_dir(self._directory)
         for path in self._aside:
             with suppress(OSError):  # it is no part of the log under either name
                 self._disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
         if self._aside:  # under its old name recovery would take it for a left-over
             with suppress(OSError):
-                self._disk.sync_dir(self._log.directory)
+                self._disk.sync_dir(self._directory)
 
     def _remove(self, path: str) -> None:
         with suppress(FileNotFoundError):

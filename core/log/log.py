@@ -191,7 +191,7 @@ class Log:
 
         If the disk is full the reserve will do, too.
         """
-        commit = Commit(self, sync=sync)
+        commit = Commit(self.disk, self.directory, self.uid, self.active, self.reserve, sync=sync)
         commit.erases = not recycle
         for path, size in self._leftover.items():
             commit.remove_first(path, size)
@@ -200,7 +200,8 @@ class Log:
             old = self.active
             numbers = (self._numbers, old.number, old.end, self.floor)
             header = SegmentHeader(self._salt(), self.uid, *numbers, next_seq, self.next_batch, self.tx)
-            commit.roll(header, self._take_spare(recycle, is_full), fenced=self.fenced)
+            spare = self._take_spare(recycle, is_full)
+            commit.roll(header, spare, self.reserve, fenced=self.fenced)
         return commit
 
     def _take_spare(self, recycle: bool, is_full: bool) -> Spare | None:

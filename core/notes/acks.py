@@ -5,21 +5,17 @@ The group's position does not say it: that also moves on where messages expire, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from curbstone.core.notes.of_groups import GroupNotes
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.state import QueueState
 
 
 class Acks(GroupNotes[int]):
     """The last seqs that the cumulative acks of one queue's declared groups named."""
 
-    def __init__(self, queue: Queue) -> None:
-        super().__init__(queue, 0)
+    def __init__(self, state: QueueState) -> None:
+        super().__init__(state, 0)
 
     def add(self, name: str, seq: int) -> None:
         """A group was acked up to and with `seq`, and that settled something: so the log has room to say it."""
         if seq > self.of(name):
-            self._values[name] = seq
+            self.set(name, seq)

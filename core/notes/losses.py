@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from curbstone.core.notes.of_groups import GroupNotes
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.state import QueueState
 
 
 class Loss(NamedTuple):
@@ -23,12 +21,12 @@ NOTHING = Loss()
 class Losses(GroupNotes[Loss]):
     """The losses of one queue's declared groups."""
 
-    def __init__(self, queue: Queue) -> None:
-        super().__init__(queue, NOTHING)
+    def __init__(self, state: QueueState) -> None:
+        super().__init__(state, NOTHING)
 
     def add(self, name: str, count: int, floor: int) -> None:
         """A group has lost `count` messages below `floor`."""
-        if count and name in self._queue.meta.groups:
+        if count and name in self.state.meta.groups:
             before = self.of(name)
-            self._values[name] = Loss(max(before.floor, floor), before.lost + count)
-            self._queue.stats.lost += count
+            self.set(name, Loss(max(before.floor, floor), before.lost + count))
+            self.state.stats.lost += count

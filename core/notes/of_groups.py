@@ -6,10 +6,9 @@ the last one is dropped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.state import QueueState
 
 Value = TypeVar("Value")
 
@@ -17,8 +16,10 @@ Value = TypeVar("Value")
 class GroupNotes(Generic[Value]):
     """The notes of one kind in one queue's log; a group of which there is none has the value `nothing`."""
 
-    def __init__(self, queue: Queue, nothing: Value) -> None:
-        self._queue = queue
+    def __init__(self, state: QueueState, nothing: Value) -> None:
+        self.state = state
+        self.is_used = False
+        """Whether there ever was a note of this kind."""
         self._nothing = nothing
         self._values: dict[str, Value] = {}
         self._logged: dict[str, Value] = {}
@@ -29,14 +30,17 @@ class GroupNotes(Generic[Value]):
         """Return the value of a group."""
         return self._values.get(name, self._nothing)
 
+    def set(self, name: str, value: Value) -> None:
+        """A group has another value from now on."""
+        self.is_used = True
+        self._values[name] = value
+
     def forget(self, name: str) -> None:
         """A group is no longer declared; the log is told before another of that name may be."""
         self._values.pop(name, None)
 
     def to_log(self, floor: int) -> dict[str, Value]:
         """Return what the log does not know yet, or no longer will once the segments below `floor` are dropped."""
-        if not self._values and not self._logged:
-            return {}
         return {
             name: self.of(name)
             for name in sorted(self._values.keys() | self._logged.keys())
@@ -46,6 +50,7 @@ class GroupNotes(Generic[Value]):
 
     def logged(self, values: dict[str, Value], segment: int) -> None:
         """The log knows of these now; the notes are in that segment."""
+        self.is_used = True
         for name, value in values.items():
             if value == self._nothing:
                 self._logged.pop(name, None)
@@ -57,5 +62,5 @@ class GroupNotes(Generic[Value]):
     def recover(self, name: str, value: Value, segment: int, *, is_earlier: bool) -> None:
         """Take a note in; `is_earlier` where it is of an earlier group of that name."""
         self.logged({name: value}, segment)
-        if name in self._queue.meta.groups and not is_earlier:
+        if name in self.state.meta.groups and not is_earlier:
             self._values[name] = value

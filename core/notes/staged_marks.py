@@ -37,20 +37,29 @@ class StagedMarks:
         known = self._known.get(number)
         return known.messages if known else 0
 
-    def notes(self, publishes: Iterable[Publish], below: int) -> bytes:
-        """Return the notes of what is in a batch, and of marks whose segment, under `below`, goes with it."""
+    def to_log(self, publishes: Iterable[Publish], below: int) -> dict[int, int]:
+        """Return what to say of transactions in a batch, and again where the segment, under `below`, goes with it."""
         marks = {number: known.messages for number, known in self._known.items() if known.segment < below}
         for publish in publishes:
             if publish.mark is not None:
                 marks[publish.mark.number] = publish.mark.messages
-        return b"".join([encode_note(Note.STAGED, _MARK.pack(*mark)) for mark in marks.items()])
+        return marks
 
-    def recover(self, payload: bytes, segment: int) -> None:
-        """Take a note in, from recovery or from a batch that is on disk now."""
-        number, count = _MARK.unpack(payload)
+    def add(self, number: int, count: int, segment: int) -> None:
+        """The log says so, in that segment."""
         if number not in self._known:
             self._room.notes(MARK_NOTE_BYTES)
         self._known[number] = _Known(max(count, self.count(number)), segment)
+
+    def recover(self, payload: bytes, segment: int) -> None:
+        """Take a note in."""
+        number, count = _MARK.unpack(payload)
+        self.add(number, count, segment)
+
+    @staticmethod
+    def encode(number: int, count: int) -> bytes:
+        """Return the note of a transaction."""
+        return encode_note(Note.STAGED, _MARK.pack(number, count))
 
     def forget(self, number: int) -> None:
         """The transaction is finished, and that is on disk."""

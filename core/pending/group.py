@@ -7,17 +7,15 @@ A message handed out stays pending until it is settled; it is behind the cursor,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
+from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import Released
 from curbstone.core.message import Delivery, Message
 from curbstone.core.pending import due
+from curbstone.core.pending.memory import Memory
 from curbstone.core.pending.runs import Run, seqs_of
-
-if TYPE_CHECKING:
-    from curbstone.core.log.commit import Segment
-    from curbstone.core.queue import Queue
 
 TAKE_BYTES_MAX = 1024 * 1024
 HELD_MESSAGES_MAX = 1024
@@ -42,13 +40,31 @@ class Retry:
         """Whether it is the first seq of that record."""
 
 
+IsDead = Callable[[str, Message, int], bool]
+"""(group, message, tries): whether it must not be delivered any more."""
+
+
+class Taken:
+    """What `Group.take` took: all of it counts as handed out."""
+
+    __slots__ = ("dead", "deliveries", "handed")
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.dead: list[Delivery] = []
+        """What is not to be delivered, but to be ended."""
+        self.handed: list[Released] = []
+        """Of deliveries that were not the first: how they stand after a crash, for the log."""
+
+
 class Group:
     """The unnamed group of a queue, or a named one."""
 
-    def __init__(self, queue: Queue, name: str, first: int = 0) -> None:
+    def __init__(self, memory: Memory, name: str, first: int = 0) -> None:
         """Nothing below `first` is pending in it, nor will be."""
-        self._queue = queue
-        self._room = queue.log.room
+        self._memory = memory
+        self._runs = memory.runs
+        self._room = memory.room
         self.name = name
         self.pending = 0
         """Messages that are entitled and not settled; changed by `pends` alone."""
@@ -100,6 +116,7 @@ class Group:
         self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
         self.delayed += 1
         due.note(self._due, due_ms, seq, len(self.retries), self._delays)
+        self._memory.agenda.at(due_ms)
 
     def _delays(self) -> list[tuple[int, int]]:
         return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
@@ -233,7 +250,7 @@ class Group:
         """Return the first pending seq; where there is none, `otherwise`."""
         if not self.pending:
             return otherwise
-        runs = self._queue.pending.runs
+        runs = self._runs
         run = runs.at_or_after(self._low)
         while run is not None:
             bits = run.pending(self.name)
@@ -263,34 +280,35 @@ class Group:
 
     # --- what is handed out
 
-    def take(self, limit: int) -> list[Delivery]:
-        """Return the next deliveries, up to `limit`; fewer where the disk must be read first.
+    def take(self, limit: int, is_dead: IsDead) -> Taken:
+        """Take the next deliveries, up to `limit`; fewer where the disk must be read first.
 
-        They are counted as wip; the disk is read in the background and the queue dispatches again.
+        The disk is read in the background, and the queue dispatches again.
         """
-        taken: list[Delivery] = []
+        taken = Taken()
+        deliveries = taken.deliveries
         room = TAKE_BYTES_MAX
-        while len(taken) < limit and room > 0:
-            before = len(taken)
+        while len(deliveries) < limit and room > 0:
+            before = len(deliveries)
             if self._returned:
-                if not self._take_returned(taken):
+                if not self._take_returned(taken, is_dead):
                     break
-            elif not self._take_fresh(taken, limit):
+            elif not self._take_fresh(taken, limit, is_dead):
                 break
-            if len(taken) > before + 1:
+            if len(deliveries) > before + 1:
                 room -= self._run.end - self._run.offset if self._run else 0
-            elif len(taken) > before:
-                room -= len(taken[-1].message.body)
-        if taken:
-            self.wip.update([delivery.message.seq for delivery in taken])
-            self.delivered = max(self.delivered, taken[-1].message.seq)
+            elif len(deliveries) > before:
+                room -= len(deliveries[-1].message.body)
+        if deliveries:
+            self.wip.update([delivery.message.seq for delivery in deliveries])
+            self.delivered = max(self.delivered, deliveries[-1].message.seq)
         return taken
 
-    def _take_returned(self, taken: list[Delivery]) -> bool:
+    def _take_returned(self, taken: Taken, is_dead: IsDead) -> bool:
         """Take the first returned message; False where it must be loaded first."""
         seq = self._returned[0]
         retry = self.retries.get(seq)
-        run = self._queue.pending.runs.find(seq)
+        run = self._runs.find(seq)
         bit = 1 << (seq - run.first) if run else 0
         if retry is None or retry.due_ms or run is None or not run.pending(self.name) & bit:
             heappop(self._returned)  # it was settled meanwhile
@@ -298,21 +316,21 @@ class Group:
         message = retry.message
         if message is None:
             if run.messages is None:
-                self._queue.load(run)
+                self._memory.load(run)
                 return False
             message = run.messages[seq - run.first]
             if message is None:
                 heappop(self._returned)
                 return True
         heappop(self._returned)
-        self._hand_out(message, taken)
+        self._hand_out(message, taken, is_dead)
         return True
 
-    def _take_fresh(self, taken: list[Delivery], limit: int) -> bool:
+    def _take_fresh(self, taken: Taken, limit: int, is_dead: IsDead) -> bool:
         """Take from the cursor on, within one run; False at the end, or where it must be loaded first."""
         run = self._run
         if run is None or self._cursor > run.last or self._cursor < run.first:
-            run = self._queue.pending.runs.at_or_after(self._cursor)
+            run = self._runs.at_or_after(self._cursor)
             if run is None:
                 return False
             if run is not self._run:
@@ -322,48 +340,51 @@ class Group:
         bits = run.pending(self.name) >> skip
         if not bits:
             self._cursor = run.last + 1
-            return self._queue.pending.runs.at_or_after(self._cursor) is not None
+            return self._runs.at_or_after(self._cursor) is not None
         if run.messages is None:
-            self._queue.load(run)
+            self._memory.load(run)
             return False
-        room = limit - len(taken)
+        room = limit - len(taken.deliveries)
         contiguous = not bits & (bits + 1)
         old = max(self.recovered, self._rewound - 1)
-        special = self.retries or self._queue.expiry.has_any or run.first + skip <= old
+        special = self.retries or self._memory.expiries.has_any or run.first + skip <= old
         if contiguous and not special:
             messages = run.messages[skip : skip + min(room, bits.bit_length())]
-            taken.extend([Delivery(message, 0, message.timestamp_ms) for message in messages if message])
+            taken.deliveries.extend([Delivery(message, 0, message.timestamp_ms) for message in messages if message])
             self._cursor = run.first + skip + len(messages)
             return True
         for seq in seqs_of(run.first + skip, bits):
-            if len(taken) >= limit:
+            if len(taken.deliveries) >= limit:
                 return True
             self._cursor = seq + 1
             candidate = run.messages[seq - run.first]
             if candidate is not None and not self.is_delayed(seq) and not (seq < self._rewound and seq in self.wip):
-                self._hand_out(candidate, taken)
+                self._hand_out(candidate, taken, is_dead)
         self._cursor = run.last + 1
         return True
 
-    def _hand_out(self, message: Message, taken: list[Delivery]) -> None:
-        """Deliver a message, unless it is expired or was tried too often."""
-        if message.seq in self.wip:  # it is on its way to the dead-letter queue
+    def _hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
+        """Take one message; the dead apart."""
+        seq = message.seq
+        if seq in self.wip:  # it is on its way to the dead-letter queue
             return
-        retry = self.retries.get(message.seq)
+        retry = self.retries.get(seq)
         if retry is not None and retry.message is not None:
             retry.message = None
             self._held -= 1
-        tries = self.tries_of(message.seq)
-        if self._queue.deaths.divert(self, message, tries):
-            return
+        tries = self.tries_of(seq)
         mature_ms = retry.mature_ms if retry and retry.mature_ms else message.timestamp_ms
+        if is_dead(self.name, message, tries):
+            self.wip.add(seq)
+            taken.dead.append(Delivery(message, tries, mature_ms))
+            return
         if tries or (retry is not None and retry.segment is not None):  # the mark does not count these
             if retry is None:
-                self._remember(message.seq, Retry(tries, 0, mature_ms))
-            self._queue.writer.handed(Released(self.name, message.seq, 1, tries + 1, 0))
-        taken.append(Delivery(message, tries, mature_ms))
+                self._remember(seq, Retry(tries, 0, mature_ms))
+            taken.handed.append(Released(self.name, seq, 1, tries + 1, 0))
+        taken.deliveries.append(Delivery(message, tries, mature_ms))
 
     def _leave(self) -> None:
         """The cursor leaves a run: what is still live of it is read again if it comes back."""
         if self._run is not None and self._run.live():
-            self._queue.pending.reader.forget(self._run)
+            self._memory.reader.forget(self._run)

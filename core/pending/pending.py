@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Set
+from typing import NamedTuple
 
-from curbstone.core.log.commit import Commit, Segment
+from curbstone.core.agenda import Agenda
+from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import ENTRY_BYTES, Reason, Released, Settled
+from curbstone.core.log.log import Log
 from curbstone.core.message import Message
 from curbstone.core.pending.group import Group
-from curbstone.core.pending.reader import Reader
-from curbstone.core.pending.runs import Run, Runs, ranges_of
+from curbstone.core.pending.memory import Memory
+from curbstone.core.pending.runs import Run, ranges_of
 from curbstone.core.pending.undeclared import Undeclared
+from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
 
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
-    from curbstone.core.writing.batch import Batch
+
+class Placed(NamedTuple):
+    """Messages that a commit has put on disk, and where they lie."""
+
+    messages: list[Message]
+    segment: Segment
+    start: int
+    end: int
+    size: int
+    """Bytes of their entries."""
+
+
+class Cleared(NamedTuple):
+    """What was forgotten of a group."""
+
+    messages: int
+    ended: list[int]
+    """The seqs that were handed out: whoever holds them has nothing to settle any more."""
 
 
 class Pending:
     """The runs, the groups and the reader of one queue."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self.runs = Runs()
-        self.unnamed = Group(queue, UNNAMED)
+    def __init__(
+        self, state: QueueState, agenda: Agenda, log: Log, groups_in_use: Callable[[], Set[str]] = frozenset
+    ) -> None:
+        """`groups_in_use` names the groups that somebody still needs who is not known here."""
+        self._state = state
+        self._agenda = agenda
+        self._memory = Memory(state, agenda, log, self._damaged)
+        self.runs = self._memory.runs
+        self.reader = self._memory.reader
+        self.expiries = self._memory.expiries
+        self.load = self._memory.load
+        self.unnamed = Group(self._memory, UNNAMED)
         self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
-        self.undeclared = Undeclared(queue, self.groups)
-        for name in queue.meta.groups:
-            self.groups[name] = Group(queue, name)
-        self.reader = Reader(queue.host, queue.log.disk, self.runs, queue.broker.cache, self._damaged)
+        self.undeclared = Undeclared(state, self._memory, self.groups, groups_in_use)
+        for name in state.meta.groups:
+            self.groups[name] = Group(self._memory, name)
 
     def group(self, name: str, first: int = 0) -> Group:
         """Return a group; it begins to exist when it is named. In a new one nothing is pending below `first`."""
@@ -40,18 +65,18 @@ class Pending:
         """Return a group while the log is replayed: nothing is counted yet, so none is forgotten."""
         group = self.groups.get(name)
         if group is None:
-            group = self.groups[name] = Group(self._queue, name)
+            group = self.groups[name] = Group(self._memory, name)
         return group
 
     def entitled(self, message: Message) -> Iterable[str]:
         """Return the names of the groups that see a message."""
         if message.groups:
             return message.groups
-        return [UNNAMED, *(name for name, start in self._queue.meta.groups.items() if message.seq >= start)]
+        return [UNNAMED, *(name for name, start in self._state.meta.groups.items() if message.seq >= start)]
 
     def entitled_count(self, message: Message) -> int:
         """Return how many groups will see a message that is being published."""
-        return len(message.groups) or 1 + len(self._queue.meta.groups)
+        return len(message.groups) or 1 + len(self._state.meta.groups)
 
     def clear(self, name: str, messages: list[Message]) -> None:
         """Forget that messages are pending in a group."""
@@ -75,7 +100,7 @@ class Pending:
             size += ENTRY_BYTES + len(message.headers) + len(message.body)
         if run is not None:
             self.clear_run(group, run, mask, size)
-        self._queue.changed()
+        self._agenda.changed()
 
     def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
         """Forget the seqs of `mask`, of `size` bytes, in one run."""
@@ -88,10 +113,10 @@ class Pending:
         self.runs.shrink(run, size)
         self.drop_if_dead(run)
 
-    def clear_below(self, group: Group, seq: int) -> int:
-        """Forget whatever is pending in a group below `seq`, also what is handed out; return how many messages."""
+    def clear_below(self, group: Group, seq: int) -> Cleared:
+        """Forget whatever is pending in a group below `seq`, also what is handed out."""
         before = group.pending
-        self.end_deliveries(group, seq)
+        ended = self._end_deliveries(group, seq)
         run = self.runs.at_or_after(group.first_pending(seq))
         while run is not None and run.first < seq:
             mask = run.pending(group.name)
@@ -101,15 +126,16 @@ class Pending:
                 live = run.live().bit_count()
                 self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // live)
             run = self.runs.at_or_after(run.last + 1)
-        return before - group.pending
+        return Cleared(before - group.pending, ended)
 
-    def end_deliveries(self, group: Group, seq: int) -> None:
-        """Make what a group has handed out below `seq` stale, and forget what was tried and what is delayed."""
-        for held in [held for held in group.wip if held < seq]:
-            self._queue.end_delivery(group.name, held)
-            group.wip.discard(held)
+    @staticmethod
+    def _end_deliveries(group: Group, seq: int) -> list[int]:
+        """Forget what a group has handed out below `seq`, what was tried and what is delayed."""
+        ended = [held for held in group.wip if held < seq]
+        group.wip.difference_update(ended)
         for retried in [retried for retried in group.retries if retried < seq]:
             group.forget(retried)
+        return ended
 
     def drop_if_dead(self, run: Run) -> None:
         """Forget a run that nothing is pending in."""
@@ -117,14 +143,13 @@ class Pending:
             self.reader.forget(run)
             self.runs.drop(run)
 
-    def add(self, batch: Batch, commit: Commit) -> None:
-        """Take the messages of a batch that is on disk now."""
-        messages = batch.messages
-        self._queue.stats.published += len(messages)
+    def add(self, placed: Placed) -> None:
+        """Take messages in that are on disk now."""
+        messages, size = placed.messages, placed.size
+        self._state.stats.published += len(messages)
         first = messages[0].seq
         bits = (1 << len(messages)) - 1
-        size = batch.messages_bytes
-        run, is_new = self.runs.append(first, bits, commit.segment, batch.start, batch.end, size)
+        run, is_new = self.runs.append(first, bits, placed.segment, placed.start, placed.end, size)
         if is_new:
             run.time_ms = messages[0].timestamp_ms
         shift = first - run.first
@@ -138,13 +163,17 @@ class Pending:
         self.reader.keep(run, is_new, messages, size)
         expiries = [message.expires_ms for message in messages if message.expires_ms]
         if expiries:
-            self._queue.expiry.note(run, min(expiries))
-        now_ms, wall_ms = self._queue.host.now_ms(), self._queue.host.wall_ms()
+            self.expiries.note(run, min(expiries))
+        if any([message.delay_ms for message in messages]):
+            self._delay([message for message in messages if message.delay_ms])
+
+    def _delay(self, messages: list[Message]) -> None:
+        """Let messages that were published with a delay wait for their time."""
+        now_ms, wall_ms = self._state.host.now_ms(), self._state.host.wall_ms()
         for message in messages:
-            if message.delay_ms:
-                for name in self.entitled(message):
-                    due_ms = now_ms + message.delay_ms
-                    self.group(name).delay(message.seq, 0, due_ms, wall_ms + message.delay_ms)
+            for name in self.entitled(message):
+                due_ms = now_ms + message.delay_ms
+                self.group(name).delay(message.seq, 0, due_ms, wall_ms + message.delay_ms)
 
     def _entitle(self, run: Run, names: Iterable[str], bits: int) -> None:
         for name in names:
@@ -155,7 +184,7 @@ class Pending:
     def settled_of(self, copies: list[Message]) -> dict[str, list[int]]:
         """Return, by group, which of some messages that are copied forward it has settled."""
         settled: dict[str, list[int]] = {}
-        if not self._queue.meta.groups and not any([message.groups for message in copies]):
+        if not self._state.meta.groups and not any([message.groups for message in copies]):
             return settled  # what is settled in the only group is not copied
         for message in copies:
             seq = message.seq
@@ -195,25 +224,31 @@ class Pending:
                 written.append(released._replace(first=seq, span=1))
         return written
 
-    def drop_group(self, name: str) -> None:
-        """A group is no longer declared: nothing is kept for it."""
+    def drop_group(self, name: str) -> tuple[list[tuple[int, int]], list[int]]:
+        """A group is no longer declared: nothing is kept for it.
+
+        Return what the log is to say is settled, as (first, count), and the seqs that were handed out.
+        """
         group = self.groups[name]
+        ranges: list[tuple[int, int]] = []
         for run in list(self.runs):
             bits = run.pending(name)
             if bits:
-                self._queue.writer.settled_ranges(name, Reason.PURGE, ranges_of(run.first, bits))
+                ranges += ranges_of(run.first, bits)
                 self.clear_run(group, run, bits, run.bytes_live * bits.bit_count() // run.live().bit_count())
-        self.end_deliveries(group, self._queue.next_seq)
-        self._queue.reading.losses.forget(name)
-        self._queue.reading.acks.forget(name)
-        self._queue.dirty()
+        return ranges, self._end_deliveries(group, self._state.next_seq)
 
     def _damaged(self, run: Run, text: str) -> None:
         run.segment.damaged = True
-        self._queue.damaged.append(text)
-        self._queue.report(text)
+        self._state.damaged.append(text)
+        self._state.report(text)
         for group in self.groups.values():
             group.pends(sum(other.pending(group.name).bit_count() for other in self.runs) - group.pending)
+
+    def counts(self, name: str) -> tuple[int, int, int]:
+        """Return how many messages of a group are rdy, wip and delayed."""
+        group = self.groups.get(name)
+        return (group.rdy, len(group.wip), group.delayed) if group is not None else (0, 0, 0)
 
     @property
     def has_unlogged_marks(self) -> bool:

@@ -23,26 +23,14 @@ from curbstone.core.log.format import (
 from curbstone.core.log.window import read_around
 from curbstone.core.message import Message
 from curbstone.core.pending.runs import Run, Runs, seqs_of
+from curbstone.core.shared import Cache
 
 logger = logging.getLogger("curbstone.core")
 
 AGAIN_MS = 250
 TAIL_BYTES_MAX = 4 * 1024 * 1024
-CACHE_BYTES_MAX = 64 * 1024 * 1024
 READ_MIN = 4
 """So many runs that were read back a queue keeps whatever the memory: those who asked for them get to see them."""
-
-
-class Cache:
-    """The memory that the tails of all queues of a server may take together."""
-
-    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self.bytes = 0
-
-    def has_room(self, size: int) -> bool:
-        """Return whether `size` more bytes fit."""
-        return self.bytes + size <= self._bytes_max
 
 
 class Read(NamedTuple):

@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from curbstone.core.agenda import Agenda
 from curbstone.core.errors import NoSuchQueue
+from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run, seqs_of
 from curbstone.core.positions import Found, Waited
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.state import QueueState
 
 
-def find_time(queue: Queue, timestamp_ms: int, on_done: Found) -> None:
+def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: Found) -> None:
     """Tell the first live seq that was published at `timestamp_ms` or later, else `next`; in a later turn.
 
     Where the wall clock was set back the first run of messages that begins late enough decides.
     """
     before: Run | None = None
     after: Run | None = None
-    for run in queue.pending.runs:
+    for run in pending.runs:
         if run.time_ms >= timestamp_ms:
             after = run
             break
         before = run
-    behind = queue.reading.next if after is None else _first_live(after)
+    behind = state.committed_end if after is None else _first_live(after)
     if before is None:
-        queue.host.call_soon(lambda: on_done(None, behind))
+        state.host.call_soon(lambda: on_done(None, behind))
         return
     place = before
     was_cached = place.messages is not None
 
     def look() -> None:
         if place.messages is None and place.live():  # it was moved meanwhile
-            find_time(queue, timestamp_ms, on_done)
+            find_time(state, pending, timestamp_ms, on_done)
             return
         found = _first_since(place, timestamp_ms)
         if not was_cached:
-            queue.pending.reader.forget(place)
+            pending.reader.forget(place)
         on_done(None, behind if found is None else found)
 
     if was_cached:
-        queue.host.call_soon(look)
+        state.host.call_soon(look)
     else:
-        queue.pending.reader.load(place, look)
+        pending.reader.load(place, look)
 
 
 def _first_since(run: Run, timestamp_ms: int) -> int | None:
@@ -63,16 +62,18 @@ def _first_live(run: Run) -> int:
 class Wait:
     """Calls back once: when `has_come` says so, when the time is up, or when the queue ends."""
 
-    def __init__(self, queue: Queue, has_come: Callable[[], bool], wait_ms: int, on_done: Waited) -> None:
-        self._queue = queue
+    def __init__(
+        self, state: QueueState, agenda: Agenda, has_come: Callable[[], bool], wait_ms: int, on_done: Waited
+    ) -> None:
+        self._state = state
         self._has_come = has_come
         self._on_done: Waited | None = on_done
-        self._unwatch = queue.watch(self._look)
-        self._timer = queue.host.call_later(wait_ms, self._end)
-        queue.host.call_soon(self._look)
+        self._unwatch = agenda.watch(self._look)
+        self._timer = state.host.call_later(wait_ms, self._end)
+        state.host.call_soon(self._look)
 
     def _look(self) -> None:
-        if self._queue.is_closed or self._has_come():
+        if self._state.is_closed or self._has_come():
             self._end()
 
     def _end(self) -> None:
@@ -80,7 +81,7 @@ class Wait:
         if on_done is None:
             return
         self.cancel()
-        on_done(NoSuchQueue(f"no such queue: {self._queue.name}") if self._queue.is_closed else None)
+        on_done(NoSuchQueue(f"no such queue: {self._state.name}") if self._state.is_closed else None)
 
     def cancel(self) -> bool:
         """Nobody waits for the answer any more; False where it has come."""

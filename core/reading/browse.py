@@ -1,141 +1,344 @@
-"""Looking at what a queue holds, and emptying it."""
+"""Browsing: stretches of the log as they lie on disk, with a mask that says which messages are meant.
+
+A page is planned on the engine's thread from the runs (which stretches, which seqs, what was tried) and read by
+a worker, whole batches at a time: nothing is done per message, but at the ends of a page, in copied batches,
+and where few of a batch are meant. Nothing in the queue changes by it. A stretch that the cleaner moved in
+between does not check, and the page is planned again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+import struct
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from curbstone.core.errors import CurbstoneError
-from curbstone.core.log.format import Reason
-from curbstone.core.message import Message
+from curbstone.core.disk import Disk, File
+from curbstone.core.errors import CurbstoneError, Gone, Unavailable
+from curbstone.core.log.format import BATCH_BYTES, BatchHeader, Flag, batch_is_whole, decode_batch_header, decode_seqs
+from curbstone.core.log.log import Log
+from curbstone.core.notes.losses import Loss
 from curbstone.core.pending.group import Group
-from curbstone.core.pending.runs import Run, ranges_of, seqs_of
-from curbstone.core.values import Peeked
+from curbstone.core.pending.pending import Pending
+from curbstone.core.pending.runs import Run, seqs_of
+from curbstone.core.positions import Frame, Wanted
+from curbstone.core.state import QueueState
+from curbstone.core.values import UNNAMED
 
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+MASK_BITS_MAX = 64 * 1024
+PLACES_MAX = 8192
+ATTEMPTS_MAX = 5
 
-STATES = ("rdy", "wip", "delayed")
+T = TypeVar("T")
+
+_SIZE_DELTA = struct.Struct("<II")  # how an entry begins
 
 
-class Peek:
-    """One look: walks the runs, reading what is not in memory, and answers once."""
+class _Place(NamedTuple):
+    """A stretch of a segment file, and the seqs in it that are meant: bit i of `mask` is `first` + i."""
+
+    path: str
+    salt: int
+    offset: int
+    end: int
+    first: int
+    mask: int
+    tries: dict[int, int]
+
+
+class _Plan(NamedTuple):
+    places: list[_Place]
+    next: int
+    """Where to go on once all places are read."""
+
+
+class Positions(Protocol):
+    """How far the readers of a queue are."""
+
+    def first(self) -> int:
+        """Return the first seq that is pending anywhere."""
+
+    def position(self, name: str) -> int:
+        """Return up to where a group is done; raise NoSuchGroup."""
+
+    def loss(self, name: str) -> Loss:
+        """Return what a group has lost."""
+
+
+class Source(NamedTuple):
+    """The queue that is looked into."""
+
+    state: QueueState
+    log: Log
+    pending: Pending
+    positions: Positions
+
+
+class Stale(Exception):
+    """A stretch is no longer where it was."""
+
+
+def browse(
+    source: Source,
+    wanted: Wanted,
+    render: Callable[[list[Frame]], T],
+    on_done: Callable[[CurbstoneError | None, T | None, int], None],
+) -> None:
+    """Look at one page: `on_done(error, render(frames), where to go on)`. `render` is called on a worker thread.
+
+    Raise NoSuchGroup, and Gone where what is wanted is lost, with the `first` there is, `epoch` and `lost`.
+    """
+    _check(source, wanted)
+    _Browse(source, wanted, render, on_done).attempt()
+
+
+def _check(source: Source, wanted: Wanted) -> None:
+    if wanted.group is None:
+        first = floor = source.positions.first()
+        lost = 0
+    else:
+        first = source.positions.position(wanted.group)
+        floor, lost = source.positions.loss(wanted.group)
+    if wanted.start < floor:
+        text = f"messages {wanted.start} to {floor - 1} are no longer in the log; go on at {first}"
+        raise Gone(text, first=first, epoch=source.state.uid, lost=lost)
+
+
+class _Browse(Generic[T]):
+    """One page on its way."""
 
     def __init__(
         self,
-        queue: Queue,
-        limit: int,
-        after: int,
-        state: str,
-        group: str | None,
-        on_done: Callable[[list[Peeked] | CurbstoneError], None],
+        source: Source,
+        wanted: Wanted,
+        render: Callable[[list[Frame]], T],
+        on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
-        self._queue = queue
-        self._limit = limit
-        self._next = after + 1
-        self._state = state
-        self._group = group
+        self._source = source
+        self._wanted = wanted
+        self._render = render
         self._on_done = on_done
-        self._found: list[Peeked] = []
+        self._attempts = 0
 
-    def go_on(self) -> None:
-        """Walk on until there is enough, or something has to be read first."""
-        while len(self._found) < self._limit:
-            run = self._queue.pending.runs.at_or_after(self._next)
-            if run is None:
-                break
-            if run.messages is None:
-                self._queue.pending.reader.load(run, self.go_on)
-                return
-            was_cached = self._queue.pending.reader.is_tail(run)
-            self._look_at(run)
-            if not was_cached:
-                self._queue.pending.reader.forget(run)
-        found = self._found
-        self._queue.host.call_soon(lambda: self._on_done(found))
+    def attempt(self) -> None:
+        """Plan and read; again where the log changed meanwhile."""
+        source, wanted, render = self._source, self._wanted, self._render
+        self._attempts += 1
+        plan = _plan(source, wanted)
+        disk = source.log.disk
 
-    def _look_at(self, run: Run) -> None:
-        assert run.messages is not None
-        skip = max(self._next - run.first, 0)
-        for seq in seqs_of(run.first + skip, run.live() >> skip):
-            if len(self._found) >= self._limit:
-                return
-            self._next = seq + 1
-            message = run.messages[seq - run.first]
-            if message is not None:
-                self._add(run, message)
-        self._next = run.last + 1
+        def job() -> tuple[T, int]:
+            frames, cut_at = _read(disk, plan.places, wanted)
+            return render(frames), cut_at or plan.next
 
-    def _add(self, run: Run, message: Message) -> None:
-        for group in self._groups():
-            if run.pending(group.name) >> (message.seq - run.first) & 1:
-                state = _state(group, message.seq)
-                if self._state in ("", state):
-                    retry = group.retries.get(message.seq)
-                    due_ms = retry.due_ms if retry else 0
-                    self._found.append(Peeked(message, state, group.tries_of(message.seq), due_ms))
-                return
+        def done(result: tuple[T, int] | None, error: BaseException | None) -> None:
+            if result is not None:
+                self._on_done(None, *result)
+            elif not isinstance(error, Stale):
+                self._on_done(Unavailable(f"queue {source.state.name} can't be read: {error}"), None, 0)
+            elif self._attempts < ATTEMPTS_MAX:
+                self._mend(plan)
+            else:
+                self._on_done(Unavailable(f"queue {source.state.name} can't be read: {error}"), None, 0)
 
-    def _groups(self) -> Iterable[Group]:
-        """Return the groups to look for, the first that a message is pending in counts."""
-        groups = self._queue.pending.groups
-        if self._group is None:
-            return groups.values()
-        return [groups[self._group]] if self._group in groups else []
+        source.state.host.submit(job, done)
+
+    def _mend(self, plan: _Plan) -> None:
+        """Where the second look at a place fails it is damaged: let the reader find out what is left of it."""
+        if self._attempts > 1:
+            for place in plan.places:
+                run = self._source.pending.runs.find(place.first)
+                if run is not None and run.messages is None:
+                    self._source.pending.reader.load(run, self.attempt)
+                    return
+        self.attempt()
 
 
-def _state(group: Group, seq: int) -> str:
-    if seq in group.wip:
-        return "wip"
-    return "delayed" if group.is_delayed(seq) else "rdy"
+# --- on the engine's thread
 
 
-def purge(queue: Queue, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
-    """See `Queue.purge`."""
-    refusal = queue.refusal()
-    if refusal is not None:
-        queue.host.call_soon(lambda: on_done(refusal, 0))
-        return
-    purged = _settle_all(queue)
-    queue.changed()
-
-    def settled(error: CurbstoneError | None) -> None:
-        if error is not None:
-            on_done(error, 0)
-            return
-        queue.cleaner.erase(queue.broker.committer.erasing(queue.log.uid, erased))
-        queue.dirty()
-
-    def erased(error: CurbstoneError | None) -> None:
-        on_done(error, 0 if error else purged)
-
-    queue.writer.when_committed(settled)
+def _plan(source: Source, wanted: Wanted) -> _Plan:
+    """Return the stretches to read; about as many as make a page."""
+    group = source.pending.group(wanted.group or UNNAMED)
+    end = source.state.committed_end if wanted.end is None else min(wanted.end, source.state.committed_end)
+    places: list[_Place] = []
+    seq, count, size = wanted.start, 0, 0
+    while count < wanted.limit and size < wanted.bytes_max and len(places) < PLACES_MAX:
+        run = source.pending.runs.at_or_after(seq)
+        if run is None or run.first >= end:
+            return _Plan(places, max(end, wanted.start))
+        mask = _within(run, run.live() if wanted.group is None else run.pending(wanted.group), seq, end)
+        seq = run.last + 1
+        if mask:
+            count += mask.bit_count()
+            size += _add(places, run, mask, _tries(group, run, mask))
+    return _Plan(places, min(seq, end))
 
 
-def _settle_all(queue: Queue) -> int:
-    """Settle all that is rdy or delayed in every group; return how many messages."""
-    purged = 0
-    lost: dict[str, tuple[int, int]] = {}
-    for run in list(queue.pending.runs):
-        before = run.live()
-        for group in queue.pending.groups.values():
-            wip = sum(1 << (seq - run.first) for seq in group.wip if run.first <= seq <= run.last) if group.wip else 0
-            bits = run.pending(group.name) & ~wip
-            if not bits:
-                continue
-            run.set_pending(group.name, run.pending(group.name) & ~bits)
-            group.pends(-bits.bit_count())
-            lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
-            queue.writer.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
-            if group.retries:
-                for seq in seqs_of(run.first, bits):
-                    group.forget(seq)
-        gone = (before & ~run.live()).bit_count()
-        if gone:
-            purged += gone
-            queue.pending.runs.shrink(run, run.bytes_live * gone // before.bit_count())
-            queue.pending.drop_if_dead(run)
-    for name, (count, end) in lost.items():  # what is handed out stays, and so the position of its group
-        queue.reading.losses.add(name, count, min(end, queue.pending.groups[name].first_pending(end)))
-    queue.stats.purged += purged
-    return purged
+def _within(run: Run, mask: int, start: int, end: int) -> int:
+    if start > run.first:
+        mask = mask >> (start - run.first) << (start - run.first)
+    return mask & ((1 << (end - run.first)) - 1) if end <= run.last else mask
+
+
+def _tries(group: Group, run: Run, mask: int) -> dict[int, int]:
+    """Return how often the messages of a mask were tried, those that were not left out."""
+    if run.first <= group.recovered:
+        tried = {seq: group.tries_of(seq) for seq in seqs_of(run.first, mask)}
+    elif group.retries:
+        retries = group.retries
+        tried = {seq: retries[seq].tries for seq in range(run.first, run.last + 1) if seq in retries}
+    else:
+        return {}
+    return {seq: tries for seq, tries in tried.items() if tries}
+
+
+def _add(places: list[_Place], run: Run, mask: int, tries: dict[int, int]) -> int:
+    """Add a run, to the place before where it lies in the same batch; return how many bytes more there are to read."""
+    where = (run.segment.path, run.segment.salt, run.offset, run.end)
+    if places and places[-1][:4] == where and run.last - places[-1].first < MASK_BITS_MAX:
+        last = places[-1]
+        both = last.mask | mask << (run.first - last.first)
+        places[-1] = last._replace(mask=both, tries={**last.tries, **tries})
+        return 0
+    places.append(_Place(*where, run.first, mask, tries))
+    return run.end - run.offset
+
+
+# --- on a worker thread
+
+
+def _read(disk: Disk, places: list[_Place], wanted: Wanted) -> tuple[list[Frame], int]:
+    """Return the frames, and where the page was cut because it was full, else 0. Raise Stale."""
+    frames: list[Frame] = []
+    count, room = wanted.limit, wanted.bytes_max
+    files: dict[str, File] = {}
+    try:
+        for place in places:
+            for frame in _frames_of(_open(disk, files, place.path), place):
+                whole = _meant(frame)
+                if whole <= count and len(frame.entries) <= room:
+                    frames.append(frame)
+                    count -= whole
+                    room -= len(frame.entries)
+                    continue
+                cut, next_seq = _cut(frame, count, room, at_least_one=not frames)
+                return frames + ([cut] if cut else []), next_seq
+    finally:
+        for file in files.values():
+            file.close()
+    return frames, 0
+
+
+def _open(disk: Disk, files: dict[str, File], path: str) -> File:
+    file = files.get(path)
+    if file is None:
+        try:
+            file = files[path] = disk.open(path)
+        except FileNotFoundError:
+            raise Stale(f"{path}: no such file") from None
+    return file
+
+
+def _meant(frame: Frame) -> int:
+    return frame.span if frame.mask is None else frame.mask.bit_count()
+
+
+def _frames_of(file: File, place: _Place) -> Iterator[Frame]:
+    """Yield what is meant of a stretch, a frame for each of its batches."""
+    data = file.read(place.offset, place.end - place.offset)
+    view = memoryview(data)
+    index = 0
+    while index < len(data):
+        header = decode_batch_header(data, index)
+        if header is None or not batch_is_whole(data, index, header.length, place.salt):
+            raise Stale(f"{place.path}: bytes from {place.offset + index} on do not check")
+        if header.messages:
+            frame = _frame_of(view, index + BATCH_BYTES, header, place)
+            if frame is not None:
+                yield frame
+        index += header.length
+    if index != place.end - place.offset:
+        raise Stale(f"{place.path}: it ends before {place.end}")
+
+
+def _frame_of(view: memoryview, offset: int, header: BatchHeader, place: _Place) -> Frame | None:
+    """Return what is meant of a batch whose entries are at `offset`."""
+    count, first_seq = header.messages, header.first_seq
+    entries = view[offset : offset + header.messages_bytes]
+    if header.flags & Flag.COPY:
+        seqs = [seq for seq, _ in decode_seqs(entries, 0, count, first_seq)]
+        mask = _mask_of(seqs, place)
+    else:
+        seqs = None
+        shift = first_seq - place.first
+        mask = (place.mask >> shift if shift >= 0 else place.mask << -shift) & ((1 << count) - 1)
+    if not mask:
+        return None
+    if place.tries:
+        numbered = enumerate(seqs) if seqs is not None else enumerate(range(first_seq, first_seq + count))
+        tries = [(i, place.tries[seq]) for i, seq in numbered if seq in place.tries and mask >> i & 1]
+    else:
+        tries = []
+    frame = Frame(first_seq, count, mask, tries, entries)
+    low, high = (mask & -mask).bit_length() - 1, mask.bit_length()
+    if low or high < count:
+        frame = _slice(frame, low, high)
+    if frame.mask is not None and frame.mask == (1 << frame.span) - 1:
+        return frame._replace(mask=None)
+    return frame if 2 * _meant(frame) >= frame.span else _picked(frame)
+
+
+def _mask_of(seqs: list[int], place: _Place) -> int:
+    """Return the mask by index of a copied batch, whose seqs have gaps."""
+    mask = 0
+    for index, seq in enumerate(seqs):
+        if seq >= place.first and place.mask >> (seq - place.first) & 1:
+            mask |= 1 << index
+    return mask
+
+
+def _skip(entries: bytes | memoryview, offset: int, count: int) -> int:
+    """Return where the entry lies that is `count` entries behind the one at `offset`."""
+    size_at = _SIZE_DELTA.unpack_from
+    for _ in range(count):
+        offset += size_at(entries, offset)[0]
+    return offset
+
+
+def _slice(frame: Frame, low: int, high: int) -> Frame:
+    """Return the entries `low` to `high` - 1 of a frame."""
+    mask = None if frame.mask is None else (frame.mask & ((1 << high) - 1)) >> low
+    tries = [(index - low, tries) for index, tries in frame.tries if low <= index < high]
+    start = _skip(frame.entries, 0, low)
+    end = _skip(frame.entries, start, high - low) if high < frame.span else len(frame.entries)
+    return Frame(frame.first_seq, high - low, mask, tries, memoryview(frame.entries)[start:end])
+
+
+def _picked(frame: Frame) -> Frame:
+    """Return a frame without the entries that are not meant."""
+    assert frame.mask is not None
+    view = memoryview(frame.entries)
+    parts: list[memoryview] = []
+    new: dict[int, int] = {}
+    offset = index = 0
+    for wanted in seqs_of(0, frame.mask):
+        start = _skip(view, offset, wanted - index)
+        offset = _skip(view, start, 1)
+        index = wanted + 1
+        new[wanted] = len(parts)
+        parts.append(view[start:offset])
+    tries = [(new[index], tries) for index, tries in frame.tries]
+    return Frame(frame.first_seq, len(parts), None, tries, b"".join(parts))
+
+
+def _cut(frame: Frame, count: int, room: int, *, at_least_one: bool) -> tuple[Frame | None, int]:
+    """Return the beginning of a frame that fits into `count` messages and `room` bytes, and the first seq left out."""
+    entries = frame.entries
+    offset = index = delta = 0
+    for taken, wanted in enumerate(range(frame.span) if frame.mask is None else seqs_of(0, frame.mask)):
+        start = _skip(entries, offset, wanted - index)
+        size, delta = _SIZE_DELTA.unpack_from(entries, start)
+        if taken == count or (start + size > room and (taken or not at_least_one)):
+            return (_slice(frame, 0, index) if taken else None), frame.first_seq + delta
+        offset, index = start + size, wanted + 1
+    return _slice(frame, 0, index), frame.first_seq + delta + 1

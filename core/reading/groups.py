@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from curbstone.core.agenda import Agenda
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
 from curbstone.core.log.format import Reason
+from curbstone.core.log.log import Log
+from curbstone.core.log.meta import Meta
 from curbstone.core.log.room import release_bytes
-from curbstone.core.notes.acks import Acks
-from curbstone.core.notes.losses import Loss, Losses
+from curbstone.core.notes.losses import Loss
+from curbstone.core.notes.notes import Notes
+from curbstone.core.pending.group import Group
+from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run, ranges_of
 from curbstone.core.positions import (
     LATEST,
@@ -33,16 +38,16 @@ from curbstone.core.positions import (
     Wanted,
 )
 from curbstone.core.reading.arrivals import Wait, find_time
+from curbstone.core.reading.browse import Source, browse
 from curbstone.core.reading.history import end_of, read_history, start_of
 from curbstone.core.reading.readers import Readers
-from curbstone.core.reading.scan import browse
 from curbstone.core.reading.sizes import stretch
 from curbstone.core.reading.skipping import Skipping
-
-if TYPE_CHECKING:
-    from curbstone.core.pending.group import Group
-    from curbstone.core.queue import Queue
-
+from curbstone.core.state import QueueState
+from curbstone.core.values import Done
+from curbstone.core.writing.cleaner import Cleaner
+from curbstone.core.writing.meta_writer import MetaWriter
+from curbstone.core.writing.outbox import Outbox
 
 T = TypeVar("T")
 
@@ -50,40 +55,63 @@ T = TypeVar("T")
 class ReadingGroups:
     """The declared groups of one queue."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self.next = 1
-        """Everything below this seq is there or never will be: one past the last committed."""
-        self.losses = Losses(queue)
-        self.acks = Acks(queue)
-        self._skipping = Skipping(queue)
+    def __init__(
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        log: Log,
+        pending: Pending,
+        notes: Notes,
+        outbox: Outbox,
+        cleaner: Cleaner,
+        meta_writer: MetaWriter,
+        store: Callable[[Meta, Done], None],
+        end_deliveries: Callable[[str, list[int]], None],
+    ) -> None:
+        """`store` changes what the queue is; `end_deliveries` makes what is handed out stale, whoever holds it."""
+        self._state = state
+        self._agenda = agenda
+        self._log = log
+        self._pending = pending
+        self._notes = notes
+        self._outbox = outbox
+        self._cleaner = cleaner
+        self._meta_writer = meta_writer
+        self._store = store
+        self._end_deliveries = end_deliveries
+        self._skipping = Skipping(state, agenda, log, pending, notes.losses, outbox, end_deliveries)
         self._readers: dict[str, Readers] = {}
+
+    @property
+    def next(self) -> int:
+        """See `QueueState.committed_end`."""
+        return self._state.committed_end
 
     # --- looking
 
     def check_epoch(self, epoch: str | None) -> None:
         """Raise Conflict where a reader knew another queue of this name."""
-        if epoch is not None and epoch != self._queue.uid:
-            raise Conflict(f"the queue was made anew: its epoch is {self._queue.uid}, not {epoch[:80]}")
+        if epoch is not None and epoch != self._state.uid:
+            raise Conflict(f"the queue was made anew: its epoch is {self._state.uid}, not {epoch[:80]}")
 
     def declared(self, name: str) -> Group:
         """Return a declared group; raise NoSuchGroup."""
-        if name not in self._queue.meta.groups:
-            raise NoSuchGroup(f"no group {name} is declared on queue {self._queue.name}")
-        return self._queue.pending.groups[name]
+        if name not in self._state.meta.groups:
+            raise NoSuchGroup(f"no group {name} is declared on queue {self._state.name}")
+        return self._pending.groups[name]
 
     def names(self) -> list[str]:
         """Return the declared groups."""
-        return sorted(self._queue.meta.groups)
+        return sorted(self._state.meta.groups)
 
     def backlogs(self) -> list[Backlog]:
         """Return what waits for each named group that is declared, or that a message waits for; by name."""
-        declared = self._queue.meta.groups
-        if len(self._queue.pending.groups) == 1:  # most queues have the unnamed one alone
+        declared = self._state.meta.groups
+        if len(self._pending.groups) == 1:  # most queues have the unnamed one alone
             return []
         return [
             Backlog(name, group.rdy, len(group.wip), group.delayed, name in declared)
-            for name, group in sorted(self._queue.pending.groups.items())
+            for name, group in sorted(self._pending.groups.items())
             if name and (group.pending or name in declared)
         ]
 
@@ -92,9 +120,9 @@ class ReadingGroups:
         return [self.info(b.group) if b.declared else self._undeclared(b.group) for b in self.backlogs()]
 
     def _undeclared(self, name: str) -> GroupInfo:
-        group = self._queue.pending.groups[name]
+        group = self._pending.groups[name]
         position = group.first_pending(self.next)
-        return GroupInfo(name, self._queue.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
+        return GroupInfo(name, self._state.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
 
     def position(self, name: str) -> int:
         """Return up to where a group is done; raise NoSuchGroup."""
@@ -105,26 +133,26 @@ class ReadingGroups:
 
         A crash may have kept the note of a loss and not the settles that came with it: what is there is not lost.
         """
-        loss = self.losses.of(name)
+        loss = self._notes.losses.of(name)
         return loss._replace(floor=min(loss.floor, self.position(name)))
 
     def first(self) -> int:
         """Return the first seq that is pending anywhere, else `next`."""
-        run = self._queue.pending.runs.at_or_after(0)
+        run = self._pending.runs.at_or_after(0)
         while run is not None:
             live = run.live()
             if live:
                 return run.first + (live & -live).bit_length() - 1
-            run = self._queue.pending.runs.at_or_after(run.last + 1)
+            run = self._pending.runs.at_or_after(run.last + 1)
         return self.next
 
     def info(self, name: str) -> GroupInfo:
         """Return what is told about a group; raise NoSuchGroup."""
         group = self.declared(name)
         loss = self.loss(name)
-        on_full = "skip" if name in self._queue.meta.skips else "hold"
+        on_full = "skip" if name in self._state.meta.skips else "hold"
         position = group.first_pending(self.next)
-        return GroupInfo(name, self._queue.uid, position, self.next, loss.lost, on_full, loss.floor, group.pending)
+        return GroupInfo(name, self._state.uid, position, self.next, loss.lost, on_full, loss.floor, group.pending)
 
     # --- declaring
 
@@ -134,17 +162,21 @@ class ReadingGroups:
         `on_done` comes when it is on disk. BadRequest for a start behind the end, and for more groups than
         there may be.
         """
-        queue = self._queue
 
         def stored(error: CurbstoneError | None) -> None:
-            on_done(error, self.info(name) if error is None and name in queue.meta.groups else None)
+            on_done(error, self.info(name) if error is None and name in self._state.meta.groups else None)
 
         def go_on(error: CurbstoneError | None) -> None:
             """All that was said of an earlier group of that name is on disk."""
-            if error is not None or name in queue.meta.groups:
+            if error is not None or name in self._state.meta.groups:
                 self._change(name, skips, stored, error)
             elif isinstance(start, Since):
-                find_time(queue, start.timestamp_ms, lambda failed, seq: self._found(name, seq, skips, stored, failed))
+                find_time(
+                    self._state,
+                    self._pending,
+                    start.timestamp_ms,
+                    lambda failed, seq: self._found(name, seq, skips, stored, failed),
+                )
             else:
                 self._found(name, self._seq_of(start), skips, stored, None)
 
@@ -152,13 +184,13 @@ class ReadingGroups:
             if error is not None:
                 stored(error)
             else:
-                queue.writer.when_committed(go_on)
+                self._outbox.when_committed(go_on)
 
-        refusal = queue.refusal()
+        refusal = self._state.refusal()
         if refusal is not None:
-            queue.host.call_soon(lambda: stored(refusal))
+            self._state.host.call_soon(lambda: stored(refusal))
         else:
-            queue.opening.when_open(opened)
+            self._meta_writer.when_open(opened)
 
     def _seq_of(self, start: Start) -> int:
         if start == LATEST:
@@ -166,13 +198,13 @@ class ReadingGroups:
         return start if isinstance(start, int) else 0
 
     def _change(self, name: str, skips: bool | None, stored: Callable[..., None], error: CurbstoneError | None) -> None:
-        meta = self._queue.meta
+        meta = self._state.meta
         wanted = name in meta.skips if skips is None else skips
         if error is None and wanted != (name in meta.skips):
             changed = meta.with_group(name, 0, 0, skips=wanted)
-            self._queue.broker.store(self._queue, changed, stored)
+            self._store(changed, stored)
         elif error is None:
-            self._queue.broker.store(self._queue, meta, stored)  # what was declared a moment ago is on disk by then
+            self._store(meta, stored)  # what was declared a moment ago is on disk by then
         else:
             stored(error)
 
@@ -189,54 +221,52 @@ class ReadingGroups:
 
         Where the cleaner has to make room it is tried again, until the segments up to `last_segment` are gone.
         """
-        queue = self._queue
         if error is None and first > self.next:
             error = BadRequest(f"bad start {first}: the queue's next message is {self.next}")
-        if error is None and name in queue.meta.groups:  # declared by another call meanwhile
+        if error is None and name in self._state.meta.groups:  # declared by another call meanwhile
             self._change(name, skips, stored, None)
             return
         try:
             if error is not None:
                 raise error
-            last_segment = last_segment or queue.log.active.number
+            last_segment = last_segment or self._log.active.number
             if not self._has_room(name, first, last_segment):
-                queue.dirty()  # the cleaner is at work
+                self._agenda.dirty()  # the cleaner is at work
                 again = partial(self._found, name, first, skips, stored)
-                queue.host.call_later(1, lambda: again(queue.refusal(), last_segment))
+                self._state.host.call_later(1, lambda: again(self._state.refusal(), last_segment))
                 return
             # What it does not see is settled for it; so it is entitled to everything but what names others.
             start = self.next if first == self.next else 1
-            meta = queue.meta.with_group(name, start, queue.log.next_batch, skips=bool(skips))
+            meta = self._state.meta.with_group(name, start, self._log.next_batch, skips=bool(skips))
             self._readers.pop(name, None)
-            queue.broker.store(queue, meta, stored)
+            self._store(meta, stored)
         except CurbstoneError as refusal:
             stored(refusal)
             return
-        self._admit(queue.pending.group(name), first)
-        queue.opening.settle_first()
-        queue.wake(name)
-        queue.changed()
+        self._admit(self._pending.group(name), first)
+        self._meta_writer.settle_first()
+        self._agenda.wake(name)
+        self._agenda.changed()
 
     def _has_room(self, name: str, first: int, last_segment: int) -> bool:
         """Return whether there is room to say of each message how often the group tried it; raise QueueFull.
 
         Where there is not, and the cleaner may make some, it has begun.
         """
-        queue = self._queue
-        group = queue.pending.groups.get(name)
-        count = sum(_seen(run, first).bit_count() for run in queue.pending.runs) - (group.pending if group else 0)
+        group = self._pending.groups.get(name)
+        count = sum(_seen(run, first).bit_count() for run in self._pending.runs) - (group.pending if group else 0)
         size = release_bytes(count)
-        if count <= 0 or queue.log.room.can_keep(size):
+        if count <= 0 or self._log.room.can_keep(size):
             return True
-        if queue.log.segments[0].number <= last_segment and queue.cleaner.can_make_room(size, 0):
+        if self._log.segments[0].number <= last_segment and self._cleaner.can_make_room(size, 0):
             return False
-        raise QueueFull(f"queue {queue.name} has no room for one more group to hold {count} messages")
+        raise QueueFull(f"queue {self._state.name} has no room for one more group to hold {count} messages")
 
     def _admit(self, group: Group, first: int) -> None:
         """Let a group see what is live from `first` on, and settle everything else for it."""
         absent: list[tuple[int, int]] = []
         end = 1
-        for run in self._queue.pending.runs:
+        for run in self._pending.runs:
             seen = _seen(run, first)
             pending = run.pending(group.name)
             run.set_pending(group.name, pending | seen)
@@ -248,7 +278,7 @@ class ReadingGroups:
         if self.next > end:
             absent.append((end, self.next - end))
         if absent:
-            self._queue.writer.settled_ranges(group.name, Reason.ABSENT, absent)
+            self._outbox.settled_ranges(group.name, Reason.ABSENT, absent)
         group.rewind()
 
     # --- being done
@@ -259,40 +289,41 @@ class ReadingGroups:
         Raise NoSuchGroup, BadRequest for a seq that is not there yet, and OtherReader where `reader`, if it is
         given, does not have the group.
         """
-        queue = self._queue
         group = self.declared(name)
         if seq >= self.next:
             raise BadRequest(f"bad upTo {seq}: the queue's next message is {self.next}")
-        refusal = queue.refusal()
+        refusal = self._state.refusal()
         if refusal is not None:
-            queue.host.call_soon(lambda: on_done(refusal, None))
+            self._state.host.call_soon(lambda: on_done(refusal, None))
             return
         if reader:
-            self._readers.setdefault(name, Readers()).ack(name, reader, seq, self.acks.of(name))
+            self._readers.setdefault(name, Readers()).ack(name, reader, seq, self._notes.acks.of(name))
         position = group.first_pending(self.next)
         if seq >= position:
-            self.acks.add(name, seq)
-            queue.stats.acked += queue.pending.clear_below(group, seq + 1)
-            queue.writer.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
-            queue.wake(name)
-            queue.changed()
+            self._notes.acks.add(name, seq)
+            acked, ended = self._pending.clear_below(group, seq + 1)
+            self._end_deliveries(name, ended)
+            self._state.stats.acked += acked
+            self._outbox.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
+            self._agenda.wake(name)
+            self._agenda.changed()
 
         def done(error: CurbstoneError | None) -> None:
-            on_done(error, self.info(name) if error is None and name in queue.meta.groups else None)
+            on_done(error, self.info(name) if error is None and name in self._state.meta.groups else None)
 
         def settled(error: CurbstoneError | None) -> None:
-            if error is None and queue.opening.is_behind:  # the group itself must be on disk
-                queue.opening.store(queue.meta.encode(), queue.options.cap, done)
+            if error is None and self._meta_writer.is_behind:  # the group itself must be on disk
+                self._meta_writer.store(self._state.meta.encode(), self._state.options.cap, done)
             else:
                 done(error)
 
-        queue.writer.when_committed(settled)
+        self._outbox.when_committed(settled)
 
     # --- by position
 
     def is_declared(self, name: str) -> bool:
         """Tell whether a group is declared."""
-        return name in self._queue.meta.groups
+        return name in self._state.meta.groups
 
     def floor(self, name: str) -> int:
         """Return the seq below which a declared group has lost messages; raise NoSuchGroup."""
@@ -301,15 +332,15 @@ class ReadingGroups:
 
     def find_time(self, timestamp_ms: int, on_done: Found) -> None:
         """See `core.reading.arrivals`."""
-        find_time(self._queue, timestamp_ms, on_done)
+        find_time(self._state, self._pending, timestamp_ms, on_done)
 
     def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Wait:
         """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
-        return Wait(self._queue, lambda: self.next > seq, wait_ms, on_done)
+        return Wait(self._state, self._agenda, lambda: self.next > seq, wait_ms, on_done)
 
     def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
         """See `core.reading.sizes`."""
-        return stretch(self._queue, group, first, bytes_max)
+        return stretch(self._pending.runs, self._state.committed_end, group, first, bytes_max)
 
     def browse(
         self,
@@ -317,18 +348,18 @@ class ReadingGroups:
         render: Callable[[list[Frame]], T],
         on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
-        """See `core.reading.scan`."""
-        browse(self._queue, wanted, render, on_done)
+        """See `core.reading.browse`."""
+        browse(Source(self._state, self._log, self._pending, self), wanted, render, on_done)
 
     @property
     def events_start(self) -> int:
         """The position of the oldest event there may be."""
-        return start_of(self._queue)
+        return start_of(self._log)
 
     @property
     def events_end(self) -> int:
         """The position behind the last commit."""
-        return end_of(self._queue)
+        return end_of(self._log)
 
     def events(
         self,
@@ -337,11 +368,11 @@ class ReadingGroups:
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:
         """See `core.reading.history`."""
-        read_history(self._queue, asked, render, on_done)
+        read_history(self._state, self._log, asked, render, on_done)
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:
         """Call back when there are events behind `position`, when the time is up, or when the queue ends."""
-        return Wait(self._queue, lambda: self.events_end > position, wait_ms, on_done)
+        return Wait(self._state, self._agenda, lambda: self.events_end > position, wait_ms, on_done)
 
     # --- room
 
@@ -350,8 +381,8 @@ class ReadingGroups:
 
         It is one batch, or has pieces of up to `largest` bytes.
         """
-        clean, skipping = partial(self._queue.cleaner.can_make_room, size, largest), self._skipping
-        if not self._queue.meta.skips:
+        clean, skipping = partial(self._cleaner.can_make_room, size, largest), self._skipping
+        if not self._state.meta.skips:
             return clean()
         piece = size if largest is None else largest
         if skipping.is_due(size, piece) and skipping.give_up(size, piece):

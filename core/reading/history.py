@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable
@@ -27,12 +26,11 @@ from curbstone.core.log.format import (
     decode_released,
     decode_settled,
 )
+from curbstone.core.log.log import Log
 from curbstone.core.log.window import Window
 from curbstone.core.positions import PUBLISHED, RELEASED, Asked, Event
 from curbstone.core.recovery.recovery import Batch, Scan
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.state import QueueState
 
 OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment is a sixteenth of it
 EVENTS_AT_ONCE = 1024
@@ -47,18 +45,19 @@ SETTLED: dict[int, int] = {
 }
 
 
-def start_of(queue: Queue) -> int:
+def start_of(log: Log) -> int:
     """Return the position of the oldest event there may be."""
-    return _position(queue.log.segments[0].number, SEGMENT_BYTES)
+    return _position(log.segments[0].number, SEGMENT_BYTES)
 
 
-def end_of(queue: Queue) -> int:
+def end_of(log: Log) -> int:
     """Return the position behind the last commit."""
-    return _position(queue.log.active.number, queue.log.active.end)
+    return _position(log.active.number, log.active.end)
 
 
 def read_history(
-    queue: Queue,
+    state: QueueState,
+    log: Log,
     asked: Asked,
     render: Callable[[list[Event]], bytes],
     on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
@@ -68,7 +67,7 @@ def read_history(
     `render` is called on a worker thread, for a few events at a time. Raise Gone, with the `first` position there
     is, where the log does not reach back so far or was made anew.
     """
-    _Reading(queue, asked, render, on_done).attempt()
+    _Reading(state, log, asked, render, on_done).attempt()
 
 
 class _Reading:
@@ -76,40 +75,42 @@ class _Reading:
 
     def __init__(
         self,
-        queue: Queue,
+        state: QueueState,
+        log: Log,
         asked: Asked,
         render: Callable[[list[Event]], bytes],
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:
-        self._queue = queue
+        self._state = state
+        self._log = log
         self._asked = asked
         self._render = render
         self._on_done = on_done
 
     def attempt(self) -> None:
         """Read what the log holds now; again where a segment that was read was dropped meanwhile."""
-        queue = self._queue
-        position = self._asked.position or start_of(queue)
+        state, log = self._state, self._log
+        position = self._asked.position or start_of(log)
         number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
-        segments = [_copy_of(segment) for segment in queue.log.segments if segment.number >= number]
-        if number < queue.log.segments[0].number or not segments or position > end_of(queue):
-            raise Gone(f"the journal has nothing at {position}", first=start_of(queue), epoch=queue.uid)
+        segments = [_copy_of(segment) for segment in log.segments if segment.number >= number]
+        if number < log.segments[0].number or not segments or position > end_of(log):
+            raise Gone(f"the journal has nothing at {position}", first=start_of(log), epoch=state.uid)
         if segments[0].number > number:  # there never was one of that number: its creation had failed
             offset = SEGMENT_BYTES
-        disk = queue.log.disk
+        disk = log.disk
 
         def done(result: tuple[list[bytes], int] | None, error: BaseException | None) -> None:
-            if segments[0].number < queue.log.segments[0].number:
+            if segments[0].number < log.segments[0].number:
                 try:
                     self.attempt()
                 except Gone as gone:
                     self._on_done(gone, [], 0)
             elif result is None:
-                self._on_done(Unavailable(f"queue {queue.name} can't be read: {error}"), [], 0)
+                self._on_done(Unavailable(f"queue {state.name} can't be read: {error}"), [], 0)
             else:
                 self._on_done(None, *result)
 
-        queue.host.submit(lambda: _read(disk, segments, offset, self._asked, self._render), done)
+        state.host.submit(lambda: _read(disk, segments, offset, self._asked, self._render), done)
 
 
 def _copy_of(segment: Segment) -> Segment:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.values import Holder
 
-if TYPE_CHECKING:
-    from curbstone.core.consumer import Consumer
-    from curbstone.core.queue import Queue
 
-
-def holders(queue: Queue) -> list[Holder]:
-    """Return the consumers of all groups, and the leases of each group."""
-    found = [_of_consumer(consumer) for consumer in queue.consumers()]
+def holders(consumers: Iterable[Consumer], leases: Iterable[tuple[str, int]]) -> list[Holder]:
+    """Return the consumers, and the leases of each group, of which the group and the end of each is given."""
+    found = [_of_consumer(consumer) for consumer in consumers]
     ends: dict[str, list[int]] = {}
-    for group, until_ms in queue.leasing.ends():
+    for group, until_ms in leases:
         ends.setdefault(group, []).append(until_ms)
     return found + [Holder("leases", group, 0, len(until), "leased", min(until)) for group, until in ends.items()]
 

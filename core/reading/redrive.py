@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
 
-from curbstone.core import headers
-from curbstone.core.delivery.dead import without_provenance
-from curbstone.core.delivery.waiters import Waiter
+from curbstone.core import headers, port
+from curbstone.core.delivery.dead import Elsewhere, without_provenance
+from curbstone.core.delivery.waiters import Counter, Waiter
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import SETTLE_BYTES
-from curbstone.core.log.room import RELEASE_BYTES
+from curbstone.core.log.room import RELEASE_BYTES, Room
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.values import UNNAMED, May, Moved, Redriven
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
 
 AT_ONCE = 100
 STAYING_MAX = 10_000
@@ -37,14 +33,19 @@ class Redrive:
 
     def __init__(
         self,
-        queue: Queue,
+        counter: Counter,
+        room: Room,
+        elsewhere: Elsewhere,
         to: QueueName | None,
         limit: int,
         on_done: Moved,
         may: May | None = None,
     ) -> None:
         """`may`: whether letters may go to a queue; None for any."""
-        self._queue = queue
+        self._counter = counter
+        self._state = counter.state
+        self._room = room
+        self._elsewhere = elsewhere
         self._to = to
         self._may = may
         self._left = limit
@@ -56,28 +57,29 @@ class Redrive:
         self._staying: list[Delivery] = []
         self._staying_bytes = 0
         self._stayed: dict[str, int] = {}
-        self._full: dict[Queue, QueueFull] = {}
+        self._full: dict[port.Queue, QueueFull] = {}
 
     def begin(self) -> None:
         """Start; raise NoSuchQueue or BadRequest where there is nowhere to move them."""
         if self._to is not None:
-            if self._to == self._queue.name:
+            if self._to == self._state.name:
                 raise BadRequest("bad to: the letters are in this very queue")
-            self._queue.broker.get(self._to)
+            self._elsewhere.get(self._to)
         self._go_on()
 
     def _go_on(self) -> None:
         """Move the next piece, of what was taken or of the next letters."""
-        queue = self._queue
+        state = self._state
         is_over = self._left <= 0 or (self._to is not None and self._full)
-        if queue.is_closed or is_over:
-            self._finish(queue.refusal() if queue.is_closed else None, more=True)
+        if state.is_closed or is_over:
+            self._finish(state.refusal() if state.is_closed else None, more=True)
         elif self._taken:
             self._move()
         elif len(self._staying) >= STAYING_MAX or self._staying_bytes >= STAYING_BYTES_MAX:
             self._finish(None, more=True)
         else:
-            Waiter(queue, UNNAMED, min(self._left, AT_ONCE), 0, self._take, partial(self._finish, more=True)).begin()
+            most = min(self._left, AT_ONCE)
+            Waiter(self._counter, UNNAMED, most, 0, self._take, partial(self._finish, more=True)).begin()
 
     def _take(self, deliveries: list[Delivery]) -> None:
         if not deliveries:
@@ -87,11 +89,10 @@ class Redrive:
         self._go_on()
 
     def _move(self) -> None:
-        queue = self._queue
-        transaction = queue.broker.transaction()
         piece: list[Delivery] = []
-        sizes: dict[Queue, int] = {}
-        most = max(min(self._most, queue.log.room.slack_bytes // SETTLE_BYTES), 1)
+        letters: list[tuple[port.Queue, Message]] = []
+        sizes: dict[port.Queue, int] = {}
+        most = max(min(self._most, self._room.slack_bytes // SETTLE_BYTES), 1)
         while self._taken and len(piece) < most:
             letter = self._taken[0].message
             target = self._target(letter)
@@ -100,28 +101,31 @@ class Redrive:
                 continue
             message = Message(letter.body, without_provenance(letter.headers))
             size = sizes.get(target, BATCH_BYTES) + entry_bytes(message) + _EXTRAS_BYTES
-            size += RELEASE_BYTES * target.pending.entitled_count(message)
+            size += RELEASE_BYTES * (1 + len(target.options.groups))
             if piece and size > target.options.cap // 2:
                 break
             sizes[target] = size
-            transaction.publish(target, message)
+            letters.append((target, message))
             piece.append(self._taken.popleft())
         if not piece:
             self._go_on()
             return
-        transaction.settle(queue, UNNAMED, piece, Reason.ACK, self._take_back)
         targets = list(sizes)
-        transaction.commit(lambda error: self._moved_or_not(piece, targets, error))
 
-    def _target(self, letter: Message) -> Queue | str:
+        def done(error: CurbstoneError | None) -> None:
+            self._moved_or_not(piece, targets, error)
+
+        self._elsewhere.move(UNNAMED, piece, Reason.ACK, self._take_back, letters, done)
+
+    def _target(self, letter: Message) -> port.Queue | str:
         """Return where a letter goes, or why it stays."""
         name = self._to or _home(letter)
-        if name is None or name == self._queue.name:
+        if name is None or name == self._state.name:
             return "no dead letter: it says no other queue that it came from"
         if self._may is not None and not self._may(name):
             return f"no right to send on queue {name}"
         try:
-            target = self._queue.broker.get(name)
+            target = self._elsewhere.get(name)
         except NoSuchQueue as error:
             return str(error)
         if target in self._full:
@@ -133,13 +137,13 @@ class Redrive:
     def _take_back(self, deliveries: list[Delivery]) -> None:
         self._taken.extendleft(reversed(deliveries))
 
-    def _moved_or_not(self, piece: list[Delivery], targets: list[Queue], error: CurbstoneError | None) -> None:
+    def _moved_or_not(self, piece: list[Delivery], targets: list[port.Queue], error: CurbstoneError | None) -> None:
         """A piece is on disk where it belongs, or it is as if it had never been tried."""
         if error is None:
             self._moved += len(piece)
             self._left -= len(piece)
             self._most = min(2 * self._most, AT_ONCE)
-        elif self._queue.is_closed or not isinstance(error, QueueFull | MessageTooLarge | NoSuchQueue):
+        elif self._state.is_closed or not isinstance(error, QueueFull | MessageTooLarge | NoSuchQueue):
             self._finish(error, more=True)
             return
         elif len(piece) > 1:
@@ -161,9 +165,9 @@ class Redrive:
             error = next(iter(self._full.values()))
         if error is not None:
             error.members = {**error.members, "moved": self._moved}
-        self._queue.put_back(UNNAMED, [*self._staying, *self._taken])
+        self._counter.settling.put_back(UNNAMED, [*self._staying, *self._taken])
         redriven = Redriven(self._moved, self._stayed, more)
-        self._queue.host.call_soon(lambda: self._on_done(error, redriven))
+        self._state.host.call_soon(lambda: self._on_done(error, redriven))
 
 
 def _home(message: Message) -> QueueName | None:

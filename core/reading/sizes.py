@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from curbstone.core.pending.runs import Runs
 from curbstone.core.positions import Stretch
 
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
 
-
-def stretch(queue: Queue, group: str, first: int, bytes_max: int) -> Stretch:
+def stretch(runs: Runs, end: int, group: str, first: int, bytes_max: int) -> Stretch:
     """Return how far `bytes_max` reach from the seq `first` on: by whole runs of messages, or a part of the first.
 
-    What counts is pending in the group. That of a part of a run is an estimate, and at least one message.
+    What counts is pending in the group, and below `end`. A part of a run is an estimate, and at least one message.
     """
-    runs, size, until = queue.pending.runs, 0, first
+    size, until = 0, first
     run = runs.at_or_after(first)
     while run is not None:
         low = max(first, run.first)
@@ -30,4 +26,4 @@ def stretch(queue: Queue, group: str, first: int, bytes_max: int) -> Stretch:
         size += taken
         until = run.last + 1
         run = runs.at_or_after(until)
-    return Stretch(max(first, queue.reading.next), size)
+    return Stretch(max(first, end), size)

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from curbstone.core.log.commit import ASIDE_SUFFIX, SEGMENT_SUFFIX, Segment
 from curbstone.core.log.format import (
     Flag,
     Note,
     Released,
-    decode_acked,
     decode_delivered,
     decode_entries,
     decode_floor,
-    decode_loss,
     decode_notes,
     decode_released,
     decode_settled,
     entry_bytes,
     time_of,
 )
+from curbstone.core.log.log import Log
 from curbstone.core.message import Message
-from curbstone.core.notes.losses import Loss
+from curbstone.core.notes.notes import Notes
+from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run, seqs_of
 from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain, reserve_bytes
+from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
 
 COPY_SPAN_MAX = 16 * 1024
 ALWAYS = 1 << 62
@@ -38,8 +35,11 @@ ALWAYS = 1 << 62
 class Replay:
     """Replays one queue's log; blocking, before the queue is used."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(self, state: QueueState, log: Log, pending: Pending, notes: Notes) -> None:
+        self._state = state
+        self._log = log
+        self._pending = pending
+        self._notes = notes
         self._delivered: dict[str, int] = {}
         self._floor = 1
         self._damage: list[tuple[int, str]] = []
@@ -48,18 +48,18 @@ class Replay:
 
     def run(self) -> bool:
         """Recover the queue from its directory; False where there is no log yet."""
-        queue, log = self._queue, self._queue.log
+        log = self._log
         chain = find_chain(log.disk, log.directory, log.uid)
         self._damage += chain.damage
         self._tell_of_asides(log.directory)
-        queue.next_seq = max(queue.next_seq, chain.next_seq)
+        self._state.next_seq = max(self._state.next_seq, chain.next_seq)
         if not chain.segments:
-            queue.next_seq += chain.hidden
+            self._state.next_seq += chain.hidden
             self._remove(chain.trash)
             self._set_aside(chain)
             self._report_damage()
             self.first_number = chain.newest_number + 1
-            queue.report(f"{log.directory}: there is no log that can be read; it begins anew")
+            self._state.report(f"{log.directory}: there is no log that can be read; it begins anew")
             return False
         last_batch = 0
         for segment, header in chain.segments:
@@ -67,25 +67,24 @@ class Replay:
                 segment.damaged = True
                 self._note_damage(segment, [f"{segment.path}: its header does not check, nothing of it can be read"])
                 continue
-            queue.next_seq = max(queue.next_seq, header.next_seq)
+            self._state.next_seq = max(self._state.next_seq, header.next_seq)
             log.tx = max(log.tx, header.tx)
             last_batch = max(last_batch, header.next_batch - 1)
             self._floor = max(self._floor, header.floor)
             last_batch = self._replay_segment(segment, last_batch, segment is chain.segments[-1][0])
-        queue.next_seq += chain.hidden
-        log.next_batch = max([last_batch + 1, *queue.meta.since.values()])
+        self._state.next_seq += chain.hidden
+        log.next_batch = max([last_batch + 1, *self._state.meta.since.values()])
         self._finish(chain)
         return True
 
     def _replay_segment(self, segment: Segment, last_batch: int, is_active: bool) -> int:
-        queue = self._queue
-        scan = Scan(queue.log.disk, segment, last_batch, is_active=is_active)
+        scan = Scan(self._log.disk, segment, last_batch, is_active=is_active)
         for batch in scan.batches():
             self._apply(batch, segment)
         if is_active:
             segment.end = scan.end
             if scan.torn_bytes:
-                queue.report(
+                self._state.report(
                     f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check and is not taken:"
                     " torn by a crash before it was confirmed, or damaged"
                 )
@@ -93,12 +92,12 @@ class Replay:
         return scan.last_batch
 
     def _finish(self, chain: Chain) -> None:
-        queue, log = self._queue, self._queue.log
+        log = self._log
         gone = [segment for segment, _ in chain.segments if segment.number < self._floor]
         for segment in gone:
-            for run in queue.pending.runs.in_segment(segment):
+            for run in self._pending.runs.in_segment(segment):
                 self._drop(run)
-            for group in queue.pending.groups.values():
+            for group in self._pending.groups.values():
                 group.lose_records(segment)
         segments = [segment for segment, _ in chain.segments if segment.number >= self._floor]
         missing = [number for number in chain.missing if number >= self._floor]
@@ -107,7 +106,9 @@ class Replay:
         self._cut(segments[:-1])
         log.floor = self._floor
         self._set_aside(chain)
-        if not queue.broker.is_synced:  # what a killed process left in the system's memory alone counts from here on
+        if (
+            not self._state.shared.is_synced
+        ):  # what a killed process left in the system's memory alone counts from here on
             file = log.disk.open(segments[-1].path)
             file.sync()
             file.close()
@@ -117,45 +118,45 @@ class Replay:
             self._cut(segments[-1:])
         self._remove([*chain.trash, *(segment.path for segment in gone)])
         for name, delivered in self._delivered.items():
-            group = queue.pending.replayed(name)
+            group = self._pending.replayed(name)
             group.recovered = group.delivered = group.delivered_logged = delivered
-        for group in queue.pending.groups.values():
+        for group in self._pending.groups.values():
             self._forget_settled(group.name)
-            group.pends(sum(run.pending(group.name).bit_count() for run in queue.pending.runs) - group.pending)
-        queue.pending.undeclared.sweep()
+            group.pends(sum(run.pending(group.name).bit_count() for run in self._pending.runs) - group.pending)
+        self._pending.undeclared.sweep()
 
     def _set_aside(self, chain: Chain) -> None:
         """Keep files that can't be read under names that are no part of the log."""
-        disk, directory = self._queue.log.disk, self._queue.log.directory
+        disk, directory = self._log.disk, self._log.directory
         for path in chain.aside:
             disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
         if chain.aside:
             disk.sync_dir(directory)
-        self._queue.log.room.set_aside(aside_bytes(disk, directory) - self._queue.log.room.aside_bytes)
-        self._queue.log.reserve = reserve_bytes(disk, directory)
+        self._log.room.set_aside(aside_bytes(disk, directory) - self._log.room.aside_bytes)
+        self._log.reserve = reserve_bytes(disk, directory)
 
     def _tell_of_asides(self, directory: str) -> None:
         """Tell what an earlier start or the cleaner set aside."""
-        for name in sorted(self._queue.log.disk.list_dir(directory)):
+        for name in sorted(self._log.disk.list_dir(directory)):
             if name.endswith(ASIDE_SUFFIX):
                 self._damage.append((ALWAYS, f"{directory}/{name}: a damaged segment, kept for repair"))
 
     def _forget_settled(self, name: str) -> None:
-        group = self._queue.pending.groups[name]
+        group = self._pending.groups[name]
         for seq in list(group.retries):
-            run = self._queue.pending.runs.find(seq)
+            run = self._pending.runs.find(seq)
             if run is None or not run.pending(name) >> (seq - run.first) & 1:
                 group.forget(seq)
 
     def _remove(self, paths: Iterable[str]) -> None:
         for path in paths:
-            self._queue.log.disk.remove(path)
+            self._log.disk.remove(path)
 
     def _cut(self, segments: list[Segment]) -> None:
         """Cut segments to their contents; of the sealed ones a crash may have undone that."""
         for segment in segments:
             if segment.size > segment.end and not segment.damaged:
-                file = self._queue.log.disk.open(segment.path)
+                file = self._log.disk.open(segment.path)
                 file.truncate(segment.end)
                 file.sync()
                 file.close()
@@ -168,23 +169,22 @@ class Replay:
         """Tell what is damaged, but for segments that were dropped and whose removal was undone."""
         for number, text in self._damage:
             if number >= self._floor:
-                self._queue.damaged.append(text)
-                self._queue.report(f"damaged: {text}")
+                self._state.damaged.append(text)
+                self._state.report(f"damaged: {text}")
 
     # --- one batch
 
     def _apply(self, batch: Batch, segment: Segment) -> None:
         header = batch.header
-        queue = self._queue
         if header.flags & Flag.COPY:
             self._apply_copy(batch, segment)
         elif header.messages:
             self._apply_messages(batch, segment)
-        earlier = {name for name, number in queue.meta.since.items() if header.number < number}
+        earlier = {name for name, number in self._state.meta.since.items() if header.number < number}
         for name, first, count, tries, due_ms in decode_released(batch.data, batch.releases_at, batch.settles_at):
             if name in earlier:
                 continue
-            group = queue.pending.replayed(name)
+            group = self._pending.replayed(name)
             for seq in range(first, first + count):
                 group.recover(seq, tries, due_ms)
             group.stored(Released(name, first, count, tries, due_ms), segment)
@@ -198,35 +198,26 @@ class Replay:
                 name, seq = decode_delivered(payload)
                 if name not in earlier:
                     self._mark(name, seq)
-            elif kind == Note.LOSS:
-                name, *loss = decode_loss(payload)
-                queue.reading.losses.recover(name, Loss(*loss), segment.number, is_earlier=name in earlier)
-            elif kind == Note.ACKED:
-                name, seq = decode_acked(payload)
-                queue.reading.acks.recover(name, seq, segment.number, is_earlier=name in earlier)
-            elif kind == Note.KEY:
-                queue.keys.recover(payload, segment.number)
-            elif kind == Note.STAGED:
-                queue.staged.recover(payload, segment.number)
+            else:
+                self._notes.recover(kind, payload, segment.number, earlier)
         self._mark(UNNAMED, header.delivered)
-        queue.log.tx = max(queue.log.tx, header.tx)
+        self._log.tx = max(self._log.tx, header.tx)
 
     def _mark(self, name: str, seq: int) -> None:
         self._delivered[name] = max(self._delivered.get(name, 0), seq)
 
     def _apply_messages(self, batch: Batch, segment: Segment) -> None:
-        queue = self._queue
         header = batch.header
         first, count = header.first_seq, header.messages
-        if queue.pending.runs.at_or_after(first) is not None:  # only where damage hid what was settled
+        if self._pending.runs.at_or_after(first) is not None:  # only where damage hid what was settled
             self._note_damage(segment, [f"{segment.path}: batch {header.number} repeats messages from {first} on"])
             return
         bits = (1 << count) - 1
         end = batch.offset + header.length
-        run, is_new = queue.pending.runs.append(first, bits, segment, batch.offset, end, header.messages_bytes)
+        run, is_new = self._pending.runs.append(first, bits, segment, batch.offset, end, header.messages_bytes)
         if is_new:
             run.time_ms = time_of(batch.data, batch.messages_at)
-        queue.next_seq = max(queue.next_seq, first + count)
+        self._state.next_seq = max(self._state.next_seq, first + count)
         if not header.flags & Flag.EXTRAS:
             self._entitle(run, bits << (first - run.first), self._default_groups(first))
             return
@@ -236,20 +227,20 @@ class Replay:
     def _admit(self, run: Run, message: Message) -> None:
         bit = 1 << (message.seq - run.first)
         run.naming |= bit if message.groups else 0
-        self._entitle(run, bit, self._queue.pending.entitled(message))
+        self._entitle(run, bit, self._pending.entitled(message))
         if message.expires_ms:
-            self._queue.expiry.note(run, message.expires_ms)
+            self._pending.expiries.note(run, message.expires_ms)
 
     def _default_groups(self, seq: int) -> list[str]:
-        return [UNNAMED, *(name for name, start in self._queue.meta.groups.items() if seq >= start)]
+        return [UNNAMED, *(name for name, start in self._state.meta.groups.items() if seq >= start)]
 
     def _entitle(self, run: Run, bits: int, names: Iterable[str]) -> None:
         for name in names:
-            self._queue.pending.replayed(name)
+            self._pending.replayed(name)
             run.set_pending(name, run.pending(name) | bits)
 
     def _settle(self, name: str, first: int, count: int) -> None:
-        runs = self._queue.pending.runs
+        runs = self._pending.runs
         last = first + count - 1
         seq = first
         while seq <= last and (run := runs.at_or_after(seq)) is not None and run.first <= last:
@@ -266,7 +257,7 @@ class Replay:
 
     def _drop(self, run: Run) -> None:
         if run.is_indexed:
-            self._queue.pending.runs.drop(run)
+            self._pending.runs.drop(run)
 
     # --- copies
 
@@ -276,16 +267,15 @@ class Replay:
         What is left of a run after its copies were taken out was settled, unconfirmed, when the copy was
         made; it is pending again. So that runs stay apart, both are cut into stretches.
         """
-        queue = self._queue
         header = batch.header
         copies = decode_entries(batch.data, batch.messages_at, header.messages, header.first_seq)
         place = (segment, batch.offset, batch.offset + header.length)
-        queue.next_seq = max(queue.next_seq, copies[-1].seq + 1)
+        self._state.next_seq = max(self._state.next_seq, copies[-1].seq + 1)
         rest: list[tuple[int, Run]] = []
         copied = {message.seq for message in copies}
-        for run in {id(r): r for seq in copied if (r := queue.pending.runs.find(seq)) is not None}.values():
+        for run in {id(r): r for seq in copied if (r := self._pending.runs.find(seq)) is not None}.values():
             rest += [(seq, run) for seq in seqs_of(run.first, run.live()) if seq not in copied]
-            queue.pending.runs.drop(run)
+            self._pending.runs.drop(run)
         pieces: list[tuple[int, Message | None, Run | None]] = [(m.seq, m, None) for m in copies]
         pieces += [(seq, None, run) for seq, run in rest]
         pieces.sort(key=lambda piece: piece[0])
@@ -296,7 +286,7 @@ class Replay:
                 where = (old.segment, old.offset, old.end) if old is not None else place
                 current = Run(seq, seq, 0, *where, 0)
                 current.time_ms = message.timestamp_ms if message is not None else old.time_ms if old else 0
-                queue.pending.runs.insert(current)
+                self._pending.runs.insert(current)
                 owner = old
             current.last = seq
             if message is not None:
@@ -306,14 +296,14 @@ class Replay:
                     if old.pending(name) >> (seq - old.first) & 1:
                         self._entitle(current, 1 << (seq - current.first), [name])
                 current.naming |= (old.naming >> (seq - old.first) & 1) << (seq - current.first)
-                queue.pending.runs.grow(current, 64)
+                self._pending.runs.grow(current, 64)
                 if old.expires_ms:
-                    queue.expiry.note(current, old.expires_ms)
+                    self._pending.expiries.note(current, old.expires_ms)
 
     def _extends(self, run: Run, seq: int) -> bool:
-        following = self._queue.pending.runs.at_or_after(run.last + 1)
+        following = self._pending.runs.at_or_after(run.last + 1)
         return seq - run.first < COPY_SPAN_MAX and (following is None or following.first > seq)
 
     def _add_copy(self, run: Run, message: Message) -> None:
         self._admit(run, message)
-        self._queue.pending.runs.grow(run, entry_bytes(message))
+        self._pending.runs.grow(run, entry_bytes(message))

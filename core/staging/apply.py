@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from curbstone.core.disk import File
 from curbstone.core.errors import CurbstoneError, StagedDamaged
@@ -22,13 +21,11 @@ from curbstone.core.log.publish import Publish, StagedMark
 from curbstone.core.log.room import release_bytes
 from curbstone.core.message import Message
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
+from curbstone.core.queue import Queue
 from curbstone.core.staging.frames import FrameReader, Read, Share
+from curbstone.core.staging.ground import Ground
 from curbstone.core.staging.marker import Marker, PartFile
 from curbstone.core.staging.parts import check_part
-
-if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
 
 WINDOW_BYTES = 512 * 1024
 AHEAD_BYTES = 2 * WINDOW_BYTES
@@ -102,7 +99,7 @@ class Application:
 
     def __init__(
         self,
-        broker: Broker,
+        ground: Ground,
         directory: str,
         marker: Marker,
         targets: dict[str, Target],
@@ -111,7 +108,8 @@ class Application:
         *,
         is_checked: bool,
     ) -> None:
-        self._broker = broker
+        self._host = ground.host
+        self._disk = ground.disk
         self._directory = directory
         self._number = marker.number
         self._files = marker.files
@@ -147,13 +145,13 @@ class Application:
             return
         if self._checked < len(self._files):
             self._is_reading = True
-            self._broker.host.submit(self._check, self._have_checked)
+            self._host.submit(self._check, self._have_checked)
         elif self._index == len(self._files):
             if not self._outstanding:
                 self._end()
         elif self._outstanding < AHEAD_BYTES:
             self._is_reading = True
-            self._broker.host.submit(self._read, self._have_read)
+            self._host.submit(self._read, self._have_read)
 
     def _end(self) -> None:
         """All was read and written: it must be what the marker says."""
@@ -182,7 +180,7 @@ class Application:
         for target in self._targets.values():
             target.skip, target.handed = max(target.skip, target.handed), 0
         self._is_waiting = True
-        self._broker.host.call_later(self._retry_ms, self._try_again)
+        self._host.call_later(self._retry_ms, self._try_again)
         self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
 
     def _try_again(self) -> None:
@@ -190,7 +188,7 @@ class Application:
         self.go_on()
 
     def _check(self) -> None:
-        check_part(self._broker.disk, self._directory, self._files[self._checked])
+        check_part(self._disk, self._directory, self._files[self._checked])
 
     def _have_checked(self, _: object, error: BaseException | None) -> None:
         self._is_reading = False
@@ -220,7 +218,7 @@ class Application:
         """Return what a window holds, and where the next begins."""
         part = self._files[self._index]
         if self._file is None:
-            self._file = self._broker.disk.open(f"{self._directory}/{part.name}")
+            self._file = self._disk.open(f"{self._directory}/{part.name}")
         size = WINDOW_BYTES
         while True:
             data = self._file.read(self._offset, min(size, part.size - self._offset))
@@ -275,7 +273,7 @@ class Application:
         if queue is None or queue.is_closed:
             target.handed += len(messages)
             return
-        elapsed_ms = max(self._broker.host.wall_ms() - self._time_ms, 0)
+        elapsed_ms = max(self._host.wall_ms() - self._time_ms, 0)
         for message in messages:
             if message.timestamp_ms:
                 message.delay_ms = max(message.timestamp_ms - elapsed_ms, 0)
@@ -291,7 +289,7 @@ class Application:
         publish.mark = StagedMark(self._number, target.handed)
         publish.reserved = target.reserved_for(messages, size)
         self._outstanding += size
-        queue.writer.publish(publish)
+        queue.outbox.publish(publish)
 
     def _written(self, target: Target, size: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
         self._outstanding -= size

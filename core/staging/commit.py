@@ -10,21 +10,20 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, Unavailable
 from curbstone.core.log.window import read_around
-from curbstone.core.names import queue_name
+from curbstone.core.names import QueueName, queue_name
+from curbstone.core.queue import Queue
 from curbstone.core.staging.apply import Application, Target, windows_of
+from curbstone.core.staging.committed import Committed
 from curbstone.core.staging.frames import Share
 from curbstone.core.staging.marker import MARKER, MARKER_BYTES_MAX, Marker, PartFile
 from curbstone.core.staging.parts import Part, check_part, disk_error
+from curbstone.core.staging.transaction import StagedTransaction
 from curbstone.core.values import State
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
-    from curbstone.core.staging.transaction import StagedTransaction
 
 ROOM_MS = 2
 ROOM_MS_MAX = 10_000
@@ -45,13 +44,31 @@ def load_marker(disk: Disk, directory: str) -> bytes | None:
         file.close()
 
 
+class Owner(Protocol):
+    """Who has all transactions, as far as a commit needs it."""
+
+    committed: Committed
+
+    def queue(self, name: QueueName) -> Queue:
+        """Return a queue; raise NoSuchQueue."""
+
+    def commit_ended(self, commit: Commit) -> None:
+        """Nothing more comes of a commit."""
+
+    def remove(self, transaction: StagedTransaction) -> None:
+        """Remove a transaction with its directory."""
+
+
 class Commit:
     """One commit, from the request or from the marker that a crash left."""
 
-    def __init__(self, transaction: StagedTransaction, number: int, project: str, identifier: str) -> None:
+    def __init__(
+        self, owner: Owner, transaction: StagedTransaction, number: int, project: str, identifier: str
+    ) -> None:
+        self._owner = owner
         self._transaction = transaction
-        self._staging = transaction.staging
-        self._host = transaction.staging.host
+        self._ground = transaction.ground
+        self._host = transaction.ground.host
         self._number = number
         self._project = project
         self._identifier = identifier
@@ -85,7 +102,7 @@ class Commit:
         self._deadline_ms = self._host.now_ms() + ROOM_MS_MAX
         try:
             for name, share in shares.items():
-                queue = self._staging.broker.get(queue_name(name, self._project))
+                queue = self._owner.queue(queue_name(name, self._project))
                 if share.longest > queue.options.max_message_size:
                     raise _too_large(queue, share)
                 self._targets[name] = Target(queue, name, share)
@@ -96,7 +113,7 @@ class Commit:
 
     def _reserve(self, error: CurbstoneError | None) -> None:
         """Reserve room in every queue, or in none."""
-        if error is None and self._staging.is_stopping:
+        if error is None and self._ground.is_stopping:
             error = Unavailable("the server is shutting down")
         windows = windows_of(self._files)
         for target in self._targets.values():
@@ -105,9 +122,9 @@ class Commit:
             error = error or queue.refusal()
             if error is not None:
                 break
-            if not queue.opening.is_open:
+            if not queue.meta_writer.is_open:
                 self._give_back()
-                queue.opening.when_open(self._reserve)
+                queue.meta_writer.when_open(self._reserve)
                 return
             wanted = target.wanted_bytes(windows)
             if not queue.log.room.grant(wanted, target.share.largest):
@@ -129,7 +146,7 @@ class Commit:
             cap = queue.options.cap
             self._fail(QueueFull(f"queue {queue.name} has no room for {wanted} bytes under its cap of {cap} bytes"))
             return
-        queue.dirty()
+        queue.agenda.dirty()
         self._host.call_later(ROOM_MS, partial(self._reserve, None))
 
     def _give_back(self) -> None:
@@ -143,7 +160,7 @@ class Commit:
         self._transaction.state = State.STAGED
         self._transaction.touch()
         self._transaction.answer(error, 0)
-        self._staging.commit_ended(self)
+        self._owner.commit_ended(self)
 
     # --- the marker
 
@@ -153,7 +170,7 @@ class Commit:
         queues = {t.name: (t.queue.uid, t.share) for t in self._targets.values() if t.queue is not None}
         marker = Marker(self._number, self._project, self._identifier, self._host.wall_ms(), self._files, queues)
         data = marker.encode()
-        disk, path = self._staging.disk, f"{transaction.directory}/{MARKER}"
+        disk, path = self._ground.disk, f"{transaction.directory}/{MARKER}"
 
         def job() -> None:
             for file in self._files:
@@ -182,10 +199,10 @@ class Commit:
 
     def _unmark(self, answer: CurbstoneError) -> None:
         """Remove a marker of which nobody knows whether it is durable; only then it has not happened."""
-        if self._staging.is_stopping:
-            self._staging.commit_ended(self)
+        if self._ground.is_stopping:
+            self._owner.commit_ended(self)
             return
-        transaction, disk = self._transaction, self._staging.disk
+        transaction, disk = self._transaction, self._ground.disk
 
         def job() -> None:
             with suppress(FileNotFoundError):
@@ -215,7 +232,7 @@ class Commit:
             if queue is None:
                 logger.warning("queue %s is gone: what a committed transaction had for it is dropped", name)
                 continue
-            target.skip = queue.staged.count(self._number)
+            target.skip = queue.notes.staged.count(self._number)
             target.reserved = target.wanted_bytes(windows)
             queue.log.room.grant_known(target.reserved)
         self._host.call_soon(partial(self._apply, marker, is_checked=False))
@@ -226,29 +243,29 @@ class Commit:
         self._marker = marker
         directory, on_trouble = self._transaction.directory, self._transaction.stuck
         application = Application(
-            self._staging.broker, directory, marker, self._targets, self._applied, on_trouble, is_checked=is_checked
+            self._ground, directory, marker, self._targets, self._applied, on_trouble, is_checked=is_checked
         )
         self._application = application
-        if not self._staging.is_stopping:
+        if not self._ground.is_stopping:
             application.go_on()
 
     def _applied(self) -> None:
         self._give_back()
         assert self._marker is not None
-        self._staging.committed.add(self._transaction.hashed, self._marker.messages, self._remembered)
+        self._owner.committed.add(self._transaction.hashed, self._marker.messages, self._remembered)
 
     def _remembered(self, error: CurbstoneError | None) -> None:
         """The id is on disk: the answer can leave, and the files go."""
-        self._staging.commit_ended(self)
+        self._owner.commit_ended(self)
         if error is not None:  # the server stops; the next start finds everything applied
             return
         assert self._marker is not None
         for target in self._targets.values():
             if target.queue is not None:
-                target.queue.staged.forget(self._number)
+                target.queue.notes.staged.forget(self._number)
         self._transaction.state = State.COMMITTED
         self._transaction.answer(None, self._marker.messages)
-        self._staging.remove(self._transaction)
+        self._owner.remove(self._transaction)
 
 
 def _too_large(queue: Queue, share: Share) -> CurbstoneError:

@@ -32,6 +32,9 @@ _PRUNED_AT_ONCE = 64
 
 logger = logging.getLogger("curbstone.core")
 
+Hash = bytes
+"""What an id and its project are known by."""
+
 
 def hash_of(project: str, identifier: str) -> bytes:
     """Return what stands for a transaction's id."""

@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from curbstone.core.errors import (
     AlreadyCommitted,
@@ -26,26 +26,24 @@ from curbstone.core.errors import (
     Unavailable,
 )
 from curbstone.core.names import QueueName, queue_name
+from curbstone.core.queue import Queue
+from curbstone.core.shared import Shared
 from curbstone.core.staging.commit import Commit, load_marker
-from curbstone.core.staging.committed import Committed, hash_of
+from curbstone.core.staging.committed import Committed, Hash, hash_of
 from curbstone.core.staging.frames import FrameCheck
+from curbstone.core.staging.ground import Ground
 from curbstone.core.staging.marker import MARKER, Marker, decode_marker
-from curbstone.core.staging.parts import Part, Upload, disk_error, is_part_file, load_part
+from curbstone.core.staging.parts import Part, disk_error, is_part_file, load_part
 from curbstone.core.staging.transaction import ROOT, StagedTransaction
 from curbstone.core.staging.transaction import Committed as CommitDone
+from curbstone.core.staging.upload import Upload
 from curbstone.core.troubles import WatchedHost
 from curbstone.core.values import NOBODY, Done, Look, State
-
-if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
 
 BYTES_MAX = 1024 * 1024 * 1024
 TTL_MS = 3_600_000
 RETRY_MS = 1000
 PARTS_MAX = 10_000
-KEPT_SHARE = 16
-"""One part in so many of what may be staged is kept for projects that stage no more than that."""
-
 Check = Callable[[QueueName], None]
 """Raises where a queue is not to be published to."""
 
@@ -69,19 +67,29 @@ class Recovered(NamedTuple):
     marker: Marker | None
 
 
+class Queues(Protocol):
+    """The queues of the server."""
+
+    left: dict[str, str]
+    """Directories of queues that can't be served, and why."""
+
+    def get(self, name: QueueName) -> Queue:
+        """Return a queue; raise NoSuchQueue."""
+
+    def queues(self) -> list[Queue]:
+        """Return all but the private ones."""
+
+
 class Staging:
     """All staged transactions of a broker."""
 
-    def __init__(self, broker: Broker, salt: Callable[[], int], bytes_max: int, ttl_ms: int) -> None:
-        self.broker = broker
-        self.host = WatchedHost(broker.host, broker.troubles, "staged transactions")
-        self.disk = broker.disk
-        self.committed = Committed(broker.host, broker.disk, f"{ROOT}/committed")
-        self.is_stopping = False
-        self.bytes = 0
-        """What all parts count for, those on their way in included."""
-        self.bytes_max = bytes_max
-        self._by_project: dict[str, int] = {}
+    def __init__(self, shared: Shared, queues: Queues, salt: Callable[[], int], bytes_max: int, ttl_ms: int) -> None:
+        host = self.host = WatchedHost(shared.host, shared.troubles, "staged transactions")
+        self.disk = shared.disk
+        self.ground = Ground(host, shared.disk, bytes_max)
+        self._queues = queues
+        self.queue = queues.get
+        self.committed = Committed(shared.host, shared.disk, f"{ROOT}/committed")
         self._ttl_ms = ttl_ms
         self._salt = salt
         self._transactions: dict[bytes, StagedTransaction] = {}
@@ -91,6 +99,16 @@ class Staging:
 
     def __len__(self) -> int:
         return len(self._transactions)
+
+    @property
+    def bytes(self) -> int:
+        """What all parts count for, those on their way in included."""
+        return self.ground.bytes
+
+    @property
+    def bytes_max(self) -> int:
+        """The most that they may count for."""
+        return self.ground.bytes_max
 
     # --- what is asked for
 
@@ -118,7 +136,9 @@ class Staging:
         if transaction is None:
             if self.committed.messages_of(hashed) is not None:
                 raise AlreadyCommitted(f"transaction {label} has been committed")
-            transaction = self._transactions[hashed] = StagedTransaction(self, hashed, label, project)
+            transaction = self._transactions[hashed] = StagedTransaction(
+                self.ground, hashed, label, project, self._forget_empty
+            )
             self._arm()
         transaction.check_open()
         if len(transaction.parts) >= PARTS_MAX and part not in transaction.parts:
@@ -131,7 +151,7 @@ class Staging:
             target = queue_name(name, project)
             if check is not None:
                 check(target)
-            return min(self.broker.get(target).options.max_message_size, message_bytes_max)
+            return min(self.queue(target).options.max_message_size, message_bytes_max)
 
         return Upload(transaction, part, transaction.version, FrameCheck(body_bytes_max, extras=extras))
 
@@ -170,7 +190,7 @@ class Staging:
         transaction.state = State.COMMITTING
         transaction.messages = sum(part.messages for part in chosen)
         transaction.waiting.append(on_done)
-        commit = Commit(transaction, self._salt() << 32 | self._salt(), project, identifier)
+        commit = Commit(self, transaction, self._salt() << 32 | self._salt(), project, identifier)
         self._commits.add(commit)
         commit.begin(chosen)
 
@@ -204,7 +224,7 @@ class Staging:
         return Look(State.COMMITTED, [], messages)
 
     @staticmethod
-    def _hash(project: str, identifier: str, owner: str) -> tuple[bytes, str]:
+    def _hash(project: str, identifier: str, owner: str) -> tuple[Hash, str]:
         project = queue_name("any", project).project
         if not _ID.fullmatch(identifier) or identifier in DOTS:
             raise BadRequest(f"bad transaction id {identifier[:80]!r}: 1 to 200 of A-Z a-z 0-9 . _ : -")
@@ -212,31 +232,8 @@ class Staging:
         return hash_of(project, own), f"{project}/{identifier}"
 
     def _check_running(self) -> None:
-        if self.is_stopping:
+        if self.ground.is_stopping:
             raise Unavailable("the server is shutting down")
-
-    # --- the limit
-
-    def take(self, project: str, size: int) -> None:
-        """Count bytes that come in; raise QueueFull where they are too many, or would leave others nothing."""
-        kept = self.bytes_max // KEPT_SHARE
-        if self.bytes + size > self.bytes_max:
-            raise QueueFull(f"more than {self.bytes_max} bytes are staged; see --max-staged")
-        if self.bytes + size > self.bytes_max - kept and self._by_project.get(project, 0) + size > kept:
-            raise QueueFull(f"the last {kept} bytes are for projects that stage no more than these; see --max-staged")
-        self.count(project, size)
-
-    def count(self, project: str, size: int) -> None:
-        """Count bytes that are there."""
-        self.bytes += size
-        self._by_project[project] = self._by_project.get(project, 0) + size
-
-    def give_back(self, project: str, size: int) -> None:
-        """Bytes are gone."""
-        self.bytes -= size
-        left = self._by_project.pop(project, 0) - size
-        if left:
-            self._by_project[project] = left
 
     # --- the end of a transaction
 
@@ -244,10 +241,8 @@ class Staging:
         """Nothing more comes of a commit."""
         self._commits.discard(commit)
 
-    def forget_empty(self, transaction: StagedTransaction) -> None:
+    def _forget_empty(self, transaction: StagedTransaction) -> None:
         """Forget a transaction of which nothing was staged."""
-        if transaction.state is not State.STAGED or transaction.parts or transaction.uploads:
-            return
         if transaction.is_made:
             self._drop(transaction, _nobody_asks)
         else:
@@ -275,7 +270,7 @@ class Staging:
 
         def done(_: object, error: BaseException | None) -> None:
             if error is None or isinstance(error, FileNotFoundError):
-                self.give_back(transaction.project, transaction.size)
+                self.ground.give_back(transaction.project, transaction.size)
                 del self._transactions[transaction.hashed]
                 on_done(None)
                 return
@@ -284,15 +279,10 @@ class Staging:
             self.host.call_later(RETRY_MS, again)
 
         def again() -> None:
-            if not self.is_stopping:
+            if not self.ground.is_stopping:
                 self._remove(transaction, gone, _nobody_asks)
 
         transaction.submit(job, done)
-
-    def ignore(self, _result: object, error: BaseException | None) -> None:
-        """A file that is not needed was removed, or is at the next start."""
-        if error is not None:
-            logger.warning("a staged file that is not needed can't be removed: %s", error)
 
     # --- time
 
@@ -306,7 +296,7 @@ class Staging:
 
     def _drop_idle(self) -> None:
         self._timer_is_set = False
-        if self.is_stopping:
+        if self.ground.is_stopping:
             return
         oldest_ms = self.host.now_ms() - self._ttl_ms
         for transaction in list(self._transactions.values()):
@@ -332,7 +322,7 @@ class Staging:
         self.disk.sync_dir(ROOT)
         self.committed.recover()
         unfinished: set[int] | None = set()
-        queues = {queue.uid: queue for queue in self.broker.queues()}
+        queues = {queue.uid: queue for queue in self._queues.queues()}
         for name in names:
             directory = f"{ROOT}/{name}"
             if name.startswith("gone-"):
@@ -345,7 +335,7 @@ class Staging:
                 if marker is None:
                     unfinished = None
                 elif commit is not None:
-                    unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self.broker.left)
+                    unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self._queues.left)
                     if unserved:  # a start that finds it again goes on
                         self._commits.discard(commit)
                         self._transactions[bytes.fromhex(name)].stuck(f"queue {unserved[0]} is not served")
@@ -356,10 +346,10 @@ class Staging:
         self.disk.sync_dir(ROOT)  # what was removed is gone before a directory of the same name is made
         if unfinished is not None:  # what number a damaged marker had is not known
             for queue in queues.values():
-                queue.staged.keep_only(unfinished)
+                queue.notes.staged.keep_only(unfinished)
         self._arm()
 
-    def _recover(self, directory: str, hashed: bytes) -> Recovered | None:
+    def _recover(self, directory: str, hashed: Hash) -> Recovered | None:
         """Take in what is in a transaction's directory."""
         self.disk.sync_dir(directory)  # what a process that was killed left is durable before it counts
         written = load_marker(self.disk, directory)
@@ -368,7 +358,7 @@ class Staging:
             self.disk.remove_tree(directory)
             return None
         label, project = (f"{marker.project}/{marker.identifier}", marker.project) if marker else (directory, "")
-        transaction = StagedTransaction(self, hashed, label, project)
+        transaction = StagedTransaction(self.ground, hashed, label, project, self._forget_empty)
         transaction.is_made = True
         if written is not None and marker is None:
             return self._recover_damaged(transaction)
@@ -379,14 +369,14 @@ class Staging:
         if marker is None:
             transaction.project = next((part.project for part in transaction.parts.values() if part.project), "")
         self._transactions[hashed] = transaction
-        self.count(transaction.project, transaction.size)
+        self.ground.count(transaction.project, transaction.size)
         if marker is None:
             last_ms = max(part.time_ms for part in transaction.parts.values())
             transaction.touched_ms -= min(max(self.host.wall_ms() - last_ms, 0), self._ttl_ms)
             return None
         transaction.state = State.COMMITTING
         transaction.messages = marker.messages
-        commit = Commit(transaction, marker.number, marker.project, marker.identifier)
+        commit = Commit(self, transaction, marker.number, marker.project, marker.identifier)
         self._commits.add(commit)
         known = {part.file: part.frames for part in transaction.parts.values() if not part.is_damaged}
         files = [known.get(file.name, file) if file.crc is None else file for file in marker.files]
@@ -430,7 +420,7 @@ class Staging:
 
     def stop(self) -> None:
         """Take nothing more; what was committed and is not applied yet is at the next start."""
-        self.is_stopping = True
+        self.ground.is_stopping = True
         self.committed.is_stopping = True
         for commit in list(self._commits):
             commit.stop()

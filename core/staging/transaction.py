@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from curbstone.core.errors import (
     AlreadyCommitted,
@@ -17,11 +16,9 @@ from curbstone.core.errors import (
     Unavailable,
 )
 from curbstone.core.host import Job, JobDone
+from curbstone.core.staging.ground import Ground
 from curbstone.core.staging.parts import Part
 from curbstone.core.values import State
-
-if TYPE_CHECKING:
-    from curbstone.core.staging.staging import Staging
 
 ROOT = "staging"
 PART_BYTES_MIN = 4096
@@ -34,8 +31,12 @@ Committed = Callable[[CurbstoneError | None, bool, int], None]
 class StagedTransaction:
     """See the module's docstring; `core.staging.staging` has them all."""
 
-    def __init__(self, staging: Staging, hashed: bytes, label: str, project: str) -> None:
-        self.staging = staging
+    def __init__(
+        self, ground: Ground, hashed: bytes, label: str, project: str, on_empty: Callable[[StagedTransaction], None]
+    ) -> None:
+        """`on_empty` is called when nothing of it is staged any more, nor on its way in."""
+        self.ground = ground
+        self._on_empty = on_empty
         self.hashed = hashed
         self.label = label
         """Project and id, for people; only the hash where they are not known any more."""
@@ -45,7 +46,7 @@ class StagedTransaction:
         self.state = State.STAGED
         self.parts: dict[str, Part] = {}
         self.uploads = 0
-        self.touched_ms = staging.host.now_ms()
+        self.touched_ms = ground.host.now_ms()
         self.waiting: list[Committed] = []
         """Who waits for the answer to a commit."""
         self.messages = 0
@@ -84,7 +85,7 @@ class StagedTransaction:
                 for fn in idle:
                     fn()
 
-        self.staging.host.submit(job, done)
+        self.ground.host.submit(job, done)
 
     def when_idle(self, fn: Callable[[], None]) -> None:
         """Call `fn` once no job works in the directory."""
@@ -97,11 +98,11 @@ class StagedTransaction:
         """Make the directory, and the one it is in; blocking."""
         for path in (ROOT, self.directory):
             with suppress(FileExistsError):
-                self.staging.disk.make_dir(path)
+                self.ground.disk.make_dir(path)
 
     def sync_directories(self) -> None:
         """Make the names in the directory durable, and its own; blocking."""
-        disk = self.staging.disk
+        disk = self.ground.disk
         disk.sync_dir(self.directory)
         if not self._is_durable:
             disk.sync_dir(ROOT)
@@ -137,13 +138,13 @@ class StagedTransaction:
         is_newer = earlier is None or earlier.version < part.version
         if is_newer:
             self.parts[part.name] = part
-            self.staging.count(self.project, counted(part))
+            self.ground.count(self.project, counted(part))
         self.upload_ended(part.size)
         gone = earlier if is_newer else part  # of two that come in at once the one that began last counts
         if gone is not None:
             self._remove(gone)
         if is_newer and earlier is not None:
-            self.staging.give_back(self.project, counted(earlier))
+            self.ground.give_back(self.project, counted(earlier))
         return None
 
     def _remove(self, part: Part) -> None:
@@ -151,20 +152,21 @@ class StagedTransaction:
 
         def job() -> None:
             with suppress(FileNotFoundError):
-                self.staging.disk.remove(path)
+                self.ground.disk.remove(path)
 
-        self.submit(job, self.staging.ignore)
+        self.submit(job, self.ground.ignore)
 
     def upload_ended(self, size: int) -> None:
         """Nothing more comes of a part; so many of its bytes are not kept."""
         self.uploads -= 1
-        self.staging.give_back(self.project, size)
+        self.ground.give_back(self.project, size)
         self.touch()
-        self.staging.forget_empty(self)
+        if self.state is State.STAGED and not self.parts and not self.uploads:
+            self._on_empty(self)
 
     def touch(self) -> None:
         """Somebody called: its time starts anew."""
-        self.touched_ms = self.staging.host.now_ms()
+        self.touched_ms = self.ground.host.now_ms()
 
     def chosen(self, names: Sequence[str] | None) -> list[Part]:
         """Return parts by their names, in that order; all by default.
@@ -203,7 +205,7 @@ class StagedTransaction:
         """Tell all who wait for the commit; the first asked for it, the others repeated it."""
         waiting, self.waiting = self.waiting, []
         for place, on_done in enumerate(waiting):
-            self.staging.host.call_soon(partial(on_done, error, place > 0, messages))
+            self.ground.host.call_soon(partial(on_done, error, place > 0, messages))
 
 
 def counted(part: Part) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from curbstone.core.breakdown import contained, tell
+from curbstone.core.breakdown import QueueHost
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import (
@@ -16,12 +16,10 @@ from curbstone.core.log.format import (
     Flag,
     Reason,
     Released,
-    encode_acked,
     encode_batch,
     encode_delivered,
     encode_entries,
     encode_floor,
-    encode_loss,
     encode_released,
     encode_settled,
     entry_bytes,
@@ -32,15 +30,12 @@ from curbstone.core.log.format import (
 from curbstone.core.log.publish import Publish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
-from curbstone.core.notes.losses import Loss
+from curbstone.core.notes.notes import SILENCE
 from curbstone.core.pending.group import Group
 from curbstone.core.values import Done
-
-if TYPE_CHECKING:
-    from curbstone.core.delivery.popping import Pop
-    from curbstone.core.queue import Queue
-    from curbstone.core.writing.cleaner import Copy
-    from curbstone.core.writing.writer import Writer
+from curbstone.core.writing.cleaner import Copy
+from curbstone.core.writing.outbox import Pop
+from curbstone.core.writing.sources import Sources
 
 BATCH_BYTES_MAX = 512 * 1024
 
@@ -56,12 +51,20 @@ class Taken(NamedTuple):
 class Batch:
     """Composes one batch."""
 
-    def __init__(self, writer: Writer, queue: Queue) -> None:
-        self._writer = writer
-        self._queue = queue
+    def __init__(self, sources: Sources, *, disk_is_full: bool, missed: int) -> None:
+        self._state = sources.state
+        self._log = sources.log
+        self._pending = sources.pending
+        self._notes = sources.notes
+        self._outbox = sources.outbox
+        self._cleaner = sources.cleaner
+        self._room_of = sources.room
+        self._drop_unwanted_pops = sources.drop_unwanted_pops
+        self._make_room = sources.make_room
+        self._disk_is_full = disk_is_full
+        self._missed = missed
         self.taken: list[Taken] = []
         self.messages: list[Message] = []
-        self.sizes: list[int] = []
         self.copies: list[Message] = []
         self.settled: dict[tuple[str, Reason], list[int]] = {}
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
@@ -75,10 +78,7 @@ class Batch:
         self.start = 0
         self.end = 0
         self.marks: dict[str, int] = {}
-        self.key_notes = b""
-        self.staged_notes = b""
-        self.losses: dict[str, Loss] = {}
-        self.acks: dict[str, int] = {}
+        self.said = SILENCE
         self._settled_parts: list[bytes] = []
         self._released_part = b""
         self._records_bytes = 0
@@ -95,19 +95,18 @@ class Batch:
 
         What the cleaner needs to copy any one segment is never touched.
         """
-        writer = self._writer
-        if self._queue.popping.waiting:
-            self._queue.popping.drop_unwanted()
-        if not writer.has_records:
-            self.callbacks, writer._callbacks = writer._callbacks, []
-            self._queue.cleaner.recorded(False, False)
+        if self._outbox.pops:
+            self._drop_unwanted_pops()
+        if not self._outbox.has_records:
+            self.callbacks, self._outbox.callbacks = self._outbox.callbacks, []
+            self._cleaner.recorded(False, False)
             return
-        log = self._queue.log
+        log = self._log
         room = log.room
         limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
         # Where only what is kept for releases is left settles may have it, for they make room; and first releases.
         settles_limit = limit or max(0, min(room.slack_bytes // 2, room.records_left))
-        waiting = writer._settled
+        waiting = self._outbox.settles
         for key in list(waiting):
             group, reason = key
             seqs = waiting[key]
@@ -124,37 +123,41 @@ class Batch:
             self.settled[key] = seqs
             self._settled_parts.append(encode_settled(group, reason, runs))
             self._records_bytes += len(self._settled_parts[-1])
-        for key in list(writer._ranges):
-            ranges = writer._ranges[key]
+        for key in list(self._outbox.ranges):
+            ranges = self._outbox.ranges[key]
             most = (settles_limit - self._records_bytes - settled_bytes(key[0], 0)) // 12
             if most <= 0:
                 break
-            taken, writer._ranges[key] = ranges[:most], ranges[most:]
-            if not writer._ranges[key]:
-                del writer._ranges[key]
+            taken, self._outbox.ranges[key] = ranges[:most], ranges[most:]
+            if not self._outbox.ranges[key]:
+                del self._outbox.ranges[key]
             self.ranges[key] = taken
             self._settled_parts.append(encode_settled(*key, taken))
             self._records_bytes += len(self._settled_parts[-1])
-        if self._queue.popping.waiting:
+        if self._outbox.pops:
             self._take_pops(settles_limit)
-        self.released, writer._released = self._affordable(writer._released, limit, settles_limit)
+        self.released, self._outbox.releases = self._affordable(self._outbox.releases, limit, settles_limit)
         self._released_part = encode_released(self.released)
         self._records_bytes += len(self._released_part)
-        if writer._handed and not writer._released:  # they come behind the releases of before
-            self.handed, rest = self._affordable(list(writer._handed.values()), limit, 0)
-            writer._handed = {(item.group, item.first): item for item in rest}
+        if self._outbox.hand_outs and not self._outbox.releases:  # they come behind the releases of before
+            self.handed, rest = self._affordable(list(self._outbox.hand_outs.values()), limit, 0)
+            self._outbox.hand_outs = {(item.group, item.first): item for item in rest}
             handed_part = encode_released(self.handed, state=True)
             self._released_part += handed_part
             self._records_bytes += len(handed_part)
-        if not waiting and not writer._ranges and not writer._released:
-            self.callbacks, writer._callbacks = writer._callbacks, []
-        left = bool(waiting or writer._ranges or self._queue.popping.waiting or writer._released or writer._handed)
-        self._queue.cleaner.recorded(self._records_bytes > 0, left)
+        if not waiting and not self._outbox.ranges and not self._outbox.releases:
+            self.callbacks, self._outbox.callbacks = self._outbox.callbacks, []
+        left = bool(
+            waiting or self._outbox.ranges or self._outbox.pops or self._outbox.releases or self._outbox.hand_outs
+        )
+        self._cleaner.recorded(self._records_bytes > 0, left)
 
     def _take_pops(self, limit: int) -> None:
         """Take the settles of pops; their messages are given away after the commit, or go back."""
-        popping = self._queue.popping
-        for group, pops in popping.by_group().items():
+        by_group: dict[str, list[Pop]] = {}
+        for pop in self._outbox.pops:
+            by_group.setdefault(pop.group, []).append(pop)
+        for group, pops in by_group.items():
             most = max((limit - self._records_bytes - settled_bytes(group, 0)) // 12, 0)
             taken = pops[:most]
             if taken:
@@ -162,7 +165,8 @@ class Batch:
                 self._settled_parts.append(encode_settled(group, Reason.ACK, runs))
                 self._records_bytes += len(self._settled_parts[-1])
                 self.pops += taken
-        popping.writing(self.pops)
+        for pop in self.pops:
+            del self._outbox.pops[pop]
 
     def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
         """Split releases into those that go into this batch and those that wait.
@@ -170,9 +174,9 @@ class Batch:
         The first record of a message uses the room that was kept for it, of which `kept` bytes may be used; a
         further one has to fit `limit`.
         """
-        groups = self._queue.pending.groups
+        groups = self._pending.groups
         spent = size = self._records_bytes
-        most = min(len(waiting), max(self._queue.log.records_span - spent, 0) // RELEASE_BYTES)
+        most = min(len(waiting), max(self._log.records_span - spent, 0) // RELEASE_BYTES)
         for index in range(most):
             item = waiting[index]
             group = groups.get(item.group)
@@ -193,7 +197,7 @@ class Batch:
         """Take what the cleaner copies forward: messages with what groups have settled, and what is known of tries."""
         self.copies = copy.messages
         self._messages_bytes = sum(map(entry_bytes, copy.messages))
-        for group, seqs in self._queue.pending.settled_of(copy.messages).items():
+        for group, seqs in self._pending.settled_of(copy.messages).items():
             self._settled_parts.append(encode_settled(group, Reason.STATE, runs_of(seqs)))
         self.states = copy.states
         # What happened in this very batch comes behind it, and counts.
@@ -202,9 +206,8 @@ class Batch:
 
     def take_publishes(self) -> None:
         """Take what fits: into the active segment, or into a new one; and under the cap."""
-        writer, queue = self._writer, self._queue
-        log = queue.log
-        inbox = writer._inbox
+        log = self._log
+        inbox = self._outbox.publishes
         overhead = BATCH_BYTES + self._records_bytes + 64
         room = log.room_in_active - overhead
         if inbox and room < self._first_bytes(inbox[0]):
@@ -224,14 +227,13 @@ class Batch:
             elif not self._take_some(publish, room, budget):
                 break
         if self.messages or not inbox:  # the next one that has to wait gets a whole turn of the cleaner, too
-            queue.cleaner.unblocked()
+            self._cleaner.unblocked()
 
     def _first_bytes(self, publish: Publish) -> int:
         return publish.atomic_bytes or entry_bytes(publish.messages[publish.next]) if publish.messages else 0
 
     def _take_whole(self, publish: Publish, room: int, budget: int) -> bool:
         """Take an atomic publish; False where it has to wait. Only one goes into a batch."""
-        writer = self._writer
         size = publish.atomic_bytes
         if self.messages or self.tx:
             return False
@@ -245,11 +247,11 @@ class Batch:
             if not self._has_room(size, budget):
                 return self._blocked(publish, size)
             most = settled_bytes("x" * 64, 1) * sum(len(end.deliveries) for end in publish.ends)
-            if most > self._queue.log.room.slack_bytes:
+            if most > self._log.room.slack_bytes:
                 return self._refused(
                     publish, QueueFull("the transaction settles more than the queue's cap has room to log")
                 )
-        writer._inbox.popleft()
+        self._outbox.publishes.popleft()
         self.tx = publish.tx
         records = [(s.group, s.reason, [d.message.seq for d in s.deliveries]) for s in publish.settles]
         for group, reason, seqs in records + publish.records:
@@ -275,10 +277,10 @@ class Batch:
             return self._blocked(publish, size)
         if publish.messages:
             publish.reserved = size
-            self._queue.log.room.grant_known(size)
+            self._log.room.grant_known(size)
         publish.has_room = True
-        self._queue.cleaner.unblocked()
-        self._queue.host.call_soon(partial(contained, self._queue, on_room))
+        self._cleaner.unblocked()
+        self._state.host.call_soon(partial(self._state.host.contain, on_room))
         return False
 
     def _take_some(self, publish: Publish, room: int, budget: int) -> bool:
@@ -291,7 +293,7 @@ class Batch:
             if messages[index].groups and (error := self._crowded(messages[index : index + 1])):
                 return self._refuse_one(publish, messages[first:index], error)
             size = entry_bytes(messages[index]) + 8  # an expiry may come in
-            state += RELEASE_BYTES * self._queue.pending.entitled_count(messages[index])
+            state += RELEASE_BYTES * self._pending.entitled_count(messages[index])
             if not self._has_room(total + size + state, budget):
                 self._take_messages(publish, first, messages[first:index])
                 return self._blocked(publish, size + state) if not self.messages else False
@@ -301,7 +303,7 @@ class Batch:
             total += size
             self._state_bytes = state
         self._take_messages(publish, first, messages[first:])
-        self._writer._inbox.popleft()
+        self._outbox.publishes.popleft()
         return True
 
     def _has_room(self, size: int, budget: int) -> bool:
@@ -309,7 +311,7 @@ class Batch:
 
         Their own copy forward included.
         """
-        room = self._queue.log.room
+        room = self._log.room
         if size <= room.segment_bytes:
             return size <= budget
         return room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records_bytes)
@@ -319,21 +321,21 @@ class Batch:
 
         Then it waits for the cleaner, to whom nothing but what is live counts, and that leaves the room.
         """
-        room = self._queue.log.room
-        if room.fits(size) or self._writer.disk_is_full:
+        room = self._log.room
+        if room.fits(size) or self._disk_is_full:
             return True
-        return not self._queue.cleaner.can_make_room(size) and room.free - size > room.segment_bytes
+        return not self._cleaner.can_make_room(size) and room.free - size > room.segment_bytes
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Let the cleaner make room, or refuse; True where the publish is done with."""
-        if not self._writer.disk_is_full and self._queue.reading.can_make_room(size + self._queue.log.room.reserved):
+        if not self._disk_is_full and self._make_room(size + self._log.room.reserved):
             return False
-        return self._refused(publish, QueueFull(f"queue {self._queue.name} {self._queue.log.fullness}"))
+        return self._refused(publish, QueueFull(f"queue {self._state.name} {self._log.fullness}"))
 
     def _refused(self, publish: Publish, error: CurbstoneError) -> bool:
         """Refuse the first that waits: it is done with."""
-        self._writer._inbox.popleft()
-        self._writer._refuse(publish, error)
+        self._outbox.publishes.popleft()
+        refuse(self._state.host, publish, error)
         return True
 
     def _refuse_one(self, publish: Publish, before: list[Message], error: CurbstoneError) -> bool:
@@ -343,29 +345,28 @@ class Batch:
             return False
         publish.next += 1
         if publish.next == len(publish.messages):
-            self._writer._inbox.popleft()
-        tell(self._queue, publish.on_done, error, 0, 1)
+            self._outbox.publishes.popleft()
+        self._state.host.tell(publish.on_done, error, 0, 1)
         return True
 
     def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
         """Return why the groups that messages name can't all be, or None."""
         if not any([message.groups for message in messages]):
             return None
-        return self._queue.pending.undeclared.refusal_of(messages, self._coming)
+        return self._pending.undeclared.refusal_of(messages, self._coming)
 
     def _take_messages(self, publish: Publish, first: int, messages: list[Message]) -> None:
         """Put messages into the batch: from here on they have a seq and a timestamp."""
-        queue = self._queue
-        seq = queue.next_seq + len(self.messages)
-        timestamp_ms = queue.host.wall_ms()
+        seq = self._state.next_seq + len(self.messages)
+        timestamp_ms = self._state.host.wall_ms()
         total = 0
-        default_ttl_ms = int(queue.options.ttl * 1000)
+        default_ttl_ms = int(self._state.options.ttl * 1000)
         for message in messages:
             message.seq = seq
             message.timestamp_ms = timestamp_ms
             ttl_ms = message.ttl_ms or default_ttl_ms
             if ttl_ms:
-                message.expires_ms = queue.host.now_ms() + ttl_ms
+                message.expires_ms = self._state.host.now_ms() + ttl_ms
             seq += 1
             total += entry_bytes(message)
         self._messages_bytes += total
@@ -378,40 +379,36 @@ class Batch:
 
     def commit(self) -> Commit | None:
         """Return the commit to run, or None where there is nothing to write."""
-        queue, log = self._queue, self._queue.log
-        drops = queue.cleaner.droppable()
+        log = self._log
+        drops = self._cleaner.droppable()
         has_records = bool(self._settled_parts or self._released_part)
-        roll = queue.cleaner.wants_roll()
+        roll = self._cleaner.wants_roll()
         asked = self.messages or self.copies or has_records or self.tx
-        if not (asked or drops or roll or queue.probe or self._marks_due()):
-            for callback in self.callbacks:  # there was nothing to write before them
-                queue.host.call_soon(partial(callback, None))
-            for part in self.taken:
-                queue.host.call_soon(partial(self._writer._answer, part))
+        if not (asked or drops or roll or self._outbox.must_write or self._marks_due()):
             return None
-        queue.probe = False
+        self._outbox.must_write = False
         self._add_delays()
-        notes = self._notes(drops)
+        notes = self._to_note(drops)
         releases, settles = self._released_part, b"".join(self._settled_parts)
-        first_seq = self.copies[0].seq if self.copies else queue.next_seq
+        first_seq = self.copies[0].seq if self.copies else self._state.next_seq
         entries: list[bytes] = []
         extras = encode_entries(self.copies or self.messages, first_seq, entries)
         length = BATCH_BYTES + self._messages_bytes + len(releases) + len(settles) + len(notes)
-        is_full = self._writer.disk_is_full
+        is_full = self._disk_is_full
         if is_full:
             roll |= log.has_file_for(length)
         elif length > log.room_in_active and log.active.end > SEGMENT_BYTES:
             roll = True
         commit = log.begin(
-            sync=queue.syncs_always,
+            sync=self._state.shared.syncs_always,
             roll=roll,
-            next_seq=queue.next_seq,
-            recycle=queue.cleaner.recycles,
+            next_seq=self._state.next_seq,
+            recycle=self._cleaner.recycles,
             is_full=is_full,
         )
         flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
         count = len(self.copies) or len(self.messages)
-        time_ms, delivered = queue.host.wall_ms(), self.marks.get("", queue.pending.unnamed.delivered_logged)
+        time_ms, delivered = self._state.host.wall_ms(), self.marks.get("", self._pending.unnamed.delivered_logged)
         sections = (len(releases), len(settles), len(notes))
         header = BatchHeader(
             length, flags, log.next_batch, time_ms, first_seq, delivered, self.tx or log.tx, count, *sections
@@ -419,61 +416,63 @@ class Batch:
         log.next_batch += 1
         buffers = encode_batch(commit.segment.salt, header, [*entries, releases, settles, notes])
         self.start, self.end = commit.add(buffers)
-        queue.next_seq += len(self.messages)
-        groups = queue.pending.groups.values()
+        self._state.next_seq += len(self.messages)
+        groups = self._pending.groups.values()
         pending = sum([group.pending for group in groups]) + len(self.messages) * len(groups)
-        log.finish(commit, drops, None if is_full else pending, self._writer.missed)
+        log.finish(commit, drops, None if is_full else pending, self._missed)
         return commit
 
     def _marks_due(self) -> bool:
         """Whether to say, though nothing else is to be written, how far messages were handed out."""
-        can_mark = self._queue.log.room.records_left > 0 and not self._writer.disk_is_full
-        return can_mark and self._queue.pending.has_unlogged_marks
+        can_mark = self._log.room.records_left > 0 and not self._disk_is_full
+        return can_mark and self._pending.has_unlogged_marks
 
     def _add_delays(self) -> None:
         """A message that is published with a delay is released at once, with a due time."""
         delayed = [message for message in self.messages if message.delay_ms]
         if not delayed:
             return
-        now_ms = self._queue.host.now_ms()
+        now_ms = self._state.host.now_ms()
         released = [
             Released(group, message.seq, 1, 0, now_ms + message.delay_ms)
             for message in delayed
-            for group in self._queue.pending.entitled(message)
+            for group in self._pending.entitled(message)
         ]
         self.delays = sorted(released, key=lambda item: item.group)
         self._released_part += encode_released(self.delays, state=True)
 
-    def _notes(self, drops: int) -> bytes:
-        queue = self._queue
-        floor = queue.log.segments[drops].number if drops else 0
+    def _to_note(self, drops: int) -> bytes:
+        floor = self._log.segments[drops].number if drops else 0
         notes = encode_floor(floor) if floor else b""
-        for group in queue.pending.groups.values():
+        for group in self._pending.groups.values():
             mark = max(group.delivered, self._delivered_soon(group))
             if mark > group.delivered_logged or (group.name and mark and group.marked_at < floor):
                 self.marks[group.name] = mark
                 if group.name:  # the unnamed one's is in the head of every batch
                     notes += encode_delivered(group.name, mark)
-        self.losses = queue.reading.losses.to_log(floor)
-        notes += b"".join([encode_loss(name, *loss) for name, loss in self.losses.items()])
-        self.acks = queue.reading.acks.to_log(floor)
-        notes += b"".join([encode_acked(name, seq) for name, seq in self.acks.items()])
-        publishes = [part.publish for part in self.taken]
-        self.key_notes = queue.keys.notes(publishes, queue.next_seq, floor)
-        self.staged_notes = queue.staged.notes(publishes, floor)
-        return notes + self.key_notes + self.staged_notes
+        self.said = self._notes.to_say([part.publish for part in self.taken], self._state.next_seq, floor)
+        return notes + self.said.data
 
     def _delivered_soon(self, group: Group) -> int:
         """Return up to which seq messages of this very batch will be handed out as soon as it is on disk.
 
         Said beforehand, a crash right after that finds them marked as delivered.
         """
-        room = self._queue.rings.room(group.name)
-        if not self.messages or not room or group.rdy:
+        if not self.messages or group.rdy:
             return 0
-        return self._queue.next_seq + min(room, len(self.messages)) - 1
+        room = self._room_of(group.name)
+        if not room:
+            return 0
+        return self._state.next_seq + min(room, len(self.messages)) - 1
 
     @property
     def messages_bytes(self) -> int:
         """Bytes of the entries."""
         return self._messages_bytes
+
+
+def refuse(host: QueueHost, publish: Publish, error: CurbstoneError) -> None:
+    """Refuse what of a publish is not done; what it would have ended is as before."""
+    for end in publish.ends:
+        end.undo(end.deliveries)
+    host.tell(publish.on_done, error, 0, len(publish.messages) - publish.next)

@@ -7,19 +7,18 @@ the room kept for them, and to erase: after a purge, and when an empty queue has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
-from curbstone.core.log.log import IDLE_BYTES_MAX
+from curbstone.core.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
+from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run, seqs_of
 from curbstone.core.values import Done
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.writing.outbox import Outbox
 
 COPY_BYTES_MAX = 128 * 1024
 
@@ -34,8 +33,10 @@ class Copy(NamedTuple):
 class Cleaner:
     """The cleaner of one queue."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(self, log: Log, pending: Pending, outbox: Outbox) -> None:
+        self._log = log
+        self._pending = pending
+        self._outbox = outbox
         self._blocked = False
         self._waits_for_drop = False
         self._last_segment = 0
@@ -61,32 +62,31 @@ class Cleaner:
 
         It is one batch, or has pieces of up to `largest` bytes.
         """
-        queue = self._queue
-        room = queue.log.room
-        live = queue.pending.runs.bytes_live + room.tries_bytes
+        room = self._log.room
+        live = self._pending.runs.bytes_live + room.tries_bytes
         if not room.fits_compacted(size, live, size if largest is None else largest) or not self._worth_trying():
             return False
         if not self._blocked:
             self._blocked = True
             self._waits_for_drop = True
-            self._last_segment = queue.log.active.number
+            self._last_segment = self._log.active.number
         elif not self._helps:
             if self.droppable() and self._waits_for_drop:  # the next commit makes a little more room still
                 self._waits_for_drop = False
                 return True
             self._blocked = False
-            self._futile_live = queue.pending.runs.bytes_live
+            self._futile_live = self._pending.runs.bytes_live
             return False
         return True
 
     @property
     def _helps(self) -> bool:
         """Whether there are segments left that were there when a publish began to wait."""
-        return self._blocked and self._queue.log.segments[0].number <= self._last_segment
+        return self._blocked and self._log.segments[0].number <= self._last_segment
 
     def _worth_trying(self) -> bool:
         """Return whether anything was settled since cleaning everything did not help."""
-        if self._futile_live is not None and self._queue.pending.runs.bytes_live >= self._futile_live:
+        if self._futile_live is not None and self._pending.runs.bytes_live >= self._futile_live:
             return False
         self._futile_live = None
         return True
@@ -97,13 +97,13 @@ class Cleaner:
 
     def erase(self, on_done: Done | None = None) -> None:
         """Drop everything that is not live, and leave no file with its bytes."""
-        self._erase_through = self._queue.log.active.number
+        self._erase_through = self._log.active.number
         if on_done is not None:
             self._erased.append(on_done)
 
     def trim(self) -> bool:
         """Begin to shrink an idle, empty queue; return whether there is anything to shrink."""
-        if self._queue.log.bytes <= IDLE_BYTES_MAX:
+        if self._log.bytes <= IDLE_BYTES_MAX:
             return False
         self.erase()
         return True
@@ -121,7 +121,7 @@ class Cleaner:
         Where one whole turn over the log brought nothing back, the next begins only when more is used up; or
         when some wait for room, and the last turn let others through.
         """
-        log = self._queue.log
+        log = self._log
         room = log.room.left - log.room.kept
         if room >= -(log.room.slack_bytes // 4):
             self._low_room = None
@@ -131,7 +131,7 @@ class Cleaner:
             self._helped = self._recorded or room > self._low_start
             self._low_room = room
             self._low_through = 0
-            if self._short and not self._helped and self._queue.writer.owes_settles:
+            if self._short and not self._helped and self._outbox.owes_settles:
                 log.exceed()  # only where the cap was made smaller than what settling takes
                 return False
         if not self._low_through:
@@ -148,13 +148,13 @@ class Cleaner:
 
         The next turn begins when another segment's worth has been settled.
         """
-        log = self._queue.log
+        log = self._log
         if not log.room.excess:
             self._above_live = None
             return False
         if log.segments[0].number <= self._above_through:
             return True
-        live = self._queue.pending.runs.bytes_live + log.room.tries_bytes
+        live = self._pending.runs.bytes_live + log.room.tries_bytes
         if self._above_live is not None and live > self._above_live - log.room.segment_bytes:
             return False
         self._above_live = live
@@ -164,11 +164,11 @@ class Cleaner:
     @property
     def is_active(self) -> bool:
         """Whether segments have to go."""
-        return self._helps or self._erasing or (self._queue.log.room.excess and self._is_above()) or self._is_low()
+        return self._helps or self._erasing or (self._log.room.excess and self._is_above()) or self._is_low()
 
     @property
     def _erasing(self) -> bool:
-        return self._queue.log.segments[0].number <= self._erase_through
+        return self._log.segments[0].number <= self._erase_through
 
     @property
     def recycles(self) -> bool:
@@ -177,11 +177,11 @@ class Cleaner:
 
     def wants_roll(self) -> bool:
         """Return whether the oldest segment has to go and is the active one."""
-        return len(self._queue.log.segments) == 1 and self.is_active
+        return len(self._log.segments) == 1 and self.is_active
 
     def droppable(self) -> int:
         """Return how many of the oldest segments have nothing live."""
-        segments = self._queue.log.segments
+        segments = self._log.segments
         count = 0
         while count < len(segments) - 1 and not segments[count].runs and not segments[count].states:
             count += 1
@@ -189,23 +189,21 @@ class Cleaner:
 
     def next_copy(self) -> Copy | None:
         """Return what an active cleaner copies forward next, or None: nothing to do, or it must be read first."""
-        queue = self._queue
-        if len(queue.log.segments) == 1:
+        if len(self._log.segments) == 1:
             return None
-        oldest = queue.log.segments[0]
+        oldest = self._log.segments[0]
         if not oldest.runs:
             return self._collect_states(oldest) if oldest.states else None
         if self._oldest is not oldest or not self._todo:
             self._oldest = oldest
-            self._todo = sorted(queue.pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
+            self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
         return self._collect(oldest)
 
     def _collect_states(self, oldest: Segment) -> Copy | None:
         """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
-        queue = self._queue
-        groups = queue.pending.groups.values()
-        free = queue.log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES)
-        most = min(COPY_BYTES_MAX, queue.log.records_span, free) // RELEASE_BYTES
+        groups = self._pending.groups.values()
+        free = self._log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES)
+        most = min(COPY_BYTES_MAX, self._log.records_span, free) // RELEASE_BYTES
         if most <= 0:  # only where the cap was made smaller: the messages stay, their tries go with the next crash
             for group in groups:
                 group.lose_records(oldest)
@@ -213,11 +211,10 @@ class Cleaner:
         return Copy([], [state for group in groups for state in group.states_in(oldest)][:most])
 
     def _collect(self, oldest: Segment) -> Copy | None:
-        queue = self._queue
         copies: list[Message] = []
         self._copying = []
         total = 0
-        limit = min(COPY_BYTES_MAX, queue.log.room.segment_bytes)
+        limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes)
         while self._todo and total < limit:
             run = self._todo[-1]
             if run.segment is not oldest or not run.live():
@@ -225,7 +222,7 @@ class Cleaner:
                 continue
             if run.messages is None:
                 if not copies:
-                    queue.load(run)
+                    self._pending.load(run)
                 break
             live = [run.messages[seq - run.first] for seq in seqs_of(run.first, run.live())]
             messages = [message for message in live if message is not None]
@@ -245,7 +242,7 @@ class Cleaner:
         """The copies are on disk."""
         for run, size in self._copying:
             if run.live() and run.segment is not segment:
-                self._queue.pending.runs.move(run, segment, start, end, size)
+                self._pending.runs.move(run, segment, start, end, size)
         self._copying = []
 
     def failed(self) -> None:

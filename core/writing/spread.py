@@ -7,27 +7,63 @@ room for it in every queue, the journal is written; from then on it has happened
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
+from curbstone.core.agenda import Agenda
 from curbstone.core.errors import CurbstoneError, Unavailable
-from curbstone.core.log.publish import Publish
+from curbstone.core.host import Host
+from curbstone.core.log.log import Log
+from curbstone.core.log.publish import Publish, Release, Settle
+from curbstone.core.message import Message
 from curbstone.core.values import Done
-from curbstone.core.writing.journal import Part
-
-if TYPE_CHECKING:
-    from curbstone.core.broker import Broker
-    from curbstone.core.queue import Queue
-    from curbstone.core.transaction import Share
+from curbstone.core.writing.journal import Journal, Part
+from curbstone.core.writing.outbox import Outbox
 
 
-class Spread:
+class Member(Protocol):
+    """A queue that takes part."""
+
+    uid: str
+    log: Log
+    agenda: Agenda
+    outbox: Outbox
+
+    def refusal(self) -> CurbstoneError | None:
+        """Return why nothing can be written there now, or None."""
+
+
+class Share(Protocol):
+    """What is done to one of them."""
+
+    messages: list[Message]
+    settles: list[Settle]
+    releases: list[Release]
+
+    @property
+    def size(self) -> int:
+        """The most bytes its batch takes, and later what is said of its messages' tries."""
+
+    @property
+    def ends(self) -> list[Settle | Release]:
+        """The deliveries that it ends."""
+
+    def may_miss(self, error: CurbstoneError) -> bool:
+        """Return whether the others go on without it."""
+
+
+Q = TypeVar("Q", bound=Member)
+S = TypeVar("S", bound=Share)
+
+
+class Spread(Generic[Q, S]):
     """See the module's docstring."""
 
-    def __init__(self, broker: Broker, shares: dict[Queue, Share], on_done: Done) -> None:
-        self._broker = broker
+    def __init__(self, host: Host, journal: Journal, shares: dict[Q, S], on_done: Done) -> None:
+        self._host = host
+        self._journal = journal
         self._shares = shares
         self._on_done = on_done
-        self._places: dict[Queue, Publish] = {}
+        self._places: dict[Q, Publish] = {}
         self._left = len(shares)
         self._has_ended = False
         self._tx = 0
@@ -38,7 +74,7 @@ class Spread:
             place = Publish(share.messages, partial(self._refused, queue), share.size)
             place.on_room = self._room
             self._places[queue] = place
-            queue.writer.publish(place)
+            queue.outbox.publish(place)
 
     def _room(self) -> None:
         """One more queue has room, or does without: when all have, write the journal."""
@@ -47,7 +83,7 @@ class Spread:
             return
         if not self._shares:
             self._has_ended = True
-            self._broker.host.call_soon(lambda: self._on_done(None))
+            self._host.call_soon(lambda: self._on_done(None))
             return
         for place in self._places.values():
             place.is_sealed = True
@@ -60,9 +96,9 @@ class Spread:
             )
             for queue, share in self._shares.items()
         ]
-        self._broker.journal.write(parts, self._journaled)
+        self._journal.write(parts, self._journaled)
 
-    def _refused(self, queue: Queue, error: CurbstoneError | None, _first: int, _count: int) -> None:
+    def _refused(self, queue: Q, error: CurbstoneError | None, _first: int, _count: int) -> None:
         """A queue has no room, can't write, or has ended; the last can come while the journal is written."""
         place = self._places[queue]
         if place.is_sealed:
@@ -84,11 +120,11 @@ class Spread:
             place.reserved = 0
             place.is_sealed = False
             place.refusal = error
-            queue.dirty()
+            queue.agenda.dirty()
         for share in self._shares.values():
             for end in share.ends:
                 end.undo(end.deliveries)
-        self._broker.host.call_soon(lambda: self._on_done(error))
+        self._host.call_soon(lambda: self._on_done(error))
 
     def _journaled(self, tx: int, error: BaseException | None) -> None:
         if error is not None:
@@ -105,11 +141,11 @@ class Spread:
             place.tx = tx
             place.on_room = None
             place.on_done = self._part_done
-            queue.dirty()
+            queue.agenda.dirty()
 
     def _part_done(self, error: CurbstoneError | None, _first: int, _count: int) -> None:
         if not isinstance(error, Unavailable):  # else the next start writes it
-            self._broker.journal.part_done(self._tx)
+            self._journal.part_done(self._tx)
         self._left -= 1
         if not self._left:
             self._on_done(None)

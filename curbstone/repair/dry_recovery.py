@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from curbstone.core.broker import Broker
+from curbstone.core.agenda import Agenda
+from curbstone.core.breakdown import QueueHost
 from curbstone.core.disk import Disk, File
 from curbstone.core.host import Job, JobDone, Timer
 from curbstone.core.log.log import Log, random_salt
 from curbstone.core.log.meta import Meta
-from curbstone.core.options import QueueOptions, SyncMode
-from curbstone.core.queue import Queue
+from curbstone.core.notes.notes import Notes
+from curbstone.core.options import SyncMode
+from curbstone.core.pending.pending import Pending
 from curbstone.core.recovery.replay import Replay
+from curbstone.core.shared import Shared
+from curbstone.core.state import QueueState, label_of
 from curbstone.core.writing.journal import Journal, Recorded
 
 
@@ -39,13 +43,12 @@ class DryRecovery:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = _Untouched(disk)
-        sync = SyncMode.parse("never")
-        self._broker = Broker(_Still(), self._disk, QueueOptions(), sync, max_ttl_ms=0, salt=random_salt)
+        self._shared = Shared(_Still(), self._disk, SyncMode.parse("never"))
         self._recorded: dict[int, list[Recorded]] = {}
 
     def read_journal(self) -> int:
         """Read the journal, before the queues; return how many transactions it holds."""
-        recorded = Journal(self._broker.host, self._disk).recover()
+        recorded = Journal(self._shared.host, self._disk).recover()
         for part in recorded:
             self._recorded.setdefault(part.uid, []).append(part)
         return len({part.tx for part in recorded})
@@ -54,33 +57,43 @@ class DryRecovery:
         """Replay a queue."""
         uid = int(meta.uid, 16)
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
-        queue = Queue(self._broker, meta, log)
+        host = QueueHost(self._shared.host, label_of(meta), self._shared.troubles.faults, _raise)
+        state = QueueState(self._shared, meta, host)
+        pending, notes = Pending(state, Agenda(host, _nothing), log), Notes(state, log.room)
         found = Revived()
         with _quiet():
-            if Replay(queue).run():
+            if Replay(state, log, pending, notes).run():
                 log.close()
         for part in self._recorded.get(uid, ()):
             if part.tx > log.tx:
-                found.transactions.append(_take_part(queue, part, found))
-        found.live += sum(run.live().bit_count() for run in queue.pending.runs)
-        for name, group in queue.pending.groups.items():
+                found.transactions.append(_take_part(state, pending, part, found))
+        found.live += sum(run.live().bit_count() for run in pending.runs)
+        for name, group in pending.groups.items():
             found.pending[name] = found.pending.get(name, 0) + group.pending
         return found
 
 
-def _take_part(queue: Queue, part: Recorded, found: Revived) -> str:
+def _take_part(state: QueueState, pending: Pending, part: Recorded, found: Revived) -> str:
     """Let a transaction's part come true in memory; return what it does."""
-    settled = sum(len(queue.pending.settle_replayed(each)[2]) for each in part.settled)
+    settled = sum(len(pending.settle_replayed(each)[2]) for each in part.settled)
     for message in part.messages:
-        message.seq = queue.next_seq
-        queue.next_seq += 1
-        for name in queue.pending.entitled(message):
+        message.seq = state.next_seq
+        state.next_seq += 1
+        for name in pending.entitled(message):
             found.pending[name] = found.pending.get(name, 0) + 1
     found.live += len(part.messages)
     return (
         f"transaction {part.tx} of the journal is not in the log yet: "
         f"the next start adds {len(part.messages)} messages and settles {settled}"
     )
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _nothing() -> None:
+    """There are no turns."""
 
 
 @contextmanager

@@ -16,7 +16,7 @@ def check_room(queue: Queue) -> None:
     for group in groups:
         pending += group.pending
         unlogged += group.pending - sum(retry.leads for retry in group.retries.values())
-    notes = KEY_NOTE_BYTES * len(queue.keys._known) + MARK_NOTE_BYTES * len(queue.staged._known)
+    notes = KEY_NOTE_BYTES * len(queue.notes.keys._known) + MARK_NOTE_BYTES * len(queue.notes.staged._known)
     assert (room.pending, room.notes_bytes, room.kept) == (pending, notes, RETRY_BYTES * unlogged + notes)
     if not log.segments:
         return

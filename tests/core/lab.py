@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from curbstone.core.broker import Broker
-from curbstone.core.consumer import Consumer
+from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name

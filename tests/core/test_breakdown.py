@@ -78,7 +78,7 @@ def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch
     lab.publish(queue, "late", delay_ms=50)
     monkeypatch.setattr(queue.pending.unnamed, "mature", fault)
     lab.pass_time(100)
-    assert queue.broken and not other.broken
+    assert queue.state.broken and not other.state.broken
     assert lab.publish(other, "goes on")
 
 
@@ -92,7 +92,7 @@ def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatc
         patch.setattr(queue, "committed", fault)
         transaction.commit(answers.append)
         lab.settle()
-    assert len(answers) == 1 and queue.broken
+    assert len(answers) == 1 and queue.state.broken
     lab.restart("kill")
     assert b"part" in lab.bodies(lab.again(queue)) and b"part" in lab.bodies(lab.again(other))
 
@@ -105,7 +105,7 @@ def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(mon
         lab.publish_answers(other, [message("m")])
     Peer(lab, queue).consumer.reject([1], "bad")
     lab.pass_time(5000)
-    assert other.broken and not queue.broken
+    assert other.state.broken and not queue.state.broken
     assert len(lab.bodies(queue)) == 2
 
 
@@ -132,6 +132,6 @@ def test_one_who_is_told_and_fails_hurts_nobody_else(caplog: pytest.LogCaptureFi
     peer.consumer.ack([2], on_done=answers.append)
     queue.watch(fault)
     lab.settle()
-    assert answers == [None, None] and not queue.broken and lab.broker.health().ok
+    assert answers == [None, None] and not queue.state.broken and lab.broker.health().ok
     assert "planted" in caplog.text
     assert lab.publish(queue, "goes on")

@@ -130,11 +130,11 @@ def test_turns_of_many_queues_are_spread_in_the_order_they_were_wanted(count: in
         def turn(self) -> None:
             had.append(self.number)
             if self.number == 0 and len(had) == 1:
-                turns.add(cast(Any, self))  # a turn may want another
+                turns.add(self.turn)  # a turn may want another
 
     queues = [Wanting(number) for number in range(count)]
     for queue in queues + queues:
-        turns.add(cast(Any, queue))
+        turns.add(queue.turn)
     rounds = 0
     while loop.soon:
         assert len(loop.soon) == 1

@@ -15,7 +15,6 @@ from curbstone.core.frames import decode_frame
 from curbstone.core.names import QueueName
 from curbstone.core.positions import EARLIEST, Frame, GroupInfo, Wanted
 from curbstone.core.queue import Queue
-from curbstone.core.reading.scan import browse
 from tests.sim.history import Violation
 
 GROUP = "r"
@@ -101,7 +100,7 @@ class Reader:
                 raise Violation(f"{queue.name}: other messages than were published: {wrong}")
             then(found)
 
-        browse(queue, Wanted(start, None, limit, 1 << 24, GROUP), render, looked)
+        queue.reading.browse(Wanted(start, None, limit, 1 << 24, GROUP), render, looked)
 
     def judge(self, queue: Queue) -> None:
         """Everything is quiet: look at all of it. The answer comes later."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from curbstone.core.broker import Broker
-from curbstone.core.consumer import Consumer
+from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, QueueFull, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name

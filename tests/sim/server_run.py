@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from curbstone.core import headers as blocks
 from curbstone.core.broker import Broker
-from curbstone.core.delivery.popping import Pop
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.queue import Queue
+from curbstone.core.writing.outbox import Pop
 from tests.sim.client_http import HttpClient
 from tests.sim.client_mqks import EVENT, MqksClient
 from tests.sim.client_sockets import ConsumeClient, PublishClient
@@ -138,7 +138,7 @@ class ServerRun:
     def _watch(self, queue: Queue) -> None:
         settling, popping, history = queue.settling, queue.popping, self.history
         settle_now, put_back = settling.settle_now, settling.put_back
-        writing, failed = popping.writing, popping.failed
+        flush, failed = queue.writer.flush, popping.failed
 
         def copies(group: str, deliveries: list[Delivery]) -> list[Copy]:
             tokens = [int(delivery.message.body.partition(b":")[0]) for delivery in deliveries]
@@ -152,10 +152,11 @@ class ServerRun:
             history.put_back.update(copies(group, deliveries))
             put_back(group, deliveries)
 
-        def popped(pops: list[Pop]) -> None:
-            for pop in pops:
+        def popped() -> None:
+            flush()
+            batch = queue.writer.under_way
+            for pop in batch.pops if batch is not None else []:
                 history.popped.update(copies(pop.group, [pop.delivery]))
-            writing(pops)
 
         def refused(pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
             failed(pops, error, is_undone=is_undone)
@@ -165,7 +166,7 @@ class ServerRun:
 
         watched: list[tuple[object, str, object]] = [
             (settling, "settle_now", settled), (settling, "put_back", returned),
-            (popping, "writing", popped), (popping, "failed", refused),
+            (queue.writer, "flush", popped), (popping, "failed", refused),
         ]  # fmt: skip
         for part, name, instead in watched:
             setattr(part, name, instead)

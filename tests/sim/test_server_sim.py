@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from curbstone.core.consumer import Consumer
-from curbstone.core.delivery.popping import Pop, Popping
+from curbstone.core.delivery.consumer import Consumer
+from curbstone.core.delivery.popping import Popping
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason
-from curbstone.core.writing.writer import Writer
+from curbstone.core.writing.outbox import Outbox, Pop
 from curbstone.gateway.http.long_poll import Polls
 from curbstone.mqks.session import Session as MqksSession
 from curbstone.stomp.codec import Head
@@ -85,7 +85,7 @@ def finds_something(seeds: range) -> bool:
 
 
 def test_it_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Writer, "settled", lambda self, group, reason, seqs: self._queue.dirty())
+    monkeypatch.setattr(Outbox, "settled", lambda self, group, reason, seqs: self._agenda.dirty())
     assert finds_something(range(10))
 
 
@@ -130,8 +130,8 @@ def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.Monkey
     def failed(self: Popping, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
         for pop in pops:
             message = pop.delivery.message
-            self._queue.pending.clear(pop.group, [message])
-            self._queue.writer.settled(pop.group, Reason.ACK, [message.seq])
+            self._pending.clear(pop.group, [message])
+            self._outbox.settled(pop.group, Reason.ACK, [message.seq])
             pop.on_done(error)
 
     def noticed(seed: int) -> bool:
@@ -160,7 +160,7 @@ def test_a_failing_run_shrinks_to_what_matters() -> None:
 
 
 def test_a_planted_bug_is_told_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Writer, "settled", lambda self, group, reason, seqs: self._queue.dirty())
+    monkeypatch.setattr(Outbox, "settled", lambda self, group, reason, seqs: self._agenda.dirty())
     seed = next(seed for seed in range(20) if failure_of(seed, plan(seed, STEPS), faults=False))
     told = explain(seed, plan(seed, STEPS), faults=False)
     assert int(told.split()[0]) < 40, told

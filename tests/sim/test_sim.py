@@ -19,13 +19,13 @@ from curbstone.core.directories import Directories
 from curbstone.core.host import Job
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.log import Log
-from curbstone.core.log.opening import Opening
 from curbstone.core.log.room import Room
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.notes.losses import Losses
 from curbstone.core.pending.group import Group
-from curbstone.core.writing.writer import Writer
+from curbstone.core.writing.meta_writer import MetaWriter
+from curbstone.core.writing.outbox import Outbox
 from tests.sim.run import Run
 from tests.sim.world import SimFile
 
@@ -107,7 +107,7 @@ def test_the_simulator_sees_a_message_given_back_twice(monkeypatch: pytest.Monke
 
 
 def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Writer, "settled", lambda self, group, reason, seqs: self._queue.dirty())
+    monkeypatch.setattr(Outbox, "settled", lambda self, group, reason, seqs: self._agenda.dirty())
     assert finds_something(range(10))
 
 
@@ -133,7 +133,7 @@ def test_the_simulator_sees_what_a_full_disk_refused_come_back(monkeypatch: pyte
 
 
 def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Writer, "settled_ranges", lambda self, group, reason, ranges: self._queue.dirty())
+    monkeypatch.setattr(Outbox, "settled_ranges", lambda self, group, reason, ranges: self._agenda.dirty())
     assert finds_something(range(20))
 
 
@@ -161,7 +161,7 @@ def test_the_simulator_sees_a_deletion_that_failed_and_was_confirmed(monkeypatch
 
 
 def test_the_simulator_sees_a_raised_cap_that_counts_before_it_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Opening, "cap", property(lambda self: self._queue.options.cap))
+    monkeypatch.setattr(MetaWriter, "cap", property(lambda self: self._state.options.cap))
     assert finds_something(range(60), focus="recap")
 
 
@@ -176,4 +176,4 @@ def test_the_simulator_sees_a_queue_above_its_cap_that_has_no_room_to_settle(mon
 
     monkeypatch.setattr(Log, "needed", lambda self: self.room.cap)
     monkeypatch.setattr(Room, "records_left", property(records_left))
-    assert finds_something(range(60), focus="fill")
+    assert finds_something(range(100), focus="fill")

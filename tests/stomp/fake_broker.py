@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, StaleDelivery
-from curbstone.core.events import left_out
+from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, QueueFull, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.stats import Stats
@@ -129,6 +128,14 @@ class FakeConsumer:
         self.queue.changed()
 
 
+def left_out(queue: FakeQueue, error: CurbstoneError) -> bool:
+    """Whether nobody is told that a queue refused a message, see `core.events.IsLeftOut`; one that is full ends."""
+    if queue.name.is_private and isinstance(error, QueueFull):
+        queue.broker.end(queue, error)
+        return True
+    return isinstance(error, NoSuchQueue)
+
+
 class FakeQueue:
     def __init__(self, broker: FakeBroker, name: QueueName) -> None:
         self.broker = broker
@@ -239,7 +246,7 @@ class FakeTransaction:
         def step() -> None:
             for name in list(self._broker.bound.get(event, [])):
                 queue = self._broker.all[name]
-                if queue.refuse is not None and left_out(cast(Any, queue), queue.refuse):
+                if queue.refuse is not None and left_out(queue, queue.refuse):
                     continue
                 queue.add(Message(message.body, message.headers))
                 queue.changed()
@@ -342,7 +349,7 @@ class FakeBroker:
             return False
 
         def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
-            on_done(None if error is not None and left_out(cast(Any, queue), error) else error, first_seq, count)
+            on_done(None if error is not None and left_out(queue, error) else error, first_seq, count)
 
         queue.publish(messages, done)
         return True
@@ -354,7 +361,7 @@ class FakeBroker:
         for name in list(self.bound.get(event, [])):
             queue = self.all[name]
             if queue.refuse is not None:
-                if not left_out(cast(Any, queue), queue.refuse):
+                if not left_out(queue, queue.refuse):
                     refused[name] = queue.refuse
                 continue
             for message in messages:

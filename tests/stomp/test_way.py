@@ -15,10 +15,10 @@ from tests.stomp.test_engine import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-SEND_CALLS_MAX = 230
+SEND_CALLS_MAX = 205
 SEND_CORE_FILES_MAX = 30
-ACK_CALLS_MAX = 222
-ACK_CORE_FILES_MAX = 27
+ACK_CALLS_MAX = 195
+ACK_CORE_FILES_MAX = 25
 
 
 def is_test(frame: FrameType) -> bool:

@@ -75,7 +75,7 @@ def test_a_pop_while_the_queue_can_not_write_is_refused_at_once() -> None:
     lab.disk.eio_chance = 1.0
     start_pop(lab, queue)
     lab.settle()
-    assert queue.writer.failure
+    assert queue.state.failure
     answers = start_pop(lab, queue)
     lab.settle()
     assert isinstance(answers[0], Unavailable) and queue.counts()[:3] == (1, 1, 0)
@@ -94,7 +94,7 @@ def test_a_pop_whose_commit_failed_is_answered_when_it_is_known_whether_it_count
     answers: Answers = []
     pop = queue.pop(answers.append)
     lab.pass_time(5000)
-    assert answers == [] and queue.writer.failure and queue.counts()[:3] == (1, 1, 0)
+    assert answers == [] and queue.state.failure and queue.counts()[:3] == (1, 1, 0)
     assert pop.cancel() is False
     lab.disk.eio_chance, lab.disk.capacity = 0, 1 << 60
     lab.pass_time(2000)

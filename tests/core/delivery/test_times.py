@@ -268,6 +268,7 @@ def test_what_expires_before_it_is_due_is_counted_right_while_it_dies() -> None:
     lab.publish_messages(queue, [message("m", ttl_ms=500, delay_ms=5000)])
     assert queue.counts()[:3] == (0, 0, 1)
     lab.host.pass_time(500)
+    lab.host.turn()
     assert queue.counts()[:3] == (0, 1, 0)
     lab.settle()
     assert queue.counts()[:3] == (0, 0, 0)
@@ -302,7 +303,7 @@ def test_an_empty_queue_forgets_what_was_to_come() -> None:
         lab.publish(queue, "m", ttl_ms=3_000_000)
         lab.lease(queue, 1, 1_000_000)
         lab.publish(queue, *numbered(3), delay_ms=1_000_000, ttl_ms=3_000_000)
-    for seq in range(1, queue.next_seq):
+    for seq in range(1, queue.state.next_seq):
         lab.answer(lambda done, seq=seq: queue.settle_by_id(seq, done))  # type: ignore[misc]
     lab.pass_time(2000)
     assert queue.pending.unnamed.due_entries == queue.leasing.due_entries == 0
@@ -315,6 +316,6 @@ def test_when_messages_would_have_expired_takes_no_memory_once_they_are_settled(
         lab.publish(queue, "m", ttl_ms=3_000_000)
         assert lab.pop(queue) == b"m"
     lab.publish(queue, "m", ttl_ms=1000)
-    assert queue.expiry.due_entries <= 100
+    assert queue.pending.expiries.due_entries <= 100
     lab.pass_time(1000)
     assert lab.bodies(queue) == []

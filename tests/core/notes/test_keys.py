@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from curbstone.core.broker import Broker
-from curbstone.core.consumer import Consumer
+from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name

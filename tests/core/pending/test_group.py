@@ -9,12 +9,17 @@ import pytest
 
 from curbstone.core.log.format import Released
 from curbstone.core.log.room import RETRY_BYTES
+from curbstone.core.message import Message
 from curbstone.core.options import MIB
 from curbstone.core.pending.group import HELD_BYTES_MAX, HELD_MESSAGES_MAX, Group
 from curbstone.core.positions import EARLIEST
 from curbstone.core.queue import Queue
 from tests.core.books import check_room
 from tests.core.lab import Lab, Peer, message, numbered
+
+
+def never(_group: str, _message: Message, _tries: int) -> bool:
+    return False
 
 
 def unnamed(queue: Queue) -> Group:
@@ -56,8 +61,8 @@ def test_the_books_are_right_after_each_step(seed: int) -> None:
             peer.nack(*some, delay_ms=dice.choice([0, 300]))
         elif step == 3:
             lab.pass_time(dice.choice([1, 200, 700]))
-        elif step == 4 and queue.next_seq > 1:
-            lab.answer(partial(queue.settle_by_id, dice.randrange(1, queue.next_seq)))
+        elif step == 4 and queue.state.next_seq > 1:
+            lab.answer(partial(queue.settle_by_id, dice.randrange(1, queue.state.next_seq)))
         elif step == 5 and dice.random() < 0.2:
             lab.restart(dice.choice(["shutdown", "kill", "power"]))
             queue = lab.again(queue)
@@ -158,9 +163,9 @@ def test_one_turn_takes_about_a_mebibyte_and_what_its_last_run_holds(
     lab = Lab(cap=8 * MIB)
     queue = lab.queue()
     lab.publish(queue, *numbered(count, size))
-    assert least <= len(unnamed(queue).take(count)) <= most
+    assert least <= len(unnamed(queue).take(count, never).deliveries) <= most
     assert len(unnamed(queue).wip) == unnamed(queue).pending - unnamed(queue).rdy
-    assert unnamed(queue).take(1)[0].message.seq == len(unnamed(queue).wip)
+    assert unnamed(queue).take(1, never).deliveries[0].message.seq == len(unnamed(queue).wip)
 
 
 def test_what_was_given_back_and_left_the_memory_is_read_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from curbstone.core.options import MIB
 from curbstone.core.pending import reader
 from curbstone.core.queue import Queue
+from curbstone.core.shared import CACHE_BYTES_MAX
 from tests.core.lab import Lab, Peer, message
 
 RUNS = 150
@@ -16,7 +17,7 @@ def with_a_backlog(lab: Lab) -> Queue:
     for number in range(RUNS):
         lab.publish_messages(queue, [message(b"%d:" % number + b"x" * 60_000), message("expires", ttl_ms=5000)])
     lab.restart()
-    assert lab.broker.cache.bytes == 0
+    assert lab.broker.shared.cache.bytes == 0
     return lab.again(queue)
 
 
@@ -31,16 +32,16 @@ def test_what_was_read_back_is_bounded() -> None:
     queue = with_a_backlog(lab)
     lab.pass_time(5000)
     assert queue.counts()[:3] == (RUNS, 0, 0)
-    assert lab.broker.cache.bytes <= reader.TAIL_BYTES_MAX
+    assert lab.broker.shared.cache.bytes <= reader.TAIL_BYTES_MAX
     assert reader.READ_MIN < in_memory(queue) < RUNS / 2
     assert len(lab.pop_all(queue)) == RUNS
-    assert lab.broker.cache.bytes == in_memory(queue) == 0
+    assert lab.broker.shared.cache.bytes == in_memory(queue) == 0
 
 
 def test_where_other_queues_have_all_memory_messages_are_read_back_all_the_same() -> None:
     lab = Lab(cap=64 * MIB)
     queue = with_a_backlog(lab)
-    lab.broker.cache.bytes += reader.CACHE_BYTES_MAX
+    lab.broker.shared.cache.bytes += CACHE_BYTES_MAX
     lab.pass_time(5000)
     assert queue.counts()[:3] == (RUNS, 0, 0)
     assert in_memory(queue) <= reader.READ_MIN
@@ -49,4 +50,4 @@ def test_where_other_queues_have_all_memory_messages_are_read_back_all_the_same(
         for peer in peers:
             peer.ack(*peer.consumer.unsettled)
     assert sorted(seq for peer in peers for seq in peer.seqs) == list(range(1, 2 * RUNS, 2))
-    assert lab.broker.cache.bytes == reader.CACHE_BYTES_MAX
+    assert lab.broker.shared.cache.bytes == CACHE_BYTES_MAX

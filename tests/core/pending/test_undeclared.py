@@ -59,7 +59,7 @@ def test_groups_that_were_declared_are_forgotten_too() -> None:
     lab.queue(groups=[])
     lab.publish(queue, "m")
     assert kept(queue)[0] <= FEW
-    assert len(queue.reading.acks._noted) == 0
+    assert len(queue.notes.acks._noted) == 0
 
 
 def test_what_is_in_use_is_kept() -> None:

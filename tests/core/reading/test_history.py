@@ -10,7 +10,6 @@ import pytest
 from curbstone.core.errors import CurbstoneError, Gone
 from curbstone.core.positions import KINDS, Asked, Event
 from curbstone.core.queue import Queue
-from curbstone.core.reading.history import end_of, read_history, start_of
 from tests.core.lab import Lab, Peer, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
@@ -25,7 +24,7 @@ def page(lab: Lab, queue: Queue, position: int = 0, limit: int = 10_000, size: i
         events.extend(some)
         return bytes(44 * len(some))
 
-    error, _, following = lab.answer(lambda done: read_history(queue, Asked(position, limit, size), render, done))
+    error, _, following = lab.answer(lambda done: queue.reading.events(Asked(position, limit, size), render, done))
     if isinstance(error, CurbstoneError):
         raise error
     return events, following
@@ -41,8 +40,8 @@ def history(lab: Lab, queue: Queue, limit: int = 10_000) -> list[Event]:
     position, following = 0, -1
     while True:
         events, following = page(lab, queue, position, limit)
-        if following == (position or start_of(queue)):
-            assert not events and following == end_of(queue)
+        if following == (position or queue.reading.events_start):
+            assert not events and following == queue.reading.events_end
             return found
         found += events
         position = following
@@ -162,12 +161,12 @@ def test_what_was_dropped_with_its_segment_is_gone() -> None:
     lab = Lab(cap=128 * 1024)
     queue = lab.queue()
     peer = Peer(lab, queue, window=100_000)
-    first = start_of(queue)
+    first = queue.reading.events_start
     for _ in range(100):
         peer.ack(*lab.publish(queue, *numbered(10, 300)))
     with pytest.raises(Gone) as gone:
         page(lab, queue, first)
-    assert gone.value.members == {"first": start_of(queue), "epoch": queue.uid}
-    assert page(lab, queue, start_of(queue))[0] == page(lab, queue, 0)[0] != []
+    assert gone.value.members == {"first": queue.reading.events_start, "epoch": queue.uid}
+    assert page(lab, queue, queue.reading.events_start)[0] == page(lab, queue, 0)[0] != []
     with pytest.raises(Gone):
-        page(lab, queue, end_of(queue) + 1)
+        page(lab, queue, queue.reading.events_end + 1)

@@ -13,7 +13,6 @@ from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.frames import decode_frame
 from curbstone.core.message import Message
 from curbstone.core.positions import EARLIEST, LATEST, Frame, Since, Start, Wanted
-from curbstone.core.reading.scan import browse
 from curbstone.core.values import Outcome
 from tests.core.lab import Lab
 
@@ -222,7 +221,7 @@ class History:
         def render(frames: list[Frame]) -> dict[int, bytes]:
             return {message.seq: message.body for frame in frames for message, _ in decode_frame(frame)}
 
-        error, found, following = self.lab.answer(lambda done: browse(self.queue, wanted, render, done))
+        error, found, following = self.lab.answer(lambda done: self.queue.reading.browse(wanted, render, done))
         assert error is None
         there = sorted(seq for seq in pending if start <= seq < (reading.next if end is None else end))
         assert list(found) == there[: len(found)] and (found or not there) and len(found) <= limit

@@ -10,7 +10,6 @@ from curbstone.core.errors import CurbstoneError, Gone
 from curbstone.core.frames import decode_frame
 from curbstone.core.positions import Frame, Wanted
 from curbstone.core.queue import Queue
-from curbstone.core.reading.scan import browse
 from tests.core.lab import Lab, Peer, numbered
 
 
@@ -21,7 +20,7 @@ def look(lab: Lab, queue: Queue, start: int = 1, **wanted: Any) -> tuple[list[tu
     def render(frames: list[Frame]) -> list[tuple[int, bytes, int]]:
         return [(m.seq, m.body, tries) for frame in frames for m, tries in decode_frame(frame)]
 
-    error, found, next_seq = lab.answer(lambda done: browse(queue, Wanted(start, **wanted), render, done))
+    error, found, next_seq = lab.answer(lambda done: queue.reading.browse(Wanted(start, **wanted), render, done))
     if isinstance(error, CurbstoneError):
         raise error
     return found, next_seq

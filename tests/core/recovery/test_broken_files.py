@@ -76,7 +76,7 @@ def test_a_damaged_segment_costs_only_the_commits_it_lies_in_and_is_told(ward: W
             assert kind != "flip" or not whole_header or any("does not check" in text for text in told.texts)
         kept = {path, path.removesuffix(".seg") + ".bad"}
         assert kept & set(ward.lab.disk.names) or (kind == "cut" and place < SEGMENT_BYTES)
-        assert queue.next_seq > max(ward.live - lost)
+        assert queue.state.next_seq > max(ward.live - lost)
 
 
 def test_a_log_whose_every_header_is_gone_is_read_all_the_same(ward: Ward) -> None:

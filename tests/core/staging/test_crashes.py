@@ -151,13 +151,13 @@ def test_marks_outlive_their_segments_while_the_transaction_is_unfinished(
     mine = [b"mine %d " % number + b"x" * 900 for number in range(40)]
     stage(lab, "t", "0", {"a": mine})
     lab.broker.staging.commit("default", "t", None, lambda *_given: None)
-    while not lab.broker.get(queue_name("a")).staged.count(_number(lab)):
+    while not lab.broker.get(queue_name("a")).notes.staged.count(_number(lab)):
         lab.host.turn()
         lab.host.work()
     (unfinished,) = lab.broker.staging._commits
     unfinished.stop()
     lab.settle()
-    done = queue.staged.count(_number(lab))
+    done = queue.notes.staged.count(_number(lab))
     assert 0 < done < len(mine)
     popped = lab.pop_all(queue)
     first = queue.log.segments[0].number

@@ -159,7 +159,7 @@ def test_the_limit_counts_all_transactions_also_after_a_restart() -> None:
     stage(lab, "t", "0", {"a": [b"x" * 50_000]})
     lab.restart("power")
     staging = lab.broker.staging
-    staging.bytes_max = 90_000
+    staging.ground.bytes_max = 90_000
     with pytest.raises(QueueFull, match="max-staged"):
         stage(lab, "u", "0", {"a": [b"x" * 50_000]})
     lab.settle()
@@ -176,12 +176,12 @@ def test_one_project_can_not_use_up_what_may_be_staged(how: str) -> None:
     lab.queue("a", cap=MIB)
     other = QueueName("other", "a")
     lab.answer(lambda done: lab.broker.declare(other, {}, done))
-    lab.broker.staging.bytes_max = 1_600_000
+    lab.broker.staging.ground.bytes_max = 1_600_000
     for number in range(29):
         stage(lab, "t", str(number), {"a": [b"x" * 50_000]})
     if how:
         lab.restart(how)
-        lab.broker.staging.bytes_max = 1_600_000
+        lab.broker.staging.ground.bytes_max = 1_600_000
     with pytest.raises(QueueFull, match="for projects that stage no more than these; see --max-staged"):
         stage(lab, "u", "0", {"a": [b"x" * 60_000]})
     coming = lab.broker.staging.upload("other", "mine", "0", MIB)

@@ -146,7 +146,7 @@ async def test_health(gateway: Running) -> None:
     alive = await gateway.http.get("/healthz")
     assert (alive.status_code, alive.json()["status"], alive.json()["sync"]) == (200, "ok", "never")
     assert (await gateway.http.get("/readyz")).status_code == 200
-    gateway.broker.is_stopping = True  # as between SIGTERM and the end
+    gateway.broker.shared.is_stopping = True  # as between SIGTERM and the end
     ready = await gateway.http.get("/readyz")
     assert ready.status_code == 503 and ready.json()["reasons"]
     assert int(ready.headers["retry-after"]) > 0

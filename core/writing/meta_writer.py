@@ -6,21 +6,22 @@ A change holds all those before it. So while one is being written the others gat
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.log.log import Log
 from curbstone.core.log.meta import meta_reserve, store_meta
+from curbstone.core.state import QueueState
 from curbstone.core.values import Done
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
+from curbstone.core.writing.outbox import Outbox
 
 
-class Opening:
+class MetaWriter:
     """Whether a queue is on disk, and who waits for it."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(self, state: QueueState, log: Log, outbox: Outbox) -> None:
+        self._state = state
+        self._log = log
+        self._outbox = outbox
         self.is_open = False
         self._is_creating = True
         self._waiting: list[Done] = []
@@ -30,7 +31,7 @@ class Opening:
         """The last of them."""
         self._settles_first = False
         self._has_failed = False
-        self._stored_cap = queue.options.cap
+        self._stored_cap = state.options.cap
         """The least that may be in the `meta` on disk."""
         self._coming_caps = Counter[int]()
 
@@ -62,17 +63,17 @@ class Opening:
 
     def when_open(self, on_done: Done) -> None:
         """Call back, in a later turn, once the queue is on disk or could not be created."""
-        queue = self._queue
-        if self.is_open or queue.is_closed:
-            error = queue.refusal() if queue.is_closed else None
-            queue.host.call_soon(lambda: on_done(error))
+        state = self._state
+        if self.is_open or state.is_closed:
+            error = state.refusal() if state.is_closed else None
+            state.host.call_soon(lambda: on_done(error))
         else:
             self._waiting.append(on_done)
 
     @property
     def cap(self) -> int:
         """The cap in force: a smaller one at once, a larger one when a crash can't bring the smaller back."""
-        return min(self._stored_cap, *self._coming_caps, self._queue.options.cap)
+        return min(self._stored_cap, *self._coming_caps, self._state.options.cap)
 
     def store(self, data: bytes, cap: int, on_done: Done) -> None:
         """Replace `meta` on disk when the queue is there, and what was asked for before is; it names this cap."""
@@ -91,7 +92,7 @@ class Opening:
         self.when_open(opened)
 
     def _fit_cap(self) -> None:
-        log = self._queue.log
+        log = self._log
         log.resize(self.cap, meta_reserve(self.cap))
         if log.room.excess and log.segments:
             log.come_down()
@@ -115,16 +116,16 @@ class Opening:
                 self._settles_first = True
                 self._stored(count, error)
 
-        self._queue.writer.when_committed(settled)
+        self._outbox.when_committed(settled)
 
     def _store_now(self, data: bytes, count: int) -> None:
-        log = self._queue.log
+        log = self._log
 
         def done(_: object, error: BaseException | None) -> None:
-            self._queue.broker.troubles.ended(f"{self._queue.label}: its options", error)
+            self._state.shared.troubles.ended(f"{self._state.label}: its options", error)
             self._stored(count, Unavailable(f"the queue's options can't be written: {error}") if error else None)
 
-        self._queue.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
+        self._state.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
 
     def _stored(self, count: int, error: CurbstoneError | None) -> None:
         stored, self._storing = self._storing[:count], self._storing[count:]

@@ -1,36 +1,24 @@
-"""Whoever takes deliveries: a consumer with a window, or one that waits for a single answer."""
+"""A consumer: it takes deliveries as they come, up to its window, and settles them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
 
+from curbstone.core import port
+from curbstone.core.agenda import Agenda
+from curbstone.core.breakdown import QueueHost
+from curbstone.core.delivery.dispatch import Rings
+from curbstone.core.delivery.retrying import Retrying
+from curbstone.core.delivery.settling import Settling
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
 from curbstone.core.values import Done
-
-if TYPE_CHECKING:
-    from curbstone.core.queue import Queue
-
 
 AUTO_WINDOW = 256
 
 
 def _nobody(_said: object) -> None:
     """Nobody listens to a consumer that has ended."""
-
-
-class Taker(Protocol):
-    """One place in the round robin of a group."""
-
-    weight: int
-
-    @property
-    def room(self) -> int:
-        """How many deliveries it takes now."""
-
-    def give(self, deliveries: list[Delivery]) -> None:
-        """Hand them over; at most `room`."""
 
 
 class Consumer:
@@ -41,12 +29,14 @@ class Consumer:
     """
 
     __slots__ = (
-        "_deliver", "auto", "closed", "group", "held", "on_closed", "paused", "queue", "unsettled", "weight", "window",
+        "_deliver", "_desk", "auto", "closed", "group", "held", "on_closed", "paused", "queue", "unsettled",
+        "weight", "window",
     )  # fmt: skip
 
     def __init__(
         self,
-        queue: Queue,
+        queue: port.Queue,
+        desk: Desk,
         deliver: Callable[[list[Delivery]], None],
         *,
         window: int,
@@ -56,6 +46,7 @@ class Consumer:
         on_closed: Callable[[CurbstoneError], None],
     ) -> None:
         self.queue = queue
+        self._desk = desk
         self.group = group
         self.window = window
         self.weight = weight
@@ -77,14 +68,14 @@ class Consumer:
     def give(self, deliveries: list[Delivery]) -> None:
         """Hand deliveries over; the queue calls this. What is settled by that is so once they were taken."""
         if self.closed or self.paused:  # it has left since it was its turn
-            self.queue.put_back(self.group, deliveries)
+            self._desk.settling.put_back(self.group, deliveries)
         elif self.auto:
             try:
                 self._deliver(deliveries)
             except BaseException:
-                self.queue.settling.release(self.group, deliveries)
+                self._desk.retrying.release(self.group, deliveries)
                 raise
-            self.queue.settling.settle_now(self.group, deliveries)
+            self._desk.settling.settle_now(self.group, deliveries)
         else:
             unsettled = self.unsettled
             for delivery in deliveries:
@@ -95,19 +86,32 @@ class Consumer:
         """It takes part from the turn it was made in."""
         on_open()
 
+    def none_ready(self) -> None:
+        """It waits for what will be."""
+
+    def fail(self) -> None:
+        """What its client raised ends it."""
+        self.close()
+
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""
-        self.queue.settling.ack(self.group, self.claim(seqs), on_done, self)
+        deliveries = self.claim(seqs)
+        if not self._desk.settling.ack(self.group, deliveries, on_done):
+            self.unclaim(deliveries)
 
     def nack(
         self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
     ) -> None:
         """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
-        self.queue.settling.nack(self.group, self.claim(seqs), delay_ms, error, on_done, self)
+        deliveries = self.claim(seqs)
+        if not self._desk.retrying.nack(self.group, deliveries, delay_ms, error, on_done):
+            self.unclaim(deliveries)
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
         """Send deliveries to the dead-letter queue, or drop them where there is none."""
-        self.queue.settling.reject(self.group, self.claim(seqs), error, on_done, self)
+        deliveries = self.claim(seqs)
+        if not self._desk.retrying.reject(self.group, deliveries, error, on_done):
+            self.unclaim(deliveries)
 
     def claim(self, seqs: Sequence[int]) -> list[Delivery]:
         """Take deliveries out of `unsettled`: all of them, or StaleDelivery and none."""
@@ -127,7 +131,7 @@ class Consumer:
     def unclaim(self, deliveries: list[Delivery]) -> None:
         """Put claimed deliveries back, or release them where the consumer has ended."""
         if self.closed:
-            self.queue.settling.release(self.group, deliveries)
+            self._desk.retrying.release(self.group, deliveries)
             return
         for delivery in deliveries:
             self.unsettled[delivery.message.seq] = delivery
@@ -145,27 +149,62 @@ class Consumer:
         """Go on after `hold`."""
         if self.held:
             self.held = False
-            self.queue.wake(self.group)
+            self._desk.agenda.wake(self.group)
 
     def resize(self, window: int) -> None:
         """Change how many deliveries may be unsettled. If that is less than are, they stay, and no more come."""
         self.window = window
-        self.queue.wake(self.group)
+        self._desk.agenda.wake(self.group)
 
     def pause(self) -> None:
         """End deliveries; what is unsettled stays and can still be settled."""
         self.paused = True
-        self.queue.leave(self)
+        self._desk.rings.leave(self)
 
     def close(self) -> None:
         """End the consumer: what is unsettled goes back to its place, with one more try."""
         if self.closed:
             return
         self.closed = True
-        self.queue.detach(self)
+        self._desk.rings.leave(self)
+        self._desk.attached.pop(self, None)
         deliveries = list(self.unsettled.values())
         self.unsettled.clear()
-        self.queue.settling.release(self.group, deliveries)
+        self._desk.retrying.release(self.group, deliveries)
         # Whoever took the deliveries usually holds this consumer: without these it goes at once, and not only with
         # the next full collection.
         self._deliver = self.on_closed = _nobody
+
+    def end(self) -> None:
+        """The queue ends; `Desk.end` says why."""
+
+
+class Desk:
+    """Where the consumers of one queue take their deliveries and settle them."""
+
+    def __init__(self, agenda: Agenda, rings: Rings, settling: Settling, retrying: Retrying) -> None:
+        self.agenda = agenda
+        self.rings = rings
+        self.settling = settling
+        self.retrying = retrying
+        self.attached: dict[Consumer, None] = {}
+        """All consumers that have not ended, those that paused included."""
+
+    def attach(self, consumer: Consumer) -> None:
+        """Let a consumer take part."""
+        self.attached[consumer] = None
+        self.rings.join(consumer)
+
+    def end_deliveries(self, group: str, seqs: list[int]) -> None:
+        """Make the deliveries of messages stale, whoever holds them."""
+        for consumer in self.attached:
+            if consumer.group == group:
+                for seq in seqs:
+                    consumer.unsettled.pop(seq, None)
+
+    def end(self, host: QueueHost, error: CurbstoneError) -> None:
+        """The queue ends: tell all consumers."""
+        consumers, self.attached = list(self.attached), {}
+        for consumer in consumers:
+            consumer.forget()
+            host.tell(consumer.on_closed, error)

@@ -1,0 +1,69 @@
+"""What one queue has to do: in its next turn, or when the time has come. The rooms write it, `core.queue` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from curbstone.core.host import Host, Timer
+
+
+class Agenda:
+    """See the module's docstring."""
+
+    def __init__(self, host: Host, dirty: Callable[[], None]) -> None:
+        self._host = host
+        self.dirty = dirty
+        """Have the queue's turn called at the end of this turn of the loop."""
+        self.woken: dict[str, None] = {}
+        """The groups in which something may be handed out."""
+        self.all_are_woken = False
+        self.watchers: list[Callable[[], None]] = []
+        """Who wants to know when the counts have changed."""
+        self.has_changed = False
+        self.is_due = False
+        """Whether the time has come of something that waited for it."""
+        self._alarm_ms: int | None = None
+        self._timer: Timer | None = None
+
+    def wake(self, group: str) -> None:
+        """Have a group dispatched at the end of this turn."""
+        self.woken[group] = None
+        self.dirty()
+
+    def wake_all(self) -> None:
+        """Have all groups dispatched, and go on with what waited for a read."""
+        self.all_are_woken = True
+        self.dirty()
+
+    def changed(self) -> None:
+        """The counts may have changed."""
+        if self.watchers and not self.has_changed:
+            self.has_changed = True
+            self.dirty()
+
+    def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
+        """Call `fn` after turns in which the counts changed; returns what ends it."""
+        self.watchers.append(fn)
+
+        def unwatch() -> None:
+            if fn in self.watchers:
+                self.watchers.remove(fn)
+
+        return unwatch
+
+    def at(self, due_ms: int) -> None:
+        """Have a turn at that engine time, in which what is due is dealt with."""
+        if self._alarm_ms is None or due_ms < self._alarm_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._alarm_ms = due_ms
+            self._timer = self._host.call_later(max(due_ms - self._host.now_ms(), 0), partial(self._on_time, due_ms))
+
+    def _on_time(self, due_ms: int) -> None:
+        self._alarm_ms = self._timer = None
+        if self._host.now_ms() < due_ms:  # the timer was early
+            self.at(due_ms)
+        else:
+            self.is_due = True
+            self.dirty()

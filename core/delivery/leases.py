@@ -1,0 +1,108 @@
+"""The book of leases: which deliveries return by themselves, and when. What happens then is `leasing`'s."""
+
+from __future__ import annotations
+
+from heapq import heappop
+
+from curbstone.core.agenda import Agenda
+from curbstone.core.message import Delivery
+from curbstone.core.pending import due
+from curbstone.core.values import NOBODY, Lease
+
+
+class Leases:
+    """All leases of one queue, by seq and group; expired ones are given back by the queue."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._leases: dict[tuple[str, int], Lease] = {}
+        self._by_token: dict[str, Lease] = {}
+        self._due: list[tuple[int, str]] = []
+        """A heap of when leases end. What was settled or extended since is stale, and swept out now and then."""
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    @property
+    def due_entries(self) -> int:
+        """How many times are kept in memory, stale ones included."""
+        return len(self._due)
+
+    def ends(self) -> list[tuple[str, int]]:
+        """Return the group of each, and when it ends."""
+        return [(lease.group, lease.expires_ms) for lease in self._by_token.values()]
+
+    def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str = NOBODY) -> Lease:
+        """Return a new lease of a delivery."""
+        lease = Lease(delivery, group, expires_ms, owner)
+        self._by_token[lease.token] = lease
+        self._leases[group, delivery.message.seq] = lease
+        self._note(lease)
+        return lease
+
+    def _note(self, lease: Lease) -> None:
+        """Keep when a lease ends."""
+        due.note(self._due, lease.expires_ms, lease.token, len(self._by_token), self._current)
+        self._agenda.at(lease.expires_ms)
+
+    def _current(self) -> list[tuple[int, str]]:
+        return [(lease.expires_ms, lease.token) for lease in self._by_token.values()]
+
+    def take(self, token: str) -> Lease | None:
+        """Remove and return a lease, or None if it has ended."""
+        lease = self._by_token.pop(token, None)
+        if lease is not None:
+            del self._leases[lease.group, lease.delivery.message.seq]
+        return lease
+
+    def take_seq(self, group: str, seq: int) -> Lease | None:
+        """Remove and return the lease of a message, if there is one."""
+        lease = self._leases.get((group, seq))
+        return self.take(lease.token) if lease else None
+
+    def find(self, group: str, seq: int) -> Lease | None:
+        """Return the lease of a message, if there is one."""
+        return self._leases.get((group, seq))
+
+    def take_own(self, token: str, owner: str) -> Lease | None:
+        """Remove and return a lease, or None if it has ended or is another's."""
+        lease = self._by_token.get(token)
+        return self.take(token) if lease is not None and lease.owner == owner else None
+
+    def extend(self, token: str, expires_ms: int, owner: str = NOBODY) -> bool:
+        """Move a lease's end; False if it has ended or is another's."""
+        lease = self._by_token.get(token)
+        if lease is None or lease.owner != owner:
+            return False
+        if expires_ms != lease.expires_ms:
+            lease.expires_ms = expires_ms
+            self._note(lease)
+        return True
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next lease may end."""
+        return self._due[0][0] if self._due else None
+
+    def take_due(self, now_ms: int) -> list[Lease]:
+        """Remove and return the leases whose time has run out."""
+        ended = []
+        while self._due and self._due[0][0] <= now_ms:
+            expires_ms, token = heappop(self._due)
+            lease = self._by_token.get(token)
+            if lease is not None and lease.expires_ms == expires_ms:
+                self.take(token)
+                ended.append(lease)
+        return ended
+
+    def sweep(self) -> None:
+        """Forget when leases would have ended that did so before."""
+        due.sweep(self._due, len(self._by_token), self._current)
+
+    def take_all(self) -> list[Lease]:
+        """Remove and return all leases."""
+        leases = list(self._by_token.values())
+        self._by_token.clear()
+        self._leases.clear()
+        self._due.clear()
+        return leases

@@ -1,0 +1,85 @@
+"""All that one queue's log says beside messages and how they end, and says again before the segment with it goes.
+
+A batch asks once what there is to note, and tells when that is on disk; recovery hands over what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from curbstone.core.log.format import Note, decode_acked, decode_loss, encode_acked, encode_loss
+from curbstone.core.log.publish import Publish
+from curbstone.core.log.room import Room
+from curbstone.core.notes.acks import Acks
+from curbstone.core.notes.keys import Keys, Known
+from curbstone.core.notes.losses import Loss, Losses
+from curbstone.core.notes.staged_marks import StagedMarks
+from curbstone.core.state import QueueState
+
+
+class Said(NamedTuple):
+    """What a batch notes, and its bytes."""
+
+    data: bytes
+    losses: dict[str, Loss]
+    acks: dict[str, int]
+    keys: dict[bytes, Known]
+    staged: dict[int, int]
+
+
+SILENCE = Said(b"", {}, {}, {}, {})
+
+
+class Notes:
+    """See the module's docstring."""
+
+    def __init__(self, state: QueueState, room: Room) -> None:
+        self.losses = Losses(state)
+        self.acks = Acks(state)
+        self.keys = Keys(state, room)
+        self.staged = StagedMarks(room)
+
+    def to_say(self, publishes: Sequence[Publish], first_seq: int, floor: int) -> Said:
+        """Return what a batch with these publishes has to note, with which the segments below `floor` go."""
+        losses = self.losses.to_log(floor) if self.losses.is_used else {}
+        acks = self.acks.to_log(floor) if self.acks.is_used else {}
+        says_more = floor or [publish for publish in publishes if publish.key is not None or publish.mark is not None]
+        keys = self.keys.to_log(publishes, first_seq, floor) if says_more else {}
+        staged = self.staged.to_log(publishes, floor) if says_more else {}
+        if not (losses or acks or keys or staged):
+            return SILENCE
+        data = [encode_loss(name, *loss) for name, loss in losses.items()]
+        data += [encode_acked(name, seq) for name, seq in acks.items()]
+        data += [self.keys.encode(hashed, known) for hashed, known in keys.items()]
+        data += [self.staged.encode(number, count) for number, count in staged.items()]
+        return Said(b"".join(data), losses, acks, keys, staged)
+
+    def said(self, said: Said, segment: int) -> None:
+        """What a batch noted is on disk, in that segment."""
+        if said.losses:
+            self.losses.logged(said.losses, segment)
+        if said.acks:
+            self.acks.logged(said.acks, segment)
+        for hashed, known in said.keys.items():
+            self.keys.add(hashed, known._replace(segment=segment))
+        for number, count in said.staged.items():
+            self.staged.add(number, count, segment)
+
+    def recover(self, kind: int, payload: bytes, segment: int, earlier: set[str]) -> None:
+        """Take in a note that was read; what is of `earlier` groups is no more than known to be in the log."""
+        if kind == Note.LOSS:
+            name, *loss = decode_loss(payload)
+            self.losses.recover(name, Loss(*loss), segment, is_earlier=name in earlier)
+        elif kind == Note.ACKED:
+            name, seq = decode_acked(payload)
+            self.acks.recover(name, seq, segment, is_earlier=name in earlier)
+        elif kind == Note.KEY:
+            self.keys.recover(payload, segment)
+        elif kind == Note.STAGED:
+            self.staged.recover(payload, segment)
+
+    def forget_group(self, name: str) -> None:
+        """A group is no longer declared."""
+        self.losses.forget(name)
+        self.acks.forget(name)

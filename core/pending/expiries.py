@@ -1,0 +1,52 @@
+"""When messages expire: for each run of them, when the first does. What happens then is `core.delivery.expiry`'s."""
+
+from __future__ import annotations
+
+from heapq import heappop
+
+from curbstone.core.agenda import Agenda
+from curbstone.core.pending import due
+from curbstone.core.pending.runs import Run, Runs
+
+
+class Expiries:
+    """See the module's docstring."""
+
+    def __init__(self, runs: Runs, agenda: Agenda) -> None:
+        self._runs = runs
+        self._agenda = agenda
+        self._due: list[tuple[int, int]] = []
+        self.has_any = False
+        """Whether any message of the queue ever had an expiry."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next message may expire."""
+        return self._due[0][0] if self._due else None
+
+    @property
+    def due_entries(self) -> int:
+        """How many times are kept in memory, stale ones included."""
+        return len(self._due)
+
+    def note(self, run: Run, expires_ms: int) -> None:
+        """Remember that some message of a run expires then."""
+        self.has_any = True
+        if not run.expires_ms or expires_ms < run.expires_ms:
+            run.expires_ms = expires_ms
+            due.note(self._due, expires_ms, run.first, len(self._runs), self._current)
+            self._agenda.at(expires_ms)
+
+    def take_due(self, now_ms: int) -> list[int]:
+        """Remove and return the seqs at which runs begin, or began, in which something has expired."""
+        seqs = []
+        while self._due and self._due[0][0] <= now_ms:
+            seqs.append(heappop(self._due)[1])
+        return seqs
+
+    def sweep(self) -> None:
+        """Forget when messages would have expired that are settled."""
+        due.sweep(self._due, len(self._runs), self._current)
+
+    def _current(self) -> list[tuple[int, int]]:
+        return [(run.expires_ms, run.first) for run in self._runs if run.expires_ms]

@@ -1,0 +1,89 @@
+"""Looking at what a queue holds, message by message, without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Message
+from curbstone.core.pending.group import Group
+from curbstone.core.pending.pending import Pending
+from curbstone.core.pending.runs import Run, seqs_of
+from curbstone.core.state import QueueState
+from curbstone.core.values import Peeked
+
+STATES = ("rdy", "wip", "delayed")
+
+
+class Peek:
+    """One look: walks the runs, reading what is not in memory, and answers once."""
+
+    def __init__(
+        self,
+        state: QueueState,
+        pending: Pending,
+        limit: int,
+        after: int,
+        wanted: str,
+        group: str | None,
+        on_done: Callable[[list[Peeked] | CurbstoneError], None],
+    ) -> None:
+        self._state = state
+        self._pending = pending
+        self._limit = limit
+        self._next = after + 1
+        self._wanted = wanted
+        self._group = group
+        self._on_done = on_done
+        self._found: list[Peeked] = []
+
+    def go_on(self) -> None:
+        """Walk on until there is enough, or something has to be read first."""
+        while len(self._found) < self._limit:
+            run = self._pending.runs.at_or_after(self._next)
+            if run is None:
+                break
+            if run.messages is None:
+                self._pending.reader.load(run, self.go_on)
+                return
+            was_cached = self._pending.reader.is_tail(run)
+            self._look_at(run)
+            if not was_cached:
+                self._pending.reader.forget(run)
+        found = self._found
+        self._state.host.call_soon(lambda: self._on_done(found))
+
+    def _look_at(self, run: Run) -> None:
+        assert run.messages is not None
+        skip = max(self._next - run.first, 0)
+        for seq in seqs_of(run.first + skip, run.live() >> skip):
+            if len(self._found) >= self._limit:
+                return
+            self._next = seq + 1
+            message = run.messages[seq - run.first]
+            if message is not None:
+                self._add(run, message)
+        self._next = run.last + 1
+
+    def _add(self, run: Run, message: Message) -> None:
+        for group in self._groups():
+            if run.pending(group.name) >> (message.seq - run.first) & 1:
+                state = _state(group, message.seq)
+                if self._wanted in ("", state):
+                    retry = group.retries.get(message.seq)
+                    due_ms = retry.due_ms if retry else 0
+                    self._found.append(Peeked(message, state, group.tries_of(message.seq), due_ms))
+                return
+
+    def _groups(self) -> Iterable[Group]:
+        """Return the groups to look for, the first that a message is pending in counts."""
+        groups = self._pending.groups
+        if self._group is None:
+            return groups.values()
+        return [groups[self._group]] if self._group in groups else []
+
+
+def _state(group: Group, seq: int) -> str:
+    if seq in group.wip:
+        return "wip"
+    return "delayed" if group.is_delayed(seq) else "rdy"

@@ -1,0 +1,76 @@
+"""Emptying a queue: what nobody holds is settled in every group, in memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curbstone.core.agenda import Agenda
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.format import Reason
+from curbstone.core.notes.losses import Losses
+from curbstone.core.pending.pending import Pending
+from curbstone.core.pending.runs import ranges_of, seqs_of
+from curbstone.core.state import QueueState
+from curbstone.core.values import Done
+from curbstone.core.writing.cleaner import Cleaner
+from curbstone.core.writing.outbox import Outbox
+
+
+def purge(
+    state: QueueState,
+    agenda: Agenda,
+    pending: Pending,
+    losses: Losses,
+    outbox: Outbox,
+    cleaner: Cleaner,
+    erasing: Callable[[Done], Done],
+    on_done: Callable[[CurbstoneError | None, int], None],
+) -> None:
+    """See `Queue.purge`; `erasing` puts off an answer until the redo files have nothing of the queue either."""
+    refusal = state.refusal()
+    if refusal is not None:
+        state.host.call_soon(lambda: on_done(refusal, 0))
+        return
+    purged = _settle_all(state, pending, losses, outbox)
+    agenda.changed()
+
+    def settled(error: CurbstoneError | None) -> None:
+        if error is not None:
+            on_done(error, 0)
+            return
+        cleaner.erase(erasing(erased))
+        agenda.dirty()
+
+    def erased(error: CurbstoneError | None) -> None:
+        on_done(error, 0 if error else purged)
+
+    outbox.when_committed(settled)
+
+
+def _settle_all(state: QueueState, pending: Pending, losses: Losses, outbox: Outbox) -> int:
+    """Settle all that is rdy or delayed in every group; return how many messages."""
+    purged = 0
+    lost: dict[str, tuple[int, int]] = {}
+    for run in list(pending.runs):
+        before = run.live()
+        for group in pending.groups.values():
+            wip = sum(1 << (seq - run.first) for seq in group.wip if run.first <= seq <= run.last) if group.wip else 0
+            bits = run.pending(group.name) & ~wip
+            if not bits:
+                continue
+            run.set_pending(group.name, run.pending(group.name) & ~bits)
+            group.pends(-bits.bit_count())
+            lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
+            outbox.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
+            if group.retries:
+                for seq in seqs_of(run.first, bits):
+                    group.forget(seq)
+        gone = (before & ~run.live()).bit_count()
+        if gone:
+            purged += gone
+            pending.runs.shrink(run, run.bytes_live * gone // before.bit_count())
+            pending.drop_if_dead(run)
+    for name, (count, end) in lost.items():  # what is handed out stays, and so the position of its group
+        losses.add(name, count, min(end, pending.groups[name].first_pending(end)))
+    state.stats.purged += purged
+    return purged

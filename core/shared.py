@@ -1,0 +1,39 @@
+"""What the queues of one server have in common: the machine they run on, and what is counted for all of them."""
+
+from __future__ import annotations
+
+from curbstone.core.disk import Disk
+from curbstone.core.host import Host
+from curbstone.core.options import SyncMode
+from curbstone.core.stats import Commits
+from curbstone.core.troubles import Troubles
+
+CACHE_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Cache:
+    """The memory that the tails of all queues of a server may take together."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `size` more bytes fit."""
+        return self.bytes + size <= self._bytes_max
+
+
+class Shared:
+    """See the module's docstring."""
+
+    def __init__(self, host: Host, disk: Disk, sync: SyncMode) -> None:
+        self.host = host
+        self.disk = disk
+        self.sync = sync
+        self.syncs_always = sync.kind == "always"
+        self.cache = Cache()
+        self.troubles = Troubles(host, disk)
+        self.commits = Commits()
+        self.is_stopping = False
+        self.is_synced = False
+        """Whether what a process before this one left is on disk, and not only in the system's memory."""
