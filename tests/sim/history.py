@@ -2,8 +2,8 @@
 
 Each message carries a token in its body; with each group that is entitled to it, it is counted
 apart. A token is `confirmed` once its publish was, `doomed` from the moment something was asked
-that removes it (ack, pop, purge, expiry) and `gone` once that was confirmed. After everything was
-drained:
+that removes it (ack, pop, purge; an expiry, with the publish) and `gone` once that was confirmed. After
+everything was drained:
 
 - confirmed and not doomed: came out, once
 - gone: never came out after that

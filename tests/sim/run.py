@@ -160,6 +160,8 @@ class Run:
         ttl = 0 if self.reader else self.rng.choice([0, 0, 0, 0, 100, 20_000])
         messages = [self.history.message(size, delay, groups, ttl) for size in sizes]
         waiting = [self.history.tokens(message) for message in messages]
+        if ttl:  # also what a crash keeps from being confirmed may be there, and expire
+            self._doom([token for tokens in waiting for token in tokens])
         atomic = self.rng.random() < 0.2
         if atomic:
             self.history.units.append(Unit([token for tokens in waiting for token in tokens]))
@@ -169,8 +171,6 @@ class Run:
             del waiting[:covered]
             if error is None:
                 self.history.confirmed.update(mine)
-                if ttl:
-                    self._doom(mine)
                 if self.reader and not groups:
                     self.reader.published(queue, first_seq, mine)
                 if not delay and not groups:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from heapq import heappush
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.notes.losses import Losses
 from curbstone.core.pending.group import Group
+from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.meta_writer import MetaWriter
 from curbstone.core.writing.outbox import Outbox
 from tests.sim.run import Run
@@ -140,6 +143,45 @@ def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: py
 def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Losses, "add", lambda self, name, count, floor: None)
     assert finds_something(range(30))
+
+
+# --- transactions
+
+
+class Chooser(Random):
+    """Chooses what is wanted where it can, else the first."""
+
+    def choice(self, seq: Any) -> Any:
+        return 20_000 if 20_000 in seq else 1 if 1 in seq else seq[0]
+
+
+def test_what_expires_though_nobody_knew_that_it_was_there_was_not_acked_by_a_transaction() -> None:
+    """A kill comes before a publish is answered, the next before a transaction that acks it is written."""
+    run = Run(0, faults=False)
+    run.rng, run.reader, run.ends, run.readers, run.entitled = Chooser(0), None, ["kill"], [""], [()]
+    queue = run.broker.ensure(run.names[0])
+    run.host.settle()
+    run.publish_to(queue)
+    run.host.turn()
+    run.host.work()
+    run._power_off()
+    run._start()
+    run.subscribe()
+    run.host.settle()
+    run.transaction()
+    run._power_off()
+    run._start()
+    run.host.pass_time(30_000)
+    run._drain()
+    (unit,) = run.history.units
+    assert (unit.publishes, unit.acks, run.history.confirmed, run.drained) == ([2], [1], set(), [])
+
+
+def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the journal has is not written again after a crash."""
+    original = Journal.recover
+    monkeypatch.setattr(Journal, "recover", lambda self: original(self)[:0])
+    assert finds_something(range(40))
 
 
 # --- directories
