@@ -108,6 +108,10 @@ class Directories:
             return
         tokens = [token for entry in answers[0] for token in run.history.tokens(entry.message)]
         run._doom(tokens)
+        # What is taken, and nobody holds, is on its way to the dead letters, and may be among them after the deletion.
+        leased = {run.history.token(lease.delivery.message) for owner, lease in run.leases if owner is queue}
+        taken = {token for e in answers[0] if e.state == "wip" for token in run.history.tokens(e.message)}
+        dying = taken - leased - set(run.history.live)
         # Of what is still under way in several queues, the part of this one goes with it.
         everything = [token + GROUP_STEP * group for token in run.history.bodies for group in range(len(GROUPS))]
         run._doom([token for token in everything if token not in run.history.confirmed])
@@ -118,7 +122,7 @@ class Directories:
 
         def deleted(outcome: bool | CurbstoneError) -> None:
             if outcome is True:
-                run.history.gone.update(tokens)
+                run.history.gone.update(token for token in tokens if token not in dying)
 
         run.broker.delete(queue.name, deleted)
         for _ in range(self._rng.choice([0, 1, 3])):
