@@ -265,7 +265,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
     ("client-threads-publish", "client-threads-consume"): client_threads,
 }
 CLIENT_WORKLOADS = {f"{name}-{what}" for name in ("client", "client-threads") for what in ("publish", "consume")}
-HTTP_WORKLOADS = {"ws-publish", "ws-consume", "http-post", "http-batch", "http-pop", *CLIENT_WORKLOADS}
+HTTP_WORKLOADS = {"ws-publish", "ws-consume", "http-post", "http-batch", "http-pop"}
 MQKS_WORKLOADS = {"mqks-publish", "mqks-consume"}
 BINDING_WORKLOADS = {f"fanout-{FANOUT}"}
 NAMES = [name for names in GROUPS for name in names]
@@ -284,10 +284,13 @@ def run_groups(target: Target, wanted: set[str], size: int, plan: Plan) -> Itera
 
 
 def is_for(target: Target, names: tuple[str, ...]) -> bool:
-    """Whether the target speaks the workload's protocol, and can bind where it binds."""
+    """Whether the target speaks the workload's protocol, and can bind where it binds.
+
+    What speaks MQKS is Curbstone, which is what the client is for; the sink has no STOMP over WebSocket.
+    """
     speaks_http = bool(target.http) or HTTP_WORKLOADS.isdisjoint(names)
-    speaks_mqks = bool(target.mqks) or MQKS_WORKLOADS.isdisjoint(names)
-    return speaks_http and speaks_mqks and (target.binds or BINDING_WORKLOADS.isdisjoint(names))
+    is_ours = bool(target.mqks) or (MQKS_WORKLOADS | CLIENT_WORKLOADS).isdisjoint(names)
+    return speaks_http and is_ours and (target.binds or BINDING_WORKLOADS.isdisjoint(names))
 
 
 def _stomp_send(target: Target, queue: str, size: int, count: int, window: int, seconds: float) -> Role:

@@ -106,7 +106,7 @@ def test_a_signal_stops_it_with_code_0_and_clients_still_connected(
 
 RECOVERS_SLOWLY = """
 import sys, time
-from curbstone import cli
+from curbstone.cli.main import main
 from curbstone.core.broker import Broker
 
 def recover(self, entry, original=Broker._recover):
@@ -116,7 +116,7 @@ def recover(self, entry, original=Broker._recover):
         time.sleep(0.1)
 
 Broker._recover = recover
-cli.main()
+main()
 """
 
 
@@ -132,8 +132,9 @@ def test_a_signal_is_heard_while_queues_are_recovered(server: ServerProcess, num
     )
     with process:
         assert process.stderr is not None and process.stdout is not None
-        while not process.stderr.readline().startswith("recovering"):
-            pass
+        for line in process.stderr:
+            if line.startswith("recovering"):
+                break
         process.send_signal(number)
         assert process.wait(STOP_S_MAX) == 0
         assert process.stdout.read() == "", "it was never ready"
@@ -264,7 +265,7 @@ def test_a_data_directory_that_can_not_be_one_is_one_line_and_code_1(tmp_path: P
         (["serve", "-addr=nowhere"], "--stomp-addr: bad address 'nowhere'"),
         (["serve", "--cap"], "'--cap' requires an argument"),
         (["serve", "more"], "unexpected extra argument"),
-        (["serve", "--http-addr", "0.0.0.0:8080"], "there is no authentication yet"),
+        (["serve", "--http-addr", "0.0.0.0:8080"], "nobody would have to log in; add --users FILE"),
         (["serve", "--config", "missing.toml"], "can't read the config file missing.toml"),
         (["sevre"], "No such command 'sevre'"),
         (["--bad"], "No such option: --bad"),
@@ -297,4 +298,4 @@ def test_help_and_version_need_no_server(tmp_path: Path) -> None:
     assert "serve" in output()
     text = " ".join(output("serve", "--help").split())
     assert "-cap, --cap SIZE" in text
-    assert "There is no authentication yet" in text
+    assert "--users FILE" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from curbstone.gateway.http.resource import Resource
 
 HAD_BYTES_MAX = 32 * 1024 * 1024
 """The longest list of files that a client says it has."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 logger = logging.getLogger("curbstone.gateway")
 
@@ -71,13 +73,18 @@ def _had_in(value: object) -> dict[str, tuple[int, str]]:
     had: dict[str, tuple[int, str]] = {}
     for name, each in value.items():
         match each:
-            case [int() as size, str() as digest]:
-                had[name] = (size, digest)
+            case [int() | float() as size, str() as digest] if _is_count(size) and _SHA256.fullmatch(digest):
+                had[name] = (int(size), digest)
             case _:
-                raise BadRequest(f'bad "had" of {name[:100]!r}: [bytes, SHA-256] is wanted')
+                raise BadRequest(f'bad "had" of {name[:100]!r}: [bytes, SHA-256 in hex] is wanted')
     return had
 
 
 def backup_routes(source: Source) -> list[Route]:
     """Return its route."""
     return [Route("/v2/backup", Resource(POST=Backup(source).post))]
+
+
+def _is_count(value: float) -> bool:
+    """Say whether a number of JSON is a whole one, also as 5.0, and not below 0; true and false are none."""
+    return not isinstance(value, bool) and value >= 0 and float(value).is_integer()
