@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -28,7 +29,6 @@ BYTES_MIN, BYTES_MAX = 8, 128
 logger = logging.getLogger("curbstone.access")
 
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
-_NOBODY = _HASHER.hash(secrets.token_urlsafe(32))
 
 Checked = Callable[[CurbstoneError | None, str], None]
 """(Busy, or None where it was checked; the hash that the password belongs to, empty for none)"""
@@ -41,10 +41,16 @@ def hash_password(password: str) -> str:
     return _HASHER.hash(password)
 
 
+@cache
+def _nobody() -> str:
+    """Return a hash that belongs to no password."""
+    return _HASHER.hash(secrets.token_urlsafe(32))
+
+
 def hash_of(password: str, hashes: Sequence[str]) -> str:
     """Return which of the hashes a password belongs to, empty for none; blocking, and as long where there is none."""
     found = ""
-    for kept in hashes or [_NOBODY]:
+    for kept in hashes or [_nobody()]:
         try:
             _HASHER.verify(kept, password)
             found = kept
@@ -57,6 +63,7 @@ class Passwords:
     """Checks passwords. Called on the host's thread."""
 
     def __init__(self, host: Host) -> None:
+        _nobody()  # now, so that the first unknown user costs one hash as well, and a server without users none
         self._host = host
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, tuple[int, str]] = {}
