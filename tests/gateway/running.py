@@ -83,7 +83,7 @@ class Running:
     async def polling(self, count: int) -> None:
         """Wait until that many requests wait for a message."""
         polls = self.server._app._polls
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(polls._open) != count:
                 await self.http.get("/healthz")
 
@@ -95,7 +95,7 @@ class Running:
     async def dead_letter(self) -> dict[str, Any]:
         """Wait until there is one message in p1/dead; return it."""
         messages: list[dict[str, Any]] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not messages:
                 messages = (await self.http.get("/v2/p1/queues/dead/messages")).json()["messages"]
         assert len(messages) == 1
@@ -115,7 +115,7 @@ async def running(data_dir: Path, settings: GatewaySettings, options: QueueOptio
     broker = Broker.open(host, OsDisk(data_dir), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=max_ttl_ms)
     server = GatewayServer(create_app(OpenGate(broker, host), host, settings))
     address = await server.start(("127.0.0.1", 0))
-    async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=20) as http:
+    async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=60) as http:
         assert (await http.put(QUEUE)).status_code == 201
         yield Running(broker, server, address, http)
     await server.stop()

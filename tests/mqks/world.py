@@ -17,7 +17,7 @@ from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.server import MqksServer
 
-WAIT_S = 10
+WAIT_S = 60
 ERROR_ID = re.compile(r"\d{20}[0-9A-Za-z]{4}")
 MIB = 1024 * 1024
 

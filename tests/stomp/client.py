@@ -15,7 +15,7 @@ from stomp.utils import Frame
 from tests.stomp.harness import Received, read_frames
 
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
-WAIT_S = 10
+WAIT_S = 60
 
 
 class Peer:

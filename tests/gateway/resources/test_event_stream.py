@@ -36,7 +36,7 @@ class Stream:
 
     async def event(self) -> tuple[str, dict[str, Any]]:
         """Return the id and the data of the next event."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "data" not in (fields := await self.block()):
                 pass
         return fields.get("id", fields.get("event", "")), orjson.loads(fields["data"])
@@ -47,7 +47,7 @@ class Stream:
 
     async def ends(self) -> bool:
         """Wait for the end of the reply; return whether nothing but comments came before it."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return all(not line or line.startswith(":") for line in [line async for line in self._lines])
 
 
@@ -111,7 +111,7 @@ async def test_a_lease_that_runs_out_comes_again(gateway: Running) -> None:
 
 async def test_a_lease_that_is_extended_stays(gateway: Running) -> None:
     await gateway.publish("a", "b")
-    async with stream(gateway, "?limit=1&seconds=2") as events:
+    async with stream(gateway, "?limit=1&seconds=60") as events:
         ack_id, _ = await events.event()
         await settle(gateway, "extend", ack_id, seconds=3600)
         (app,) = [gateway.server._app]
@@ -212,7 +212,7 @@ async def test_the_end_of_the_server_ends_the_stream(gateway: Running) -> None:
 
 async def test_silence_is_broken_by_comments(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curbstone.gateway.resources.event_stream.KEEP_ALIVE_MS", 10)
-    async with stream(gateway) as events, asyncio.timeout(10):
+    async with stream(gateway) as events, asyncio.timeout(60):
         assert await events.block() == {"": ""}
         await gateway.publish("a")
         assert (await events.event())[1]["message"] == "a"
@@ -256,7 +256,7 @@ async def test_streams_that_are_done_with_are_forgotten(gateway: Running) -> Non
             ack_id, _ = await events.event()
             await settle(gateway, "ack", ack_id)
     streams = gateway.server._app._streams
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not all(held.is_over for held in streams._streams):
             await gateway.http.get("/healthz")
     async with stream(gateway):

@@ -132,7 +132,7 @@ async def test_a_websocket_publishes_to_an_event_and_each_message_is_confirmed(g
 
 async def test_a_websocket_goes_on_when_a_queue_is_full(gateway: Running) -> None:
     await bind(gateway, "order", "a", cap="64KiB", max_message_size="64KiB")
-    async with gateway.socket("publish", path=f"{EVENTS}/order") as socket, asyncio.timeout(10):
+    async with gateway.socket("publish", path=f"{EVENTS}/order") as socket, asyncio.timeout(60):
         error = ""
         while not error:
             await socket.send(b"x" * 8000)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.server import ServerProcess
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 @pytest.fixture
