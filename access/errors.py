@@ -34,4 +34,7 @@ class QuotaReached(QueueFull):
 
 
 FAILED = "the login failed"
+"""What was presented was looked at, and is wrong: to try it again is of no use."""
+TOO_MANY = "too many logins failed"
+"""What was presented was not looked at: it may be tried when the wait is over."""
 WANTED = "a login is needed"

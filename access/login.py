@@ -14,7 +14,7 @@ from typing import NamedTuple
 from curbstone.access import files
 from curbstone.access.audit import Audit
 from curbstone.access.door import Access
-from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, TooMany
+from curbstone.access.errors import FAILED, TOO_MANY, WANTED, NoSuchToken, NotLoggedIn, TooMany
 from curbstone.access.gate import Admitted, Caller, Credentials
 from curbstone.access.identity import Identity, local_identity
 from curbstone.access.passwords import Passwords
@@ -116,6 +116,8 @@ class LoginGate:
             return self._by_secret(secret, credentials.user, caller)
         if credentials.is_nothing:
             return self._without(caller)
+        if not credentials.user:  # a token that is none: nobody has a password of that name, so there is no guess
+            raise self._failed("", caller, is_guess=False)
         user = self.users.users.get(credentials.user)
         hashes = user.passwords if user is not None else ()
         kept = self._passwords.known(credentials.user, credentials.secret, hashes)
@@ -125,7 +127,7 @@ class LoginGate:
         if wait_ms:
             self._count(caller.protocol, "throttled")
             wait_s = -(-wait_ms // 1000)
-            raise TooMany(f"{FAILED}; try again in {wait_s} s", wait_s)
+            raise TooMany(f"{TOO_MANY}; try again in {wait_s} s", wait_s)
         return None
 
     def admit(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:

@@ -110,9 +110,10 @@ def ok(request_id: bytes, data: bytes = b"") -> bytes:
     return b"%b ok %b\n" % (request_id, data)
 
 
-def error(request_id: bytes, error_id: bytes) -> bytes:
-    """Return the answer that something went wrong."""
-    return b"%b error %b\n" % (request_id, error_id)
+def error(request_id: bytes, error_id: bytes, retry_after_s: int = 0) -> bytes:
+    """Return the answer that something went wrong; of an `auth` that was not looked at, when to try again."""
+    retry = b" retry-after=%d" % retry_after_s if retry_after_s else b""
+    return b"%b error %b%b\n" % (request_id, error_id, retry)
 
 
 def delivery(consumer_id: bytes, msg_id: bytes, event: bytes, tries: int, body: bytes) -> bytes:

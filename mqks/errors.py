@@ -11,7 +11,9 @@ from __future__ import annotations
 class RequestError(Exception):
     """A request broke a rule of the protocol; `str()` is the rule in one line, without a word of the request."""
 
-    def __init__(self, rule: str, *, fatal: bool = False) -> None:
+    def __init__(self, rule: str, *, fatal: bool = False, retry_after_s: int = 0) -> None:
         super().__init__(rule)
+        self.retry_after_s = retry_after_s
+        """When it may be tried again, where the client is told; 0 where not."""
         self.fatal = fatal
         """Whether the connection ends behind the error line."""

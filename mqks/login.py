@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.errors import WANTED, NotAllowed
+from curbstone.access.errors import WANTED, NotAllowed, TooMany
 from curbstone.access.gate import NOTHING, Credentials
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks.errors import RequestError
@@ -90,6 +90,8 @@ class Login:
             if isinstance(answer, CurbstoneError):
                 raise answer
             self._take(answer)
+        except TooMany as error:  # it was not looked at, so it is no failure
+            return RequestError(str(error), retry_after_s=error.wait_s)
         except CurbstoneError as error:
             self._failures += 1
             return RequestError(str(error), fatal=self._failures >= FAILURES_MAX)

@@ -255,7 +255,8 @@ class Session:
         mistake = error if isinstance(error, RequestError) else None
         self._traffic.refuse(error)
         self._errors += 1
-        self.write(codec.error(request_id, self._report(str(error) or type(error).__name__, mistake is not None)))
+        error_id = self._report(str(error) or type(error).__name__, mistake is not None)
+        self.write(codec.error(request_id, error_id, mistake.retry_after_s if mistake is not None else 0))
         if self._errors >= self._limits.errors_max or (mistake is not None and mistake.fatal):
             self._finish()
 

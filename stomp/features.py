@@ -66,10 +66,22 @@ def code_of(error: CurbstoneError | NotUnsettled) -> int:
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), 500)
 
 
+def retry_after_of(error: CurbstoneError | NotUnsettled) -> int:
+    """Return after how many seconds it may be tried again; 0 where that is of no use."""
+    return error.wait_s if isinstance(error, TooMany) else RETRY_AFTER_S.get(code_of(error), 0)
+
+
+def error_headers(error: CurbstoneError) -> tuple[str, ...]:
+    """Return the header lines of an ERROR that say what a program needs to know."""
+    retry_s = retry_after_of(error)
+    return (f"x-error-code:{code_of(error)}", *((f"retry-after:{retry_s}",) if retry_s else ()))
+
+
 def refusals(receipts: Iterable[bytes], error: CurbstoneError | NotUnsettled) -> bytes:
     """Return the RECEIPTs that say why something was not done."""
     code = code_of(error)
-    retry = f"retry-after:{RETRY_AFTER_S[code]}\n" if code in RETRY_AFTER_S else ""
+    retry_s = retry_after_of(error)
+    retry = f"retry-after:{retry_s}\n" if retry_s else ""
     text = escape(str(error) or type(error).__name__)
     rest = f"x-error-code:{code}\nx-error:{text}\n{retry}\n\0\n".encode("utf-8", "backslashreplace")
     return b"".join([b"RECEIPT\nreceipt-id:%b\n%b" % (receipt, rest) for receipt in receipts])

@@ -124,8 +124,9 @@ class SessionState:
             asked = receipt if error.receipt is None else error.receipt
             frame = frames.error(str(error), shown, asked, error.headers, self.version)
         else:
-            code = (f"x-error-code:{features.code_of(error)}",) if self.features else ()
-            frame = frames.error(str(error) or type(error).__name__, "", receipt, code, self.version)
+            # Of a login everybody is told: a wrong one is not one that may be tried again.
+            more = features.error_headers(error) if self.features or not self.version else ()
+            frame = frames.error(str(error) or type(error).__name__, "", receipt, more, self.version)
         if self.ending:
             self._last = frame
         else:

@@ -88,7 +88,11 @@ class Client(base.ClientBase):
                 await connection.close()
 
     async def __aenter__(self) -> Client:
-        await self.connect()
+        try:
+            await self.connect()
+        except ClientError:
+            await self.close(0)  # else its task goes on dialling for nobody
+            raise
         return self
 
     async def __aexit__(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from curbstone_client.address import Address
-from curbstone_client.errors import CantConnect, NotAllowed
+from curbstone_client.errors import CantConnect
 from curbstone_client.link import Link
 
 _DIAL_S_MAX = 5.0
@@ -47,8 +47,8 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(seconds):
                 while not self._link.is_up:
-                    if isinstance(self._link.last_failure, NotAllowed):
-                        raise self._link.last_failure
+                    if self._link.refused is not None:
+                        raise self._link.refused
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:

@@ -25,6 +25,11 @@ class ClientError(Exception):
 class CantConnect(ClientError):
     """There is no connection, and the text says why."""
 
+    def __init__(self, text: str, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+        """Seconds after which the server wants it tried again; None where it did not say."""
+
 
 class Refused(ClientError):
     """The server refused: nothing of it was stored."""

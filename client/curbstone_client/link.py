@@ -16,7 +16,7 @@ from typing import Protocol
 
 from curbstone_client import websocket
 from curbstone_client.address import Address
-from curbstone_client.errors import CantConnect, ClientError, NotAllowed, refusal
+from curbstone_client.errors import CantConnect, ClientError, NotAllowed, Refused, refusal
 from curbstone_client.wire import Delivery, Other, Parser, Receipts, WireError, connect
 
 FEATURES = "refusals,ids,window,joined"
@@ -29,6 +29,8 @@ SILENT_S_MAX = 20
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 5.0
+REFUSED_RETRY_S = 30.0
+"""A login that was found wrong is tried again after so long: by then the server may have another users file."""
 _LF = b"\n"
 
 
@@ -84,6 +86,8 @@ class Link:
         """Why this connection is to be ended."""
         self.last_failure: ClientError | None = None
         """Why the last one ended."""
+        self.refused: NotAllowed | None = None
+        """The login that the server found wrong; None once another was found good."""
         self.now = 0.0
         """The time as last told."""
         self.due = 0.0
@@ -178,7 +182,7 @@ class Link:
 
     def lost(self, reason: str, now: float) -> float:
         """The connection ended, or none could be made; return after how many seconds to try again."""
-        self.last_failure = self.failure or CantConnect(f"{self.address()}: {reason}")
+        failure = self.last_failure = self.failure or CantConnect(f"{self.address()}: {reason}")
         self.failure = None
         self._is_open = False
         if self.is_up:
@@ -186,8 +190,11 @@ class Link:
             self.output.clear()
             self.role.down()
         self._turn += 1
-        wait, self._retry_s = self._retry_s, min(RETRY_S_MAX, self._retry_s * 2)
-        return wait * random.uniform(0.5, 1.0)
+        wait, self._retry_s = self._retry_s * random.uniform(0.5, 1.0), min(RETRY_S_MAX, self._retry_s * 2)
+        if isinstance(failure, NotAllowed):
+            self.refused = self.refused or failure
+            return wait if self.asks_for_token else REFUSED_RETRY_S
+        return max(wait, failure.retry_after or 0) if isinstance(failure, CantConnect) else wait
 
     # ------------------------------------------------------------ what the role calls
 
@@ -253,6 +260,7 @@ class Link:
             self.features = frozenset(headers.get("x-features", "").split(",")) - {""}
             self.body_bytes_max = int(headers.get("x-body-max", "0"))
             self.is_up = True
+            self.refused = None
             self.ups += 1
             self.role.up()
             self.came_up()
@@ -265,7 +273,8 @@ class Link:
                 self.role.failed(receipt.encode() if receipt is not None else None, error)
                 self._fail(CantConnect(f"the server ended the connection: {error}"))
             else:
-                self._fail(error if isinstance(error, NotAllowed) else CantConnect(str(error)))
+                retry_after = error.retry_after if isinstance(error, Refused) else None
+                self._fail(error if isinstance(error, NotAllowed) else CantConnect(str(error), retry_after))
         else:
             raise WireError(f"the server sent {frame.command} out of turn")
 

@@ -148,7 +148,11 @@ class Client(base.ClientBase):
                 connection.close()
 
     def __enter__(self) -> Client:
-        self.connect()
+        try:
+            self.connect()
+        except ClientError:
+            self.close(0)  # else its thread goes on dialling for nobody
+            raise
         return self
 
     def __exit__(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from curbstone_client.address import Address
-from curbstone_client.errors import CantConnect, NotAllowed
+from curbstone_client.errors import CantConnect
 from curbstone_client.link import Link
 
 _DIAL_S_MAX = 5.0
@@ -48,8 +48,8 @@ class Connection:
         deadline = time.monotonic() + seconds
         with self._lock:
             while not self._link.is_up:
-                if isinstance(self._link.last_failure, NotAllowed):
-                    raise self._link.last_failure
+                if self._link.refused is not None:
+                    raise self._link.refused
                 left = deadline - time.monotonic()
                 if left <= 0:
                     why = self._link.last_failure or "no answer"

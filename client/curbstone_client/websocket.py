@@ -58,17 +58,19 @@ def response(data: bytes, key: bytes) -> bytes | None:
     if len(words) < 2 or not words[0].startswith("HTTP/1."):
         raise CantConnect("this is no HTTP server")
     if words[1] != "101":
-        raise refused(status_line, data[end + 4 :].decode("utf-8", "replace"))
+        raise refused(status_line, data[end + 4 :].decode("utf-8", "replace"), headers.get("retry-after", ""))
     if headers.get("sec-websocket-accept", "") != base64.b64encode(hashlib.sha1(key + _GUID).digest()).decode():
         raise CantConnect("the server's answer to the handshake is for somebody else's")
     return data[end + 4 :]
 
 
-def refused(status_line: str, body: str) -> ClientError:
+def refused(status_line: str, body: str, retry_after: str) -> ClientError:
     """Return the error for a handshake that was answered with another status."""
     words = status_line.split(" ", 2)
     said = f"the server answered {' '.join(words[1:])}" + (f": {body[:300]}" if body.strip() else "")
-    return NotAllowed(said, int(words[1])) if words[1] in ("401", "403") else CantConnect(said)
+    if words[1] in ("401", "403"):
+        return NotAllowed(said, int(words[1]))
+    return CantConnect(said, float(retry_after) if retry_after.isdigit() else None)
 
 
 def encode(data: bytes) -> bytes:

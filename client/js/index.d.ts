@@ -19,6 +19,8 @@ export interface PublishOptions {
 export interface ClientOptions {
   project?: string;
   token?: string | (() => string | Promise<string>);
+  /** Called when the server found the login wrong; what was being published is rejected with the same. */
+  onRefused?: (refused: Refused) => void;
   /** What publishing to a full queue does; "wait" if missing. */
   onFull?: "wait" | "raise";
   /** Where there is none, as in Node.js before 22: that of "ws". */

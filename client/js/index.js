@@ -9,6 +9,7 @@ const BEAT_MS = 10_000;
 const SILENT_MS_MAX = 20_000;
 const RETRY_MS_MIN = 50;
 const RETRY_MS_MAX = 5_000;
+const REFUSED_RETRY_MS = 30_000;
 const HANDLER_RETRY_S_MAX = 300;
 const PREFIX = "x-msg-x-";
 const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"]);
@@ -84,6 +85,7 @@ export class Client {
   #isClosed = false;
   #parser = new Parser();
   #retryMs = RETRY_MS_MIN;
+  #notBeforeMs = 0; // the server wants no other try for so long
   #heardAt = 0;
   #beat = null;
   #number = 0;
@@ -93,7 +95,10 @@ export class Client {
   #held = new Map(); // destination → receipts that wait for room, in order
   #subscriptions = new Map(); // id → { destination, prefetch, ack, deliver }
 
-  /** `options`: project, token (text, or a function that may be async), onFull ("wait" or "raise"), WebSocket. */
+  /**
+   * `options`: project, token (text, or a function that may be async and is asked at each connection), onFull ("wait" or
+   * "raise"), onRefused (called with Refused when the login is wrong), WebSocket.
+   */
   constructor(url, options = {}) {
     const { protocol, host, pathname } = new URL(url);
     if (!/^(http|ws)s?:$/.test(protocol)) throw new TypeError("an address begins with http or https");
@@ -309,11 +314,22 @@ export class Client {
 
   /** The server ends the connection. Of what it names the end is known; all else goes out again. */
   #error({ headers, body }) {
+    const text = new TextDecoder().decode(body).trim() || headers.message;
+    const refused = new Refused(text, Number(headers["x-error-code"] ?? 400));
+    this.#notBeforeMs = 1000 * Number(headers["retry-after"] ?? 0);
+    if (!this.#isUp && (refused.status === 401 || refused.status === 403)) this.#refuse(refused);
     const receipt = headers["receipt-id"];
     const sending = this.#unconfirmed.get(receipt);
     this.#unconfirmed.delete(receipt);
-    const text = new TextDecoder().decode(body).trim() || headers.message;
-    sending?.reject(new Refused(text, Number(headers["x-error-code"] ?? 400)));
+    sending?.reject(refused);
+  }
+
+  /** The login was looked at and is wrong: what waits for it is told, and a token that stays the same is not tried at once. */
+  #refuse(refused) {
+    if (typeof this.#options.token !== "function") this.#notBeforeMs = REFUSED_RETRY_MS;
+    for (const each of this.#unconfirmed.values()) each.reject(refused);
+    this.#unconfirmed.clear();
+    this.#options.onRefused?.(refused);
   }
 
   #lost() {
@@ -325,7 +341,8 @@ export class Client {
     this.#isUp = false;
     this.#output = [];
     if (this.#isClosed) return;
-    const wait = this.#retryMs * (0.5 + Math.random() / 2);
+    const wait = Math.max(this.#notBeforeMs, this.#retryMs * (0.5 + Math.random() / 2));
+    this.#notBeforeMs = 0;
     this.#retryMs = Math.min(RETRY_MS_MAX, 2 * this.#retryMs);
     setTimeout(() => this.#socket ?? this.#connect(), wait);
   }

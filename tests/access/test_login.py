@@ -94,7 +94,7 @@ def test_guesses_wait_longer_and_longer_before_anything_is_hashed_but_nobody_is_
         with pytest.raises(NotLoggedIn):
             world.login("ann", "wrong guess")
     for wait_s in (1, 2, 4, 8, 16, 32, 60, 60):
-        with pytest.raises(TooMany, match=rf"the login failed; try again in {wait_s} s"):
+        with pytest.raises(TooMany, match=rf"^too many logins failed; try again in {wait_s} s$"):
             world.login("ann", "wrong guess")
         assert world.login("ann", "open sesame", Caller("127.0.0.2")).identity.user == "ann"
         world.lab.pass_time(wait_s * 1000)
@@ -104,6 +104,27 @@ def test_guesses_wait_longer_and_longer_before_anything_is_hashed_but_nobody_is_
     assert world.login("ann", "open sesame")
     with pytest.raises(NotLoggedIn):  # the success cleared them
         world.login("ann", "wrong guess")
+
+
+def test_a_try_that_was_not_looked_at_makes_nobody_wait_longer(world: World) -> None:
+    for _ in range(6):
+        with pytest.raises(NotLoggedIn):
+            world.login("ann", "wrong guess")
+        world.lab.pass_time(1_000)
+    for left_s in (1, 1, 1):
+        with pytest.raises(TooMany) as throttled:
+            world.login("ann", "open sesame")
+        assert throttled.value.wait_s == left_s
+    world.lab.pass_time(1_000)
+    assert world.login("ann", "open sesame").identity.user == "ann"
+
+
+def test_a_token_that_is_none_is_no_guess_and_costs_no_hash(world: World) -> None:
+    for _ in range(100):
+        with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
+            world.login("", "cbs_0123456789_nonsense")
+    assert not world.lab.host.jobs
+    assert world.login("ann", "open sesame").identity.user == "ann"
 
 
 def test_an_address_that_tries_many_users_waits_too(world: World) -> None:

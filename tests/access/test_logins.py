@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -59,6 +61,37 @@ def test_basic_takes_a_password_or_a_token_and_says_the_same_of_all_that_fails(i
         assert reply.status_code == 401 and reply.headers["www-authenticate"] == "Bearer"
         texts.add(reply.json()["detail"])
     assert texts == {"the login failed"}
+
+
+def test_every_protocol_tells_what_is_wrong_from_what_was_not_looked_at(it: Doors) -> None:
+    for _ in range(5):
+        assert it.call("", "GET", Q, headers={"authorization": basic("guessed", "wrong guess")}).status_code == 401
+    throttled = it.call("", "GET", Q, headers={"authorization": basic("guessed", "wrong guess")})
+    assert throttled.status_code == 429 and 1 <= int(throttled.headers["retry-after"]) <= 60
+
+    def connecting(user: str) -> str:
+        with Line(it.server.stomp) as line:
+            line.send(f"CONNECT\naccept-version:1.2\nhost:x\nlogin:{user}\npasscode:wrong guess\n\n\0")
+            return line.rest().decode()
+
+    assert "\nx-error-code:429\nretry-after:" in connecting("guessed")
+    wrong = connecting("guessed-of-stomp")
+    assert "\nx-error-code:401\n" in wrong and "retry-after" not in wrong
+    with pytest.raises(InvalidStatus) as refused, open_socket(it, basic("guessed", "wrong guess")):
+        pass
+    assert refused.value.response.status_code == 429 and refused.value.response.headers["retry-after"]
+    with Line(it.server.mqks) as line:
+        for number in range(4):  # more than the three failures that end a connection
+            line.send(f"a{number} auth guessed wrong-guess\n")
+            assert re.fullmatch(rb"a\d error \w+ retry-after=\d+\n", line.until(b"\n"))
+
+
+def open_socket(it: Doors, authorization: str) -> Any:
+    host, port = it.server.http
+    headers = {"authorization": authorization}
+    return connect(
+        f"ws://{host}:{port}{Q}/consume", subprotocols=[Subprotocol("consume")], additional_headers=headers, proxy=None
+    )
 
 
 @pytest.mark.parametrize("more", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])

@@ -48,7 +48,7 @@ class Threads:
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.client: Any = sync.Client(url, project="shop", **settings)
-        self.client.connect()
+        self.client.__enter__()
 
     def publish(self, queue: str, body: Any, **options: Any) -> aio.Stored:
         stored: aio.Stored = self.client.queue(queue).publish(body, **options)
@@ -142,7 +142,7 @@ class Asyncio:
         self._thread.start()
         self.client: Any = aio.Client(url, project="shop", **settings)
         try:
-            self._run(self.client.connect())
+            self._run(self.client.__aenter__())
         except BaseException:
             self.close()
             raise

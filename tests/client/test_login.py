@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from curbstone_client import NotAllowed
+from curbstone_client import CantConnect, NotAllowed
+from curbstone_client.address import parse
+from curbstone_client.link import REFUSED_RETRY_S, Link, Token
 from tests.access.doors import Doors, doors
 from tests.client.shells import SHELLS
 
@@ -58,3 +60,41 @@ def test_a_bad_login_is_told_at_once(guarded: Doors, name: str, way: str) -> Non
         SHELLS[name](f"{way}://{host}:{port}", connect_timeout=60)
     with pytest.raises(NotAllowed):
         SHELLS[name](f"{way}://{host}:{port}", token="cbs_0123456789_nonsense", connect_timeout=60)
+
+
+class Nothing:
+    """A role that does nothing."""
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *_: 1e9
+
+
+def refused(link: Link, headers: str, attempt: int) -> float:
+    """Have the server answer CONNECT with an ERROR; return after how long the link tries again."""
+    link.opened(link.token(), float(attempt))
+    link.take_output()
+    link.receive(f"ERROR\nmessage:no\n{headers}\n\0\n".encode(), float(attempt))
+    assert link.failure is not None
+    return link.lost("closed", float(attempt))
+
+
+def a_link(token: Token) -> Link:
+    link = Link([parse("stomp://localhost:1")], token)
+    link.role = Nothing()  # type: ignore[assignment]
+    return link
+
+
+def test_a_login_that_was_not_looked_at_is_tried_again_when_the_server_says() -> None:
+    link = a_link("secret")
+    assert refused(link, "x-error-code:429\nretry-after:17\n", 1) == 17
+    assert isinstance(link.last_failure, CantConnect) and link.refused is None
+    assert refused(link, "x-error-code:401\n", 2) == REFUSED_RETRY_S
+    assert refused(link, "x-error-code:429\nretry-after:60\n", 3) == 60
+    assert isinstance(link.refused, NotAllowed), "what came later hides that the login was found wrong"
+    link.opened("secret", 4.0)
+    link.receive(b"CONNECTED\nversion:1.2\n\n\0\n", 4.0)
+    assert link.is_up and link.refused is None
+
+
+def test_a_function_may_have_another_token_so_it_is_asked_again_soon() -> None:
+    assert refused(a_link(lambda: "secret"), "x-error-code:401\n", 1) < 1
