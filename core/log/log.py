@@ -73,7 +73,10 @@ class Log:
         self._under_way: Commit | None = None
         self._spare: Spare | None = None
         self.is_held = False
-        """Whether somebody still reads files that were dropped: then they are not used again."""
+        """Whether somebody still reads files of the log: then what is dropped is not used again.
+
+        That is looked at when a drop is done, for the commit that drops may have been made before it was held.
+        """
         self.reserve = 0
         """Bytes of the reserve."""
         self._leftover: dict[str, int] = {}
@@ -320,9 +323,9 @@ class Log:
             del self.segments[0]
             if segment.damaged:
                 self.room.set_aside(segment.size)
-            elif segment is commit.kept:
+            elif segment is commit.kept and not self.is_held:
                 self._spare = Spare(segment.path, segment.size)
-            elif segment.path in commit.unremoved:
+            elif segment is commit.kept or segment.path in commit.unremoved:
                 self._leftover[segment.path] = segment.size
         if commit.dropped:
             self.floor = self.segments[0].number

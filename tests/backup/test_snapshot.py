@@ -103,6 +103,40 @@ def test_what_is_dropped_and_written_over_later_is_in_it_all_the_same(tmp_path: 
     asyncio.run(run())
 
 
+def test_what_a_commit_that_waits_for_it_drops_is_in_it_all_the_same(tmp_path: Path) -> None:
+    """A commit made just before the instant kept the file that it dropped, which then got another header."""
+
+    async def run() -> None:
+        running = Running(tmp_path / "data")
+        backups = Backups(running.broker, running.host, tmp_path / "data")
+        await running.publish(*map(body, range(12)))
+        last = 11
+        for turn in range(3):  # three messages make a segment: each third pop is followed by a commit that drops one
+            taken = asyncio.ensure_future(running.take())
+            while not running.queue.writer.is_busy:
+                await asyncio.sleep(0)
+            _, archive = await done(lambda told: backups.begin({}, told))
+            assert await taken == body(last - 11)
+            await running.publish(body(last + 1))
+            for later in range(last + 2, last + 5):  # a segment more: it would be in that file
+                assert await running.take() == body(later - 12)
+                await running.publish(body(later))
+            await asyncio.to_thread(receive, Stream(archive), tmp_path / f"backup{turn}")
+            archive.close()
+            while running.queue.log.is_held:
+                await asyncio.sleep(0)
+
+            restored = Running(tmp_path / f"backup{turn}" / "data")
+            assert restored.queue.damaged == []
+            assert [await restored.take() for _ in range(11)] == [*map(body, range(last - 10, last + 1))]
+            assert restored.queue.counts().rdy == 0
+            await stopped(restored)
+            last += 4
+        await stopped(running)
+
+    asyncio.run(run())
+
+
 def test_what_it_kept_is_given_back(tmp_path: Path) -> None:
     async def run() -> None:
         running = Running(tmp_path / "data")
