@@ -65,8 +65,8 @@ class Commit:
 
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_offset", "_old",
-        "_remove_first", "_remove_last", "_reserve_to", "_sync", "_uid", "dropped", "end", "erases", "is_undone",
-        "is_doubtful", "kept", "old_size", "redo", "reserve", "segment", "size", "taken", "unremoved",
+        "_remove_first", "_remove_last", "_sync", "_uid", "dropped", "end", "erases", "is_undone",
+        "is_doubtful", "kept", "old_size", "redo", "reserve", "reserve_to", "segment", "size", "taken", "unremoved",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, uid: int, active: Segment, reserve: int, *, sync: bool) -> None:
@@ -94,7 +94,8 @@ class Commit:
         """The size that the segment before a new one has now."""
         self.reserve = reserve
         """The size of the reserve."""
-        self._reserve_to = self.reserve
+        self.reserve_to = self.reserve
+        """The size that it is to have after this commit."""
         self._buffers: list[bytes] = []
         self._old: Segment | None = None
         self._fenced = False
@@ -127,7 +128,7 @@ class Commit:
             self._old is None
             and self.size == self._held
             and self.segment.is_redoable
-            and not (self.dropped or self._remove_first or self._reserve_to > self.reserve)
+            and not (self.dropped or self._remove_first or self.reserve_to > self.reserve)
         )
 
     @property
@@ -154,7 +155,7 @@ class Commit:
         self.segment = Segment(header.number, path, header.salt, SEGMENT_BYTES, 0)
         self.taken = spare
         self.size = self._held = self._least = spare.size if spare else 0
-        self.reserve = self._reserve_to = reserve
+        self.reserve = self.reserve_to = reserve
         self._buffers = [encode_segment_header(header)]
         self._offset = 0
         self.end = SEGMENT_BYTES
@@ -194,11 +195,11 @@ class Commit:
     def give_up_reserve(self) -> None:
         """Remove the reserve before anything is written."""
         self.remove_first(reserve_path(self._directory), self.reserve)
-        self.reserve = self._reserve_to = 0
+        self.reserve = self.reserve_to = 0
 
     def grow_reserve(self, size: int) -> None:
         """Let the reserve have `size` bytes, or the commit fails."""
-        self._reserve_to = size
+        self.reserve_to = size
 
     # --- what a worker thread does
 
@@ -244,7 +245,7 @@ class Commit:
             # A segment whose creation failed says where the one before it ends. Had it come back after a crash,
             # it would cut off what is written there from now on.
             self._disk.sync_dir(self._directory)
-        if self._reserve_to > self.reserve:
+        if self.reserve_to > self.reserve:
             self._write_reserve()
         if self._old is not None:
             self._open_new(self._old)
@@ -277,8 +278,8 @@ class Commit:
             file = self._disk.open(path, create=True)
         held = self.reserve
         try:
-            file.write(held, [bytes(self._reserve_to - held)])
-            self.reserve = self._reserve_to
+            file.write(held, [bytes(self.reserve_to - held)])
+            self.reserve = self.reserve_to
         except OSError:
             file.truncate(held)
             raise

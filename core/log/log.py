@@ -135,6 +135,7 @@ class Log:
         if commit is not None:
             going = commit.end if commit.rolled else commit.end - active.end
             growing = commit.size if commit.rolled else commit.size - active.size
+            growing += commit.reserve_to - self.reserve
         largest = max(self._sealed_end_max, active.end, commit.end if commit is not None else 0)
         room = self.room
         wanted = room.held + going + room.to_clean(largest) + room.promised

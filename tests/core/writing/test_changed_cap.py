@@ -106,6 +106,28 @@ def test_a_cap_is_lowered_as_far_as_the_queue_can_live_with() -> None:
     assert lab.held(queue) <= min(caps)
 
 
+@pytest.mark.parametrize("size", [300, 500, 800])
+@pytest.mark.parametrize("more", [10, 60, 100])
+def test_a_cap_is_not_lowered_below_what_a_commit_under_way_will_take(size: int, more: int) -> None:
+    """What it added to the reserve was not counted: the queue held more than its cap when that was confirmed."""
+    lab = Lab(cap=LARGE, max_message_size=SMALL // 4)
+    queue = lab.queue()
+    for _ in range(6):
+        lab.publish(queue, *numbered(20, size))
+    queue.publish([message(body) for body in numbered(more, 40)], lambda *_: None)
+    lab.host.turn()
+    assert queue.writer.is_busy
+    answers: list[tuple[Any, ...]] = []
+    for cap in range(SMALL, LARGE, 256):
+        try:
+            lab.broker.declare(queue.name, {"cap": cap}, lambda *given: answers.append(given))
+            break
+        except Conflict:
+            pass
+    lab.settle()  # it compares all that the directory holds with the cap
+    assert answers == [(None,)]
+
+
 def is_lowered(lab: Lab, queue: Queue, changes: Change) -> bool:
     """Return whether a cap is accepted; if so raise it again."""
     try:
