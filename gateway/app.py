@@ -39,6 +39,7 @@ from curbstone.gateway.resources.metrics import Metrics
 from curbstone.gateway.resources.offsets import Offsets
 from curbstone.gateway.resources.queues import Queues
 from curbstone.gateway.resources.reading_groups import ReadingGroups
+from curbstone.gateway.resources.reading_many import ReadingMany
 from curbstone.gateway.resources.stats import Statistics
 from curbstone.gateway.resources.transactions import Transactions
 from curbstone.gateway.settings import UNFINISHED_BYTES_MAX, GatewaySettings
@@ -78,6 +79,7 @@ def routes(
     batch = Batch(settings, traffic.http)
     upkeep = Admin(settings)
     groups = ReadingGroups(settings)
+    many = ReadingMany(settings, polls)
     transactions = Transactions(settings, traffic.http)
     events = Events(settings, traffic.http)
     return [
@@ -98,6 +100,8 @@ def routes(
         Route(QUEUE + "/groups", Resource(GET=groups.list)),
         Route(QUEUE + "/groups/{group}", Resource(GET=groups.get, PUT=groups.put, DELETE=groups.delete)),
         Route(QUEUE + "/groups/{group}/ack", Resource(POST=groups.ack)),
+        Route("/v2/{project}/offsets", Resource(POST=many.offsets)),
+        Route("/v2/{project}/acks", Resource(POST=many.ack)),
         Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
         Route(QUEUES, Resource(GET=queues.list)),
         Route("/v2", Resource(GET=queues.projects)),

@@ -50,7 +50,8 @@ class BatchReader(DataSourceReader):
             queues = first_queues(server, options)
             if options.mode == JOURNAL:
                 return [self._journal(queue) for queue in queues]
-            return split([self._range(server, queue) for queue in queues], options)
+            there = calls.offsets_of(server, dict.fromkeys(queues, 0), group=options.group)
+            return split([self._range(server, queue, there.get(queue)) for queue in queues], options)
         finally:
             server.close()
 
@@ -65,10 +66,10 @@ class BatchReader(DataSourceReader):
         # Positions can't be cut: a task per queue. What is gone before the oldest there is, is no loss.
         return Range(queue, "", 0 if fresh else int(start), -1, strict=not fresh and self._options.fail_on_loss)
 
-    def _range(self, server: Server, queue: str) -> Range:
+    def _range(self, server: Server, queue: str, found: calls.Offsets | None) -> Range:
         """Without a group and a place to start at this is a look at what is live: what is settled meanwhile is gone."""
         options = self._options
-        now = calls.offsets(server, queue, group=options.group)
+        now = found or calls.offsets(server, queue, group=options.group)  # which says what is missing
         low, high = now.first, now.next
         start = options.start.of(queue) if options.start else EARLIEST
         if options.start_ms is not None:

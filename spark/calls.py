@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +13,9 @@ from curbstone.spark.frames import BATCHES, JOURNAL
 from curbstone.spark.server import Reply, Server, checked_name, queue_path
 
 NOT_FOUND, CONFLICT, GONE, FULL = 404, 409, 410, 507
+STAGED = "staged"
+QUEUES_MAX = 10_000
+"""Of one call, as the server has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,41 @@ def offsets(
         query["after"] = after
     if timestamp_ms is not None:
         query["timestamp"] = timestamp_ms
-    found = server.call("GET", f"{queue_path(queue)}/offsets", query, extra_s=wait_s).json()
+    return _offsets(server.call("GET", f"{queue_path(queue)}/offsets", query, extra_s=wait_s).json())
 
+
+def offsets_of(
+    server: Server, after: Mapping[str, int], *, group: str = "", wait_s: float = 0, size_max: str = ""
+) -> dict[str, Offsets]:
+    """Ask where many queues stand, in one call a project; those that are missing, or have no such group, are left out.
+
+    With `wait_s`, as soon as one of a project has something at its `after` or behind it, or one is missing.
+    """
+    asked: dict[str, object] = {"group": group} if group else {}
+    if size_max:
+        asked["bytes"] = size_max if size_max == STAGED else int(size_max)
+    if wait_s:
+        asked["wait"] = wait_s
+    found: dict[str, Offsets] = {}
+    for project, names in _by_project(after):
+        value = {**asked, "queues": {name: after[f"{project}/{name}"] for name in names}}
+        reply = server.json("POST", f"/v2/{project}/offsets", value=value, extra_s=wait_s)
+        found |= {f"{project}/{name}": _offsets(one) for name, one in reply["queues"].items()}
+    return found
+
+
+def _by_project(queues: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield projects with the names of their queues, in portions that the server takes."""
+    projects: dict[str, list[str]] = {}
+    for queue in queues:
+        name = checked_name(queue)
+        projects.setdefault(name.project, []).append(name.queue)
+    for project, names in projects.items():
+        for at in range(0, len(names), QUEUES_MAX):
+            yield project, names[at : at + QUEUES_MAX]
+
+
+def _offsets(found: Mapping[str, Any]) -> Offsets:
     def number(name: str, default: int) -> int:
         return int(found.get(name) or default)
 
@@ -88,22 +124,34 @@ def group(server: Server, queue: str, name: str) -> Group:
     return _group(server.json("GET", _group_path(queue, name)))
 
 
-def ack(server: Server, queue: str, name: str, up_to: int, epoch: str, reader: str) -> None:
-    """Say that the group is done with everything up to and including seq `up_to`; raise TwoReaders.
+def acks(
+    server: Server, group: str, up_to: Mapping[str, tuple[int, str]], reader: str
+) -> dict[str, TwoReaders | Refused | None]:
+    """Say that the group is done with everything up to and including these seqs of these epochs; one call a project.
 
-    `reader` is this query's own id, by which the server notices another one that reads through the group, and one that
-    is not as far as the group was acked.
+    Return of each queue why it could not be, or None. `reader` is this query's own id, by which the server notices
+    another one that reads through the group, and one that is not as far as the group was acked (TwoReaders).
     """
-    try:
-        server.json("POST", f"{_group_path(queue, name)}/ack", value={"upTo": up_to, "epoch": epoch, "reader": reader})
-    except Refused as refused:
-        if refused.status == CONFLICT and refused.members.get("other_reader"):
-            why = str(refused).removeprefix("curbstone: ")
-            advice = "two queries need two groupIds; one with an old checkpoint, a new one or failOnDataLoss=false"
-            acked = refused.members.get("acked")
-            line = f"{queue} group={name}: {why}; {advice}"
-            raise TwoReaders(line, acked if isinstance(acked, int) else None) from None
-        raise
+    results: dict[str, TwoReaders | Refused | None] = dict.fromkeys(up_to)
+    for project, names in _by_project(up_to):
+        asked = {name: up_to[f"{project}/{name}"] for name in names}
+        queues = {name: {"upTo": seq, "epoch": epoch} for name, (seq, epoch) in asked.items()}
+        value = {"group": group, "reader": reader, "queues": queues}
+        reply = server.json("POST", f"/v2/{project}/acks", value=value)
+        for name, problem in reply["problems"].items():
+            queue = f"{project}/{name}"
+            results[queue] = _not_acked(queue, group, problem)
+    return results
+
+
+def _not_acked(queue: str, group: str, problem: dict[str, Any]) -> TwoReaders | Refused:
+    refused = Refused(int(problem["status"]), str(problem["detail"]), problem)
+    if refused.status != CONFLICT or not problem.get("other_reader"):
+        return refused
+    why = str(refused).removeprefix("curbstone: ")
+    advice = "two queries need two groupIds; one with an old checkpoint, a new one or failOnDataLoss=false"
+    acked = problem.get("acked")
+    return TwoReaders(f"{queue} group={group}: {why}; {advice}", acked if isinstance(acked, int) else None)
 
 
 def browse(server: Server, queue: str, query: dict[str, Any]) -> Reply:

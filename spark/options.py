@@ -23,6 +23,8 @@ from curbstone.spark.server import Address, Secret, checked_name
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE, TOKEN_VARIABLE = "CURBSTONE_SERVER", "CURBSTONE_TOKEN"
+CORES_VARIABLE, CORES_UNKNOWN = "CURBSTONE_SPARK_CORES", 4
+"""Spark tells a data source nothing of its cores; `register` does, by the environment of Spark's Python workers."""
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 TRIGGER_DELAY_S = 15 * 60
@@ -87,6 +89,8 @@ class ReadOptions:
     per_trigger_min: int
     """So few are left for a later batch, but for no longer than `trigger_delay_s`."""
     trigger_delay_s: float
+    cores: int
+    """How many tasks Spark can run at once."""
     partitions_min: int | None
     """None: nobody said."""
     per_partition: int
@@ -195,6 +199,7 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = None) -> Rea
         bytes_per_trigger=_bytes_per_trigger(options),
         per_trigger_min=options.number("minOffsetsPerTrigger", 1, 1),
         trigger_delay_s=options.seconds("maxTriggerDelay", TRIGGER_DELAY_S),
+        cores=int(os.environ.get(CORES_VARIABLE) or CORES_UNKNOWN),
         partitions_min=options.number("minPartitions", 1, 1, 10_000) if options.text("minPartitions") else None,
         per_partition=options.number("maxRecordsPerPartition", PER_PARTITION, 1),
         fail_on_loss=options.yes("failOnDataLoss", True),

@@ -146,10 +146,12 @@ class Server:
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_S_MAX)
 
-    def json(self, method: str, path: str, query: dict[str, Any] | None = None, value: Any = None) -> dict[str, Any]:
+    def json(
+        self, method: str, path: str, query: dict[str, Any] | None = None, value: Any = None, *, extra_s: float = 0
+    ) -> dict[str, Any]:
         """Call with a JSON body, or none; return the JSON object of the reply."""
         body = b"" if value is None else json.dumps(value).encode()
-        return self.call(method, path, query, body=body).json()
+        return self.call(method, path, query, body=body, extra_s=extra_s).json()
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from curbstone.spark import schemas
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.options import JOURNAL, ReadOptions, read_options, write_options
+from curbstone.spark.options import CORES_VARIABLE, JOURNAL, ReadOptions, read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,12 +82,15 @@ def register(spark: SparkSession) -> None:
     """Make `format("curbstone")` known to a session, also where Spark can't find it by itself.
 
     Where nobody said which Python Spark is to run on this machine, it is the one that runs this: Spark would take
-    `python3` from the PATH, which may know nothing of Curbstone.
+    `python3` from the PATH, which may know nothing of Curbstone. How many cores there are is passed on as well, so that
+    a large batch becomes a task for each.
     """
-    if hasattr(spark, "_jvm") and "PYSPARK_PYTHON" not in os.environ:
+    if hasattr(spark, "_jvm"):  # and not in a client of Spark Connect
         context = spark.sparkContext
-        if context.master.startswith("local") and not context.getConf().get("spark.pyspark.python"):
+        is_here = context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ
+        if is_here and not context.getConf().get("spark.pyspark.python"):
             context.pythonExec = sys.executable
+        context.environment[CORES_VARIABLE] = str(context.defaultParallelism)
     spark.dataSource.register(CurbstoneDataSource)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHORT_WAIT_S = 0.1
-"""Of one of several queues, before the others are asked again."""
+"""For queues of one of several projects, before the others are asked again; shared among the projects."""
 PATTERN_AGE_S = 5.0
 GO_ON = "set failOnDataLoss=false to go on behind it"
 
@@ -65,12 +65,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offset | None = None
         self._target: dict[str, int] | None = None
         self._seen: Offset | None = None
-        self._acked: dict[str, tuple[str, int]] = {}
+        self._acked: dict[str, tuple[int, str]] = {}
         self._unread: dict[str, int] = {}
         """Where batches begin that are repeated, though another reader was given what is in them."""
         self._queues: tuple[str, ...] = ()
         self._queues_at = 0.0
-        self._turn = 0
         self._batch_at = time.monotonic()
 
     # --- what Spark calls on the driver
@@ -87,8 +86,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         # Of a new query the group is declared later, by initialOffset; what `next` is does not depend on it.
-        there = {queue: self._look_without_group(queue) for queue in self._names()}
-        self._target = {queue: now.next if now else 0 for queue, now in there.items()}
+        names = self._names()
+        there = calls.offsets_of(self._server, dict.fromkeys(names, 0))
+        self._target = {queue: there[queue].next if queue in there else 0 for queue in names}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         begun, ends = self._follow(self._ack(start), start)
@@ -98,7 +98,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue, end in ends.items():
                 self._target.setdefault(queue, end.next)
         rows = rows_up_to(begun, ends, self._target)
-        if not is_news(start, begun, rows) or self._is_too_little(start, begun, rows):
+        if not is_news(start, begun, rows):
+            return start
+        if self._is_too_little(start, begun, rows):
+            time.sleep(self._options.poll_wait_s)  # Spark asks again at once
             return start
         self._batch_at = time.monotonic()
         if isinstance(limit, ReadMaxRows):
@@ -119,8 +122,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         strict, ranges = self._options.fail_on_loss, []
         for queue, epoch, begin, high in parts(start, end):
             low = self._joined(queue)[0]["next"] if begin is None else begin
-            self._claim(queue, low, epoch)
             ranges.append(Range(queue, epoch, low, max(low, high), strict=strict, queue_may_go=not strict))
+        self._claim(ranges)
         return split(ranges, self._options)
 
     def commit(self, end: Offset) -> None:
@@ -192,20 +195,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in joining:
             self._join(queue, begun, ends)
         wait_s = self._options.poll_wait_s if self._target is None and not ends else 0.0
-        give_up = time.monotonic() + wait_s
-        there = [queue for queue in followed if not places[queue].get("gone")]
-        single = len(there) == 1
+        there = {queue: places[queue]["next"] for queue in followed if not places[queue].get("gone")}
+        back = calls.offsets_of(self._server, dict.fromkeys([queue for queue in followed if queue not in there], 0))
+        found = self._stand(there, wait_s if not back else 0.0)
         for queue in followed:
-            begun[queue], ends[queue] = self._look(queue, places[queue], wait_s if single else 0)
-        while not is_news(start, begun, rows_up_to(begun, ends, None)) and time.monotonic() < give_up and not single:
-            if not there:
-                time.sleep(wait_s)
-                break
-            self._turn += 1
-            turn = there[self._turn % len(there)]
-            for queue in there:
-                begun[queue], ends[queue] = self._look(queue, places[queue], SHORT_WAIT_S if queue == turn else 0)
+            at = places[queue]
+            if queue in there:
+                begun[queue], ends[queue] = self._look(queue, at, found.get(queue))
+            elif queue in back:
+                begun[queue], ends[queue] = self._joined(queue, is_another=True)
+            else:
+                ends[queue] = _nothing(at)
+        if not there and not is_news(start, begun, rows_up_to(begun, ends, None)):
+            time.sleep(wait_s)
         return begun, ends
+
+    def _stand(self, after: Mapping[str, int], wait_s: float) -> dict[str, calls.Offsets]:
+        """Return where queues stand that are there; wait until one of them has something at its seq or behind it."""
+        options = self._options
+        projects = {calls.project_of(queue) for queue in after}
+        each_s = wait_s if len(projects) < 2 else min(wait_s, SHORT_WAIT_S / len(projects))
+        give_up = time.monotonic() + wait_s
+        while True:
+            found = calls.offsets_of(
+                self._server, after, group=options.group, wait_s=each_s, size_max=options.bytes_per_trigger
+            )
+            has_news = len(found) < len(after) or any(now.next > after[queue] for queue, now in found.items())
+            if has_news or len(projects) < 2 or time.monotonic() >= give_up:
+                return found
 
     def _join(self, queue: str, begun: Offset, ends: dict[str, End]) -> None:
         try:
@@ -214,23 +231,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if refused.status != calls.NOT_FOUND or not self._options.pattern:
                 raise
 
-    def _look(self, queue: str, at: Place, wait_s: float = 0) -> tuple[Place, End]:
-        """Return where reading of a queue goes on, and where it ends; raise DataLoss where that is an error."""
-        if at.get("gone"):
-            is_back = self._look_without_group(queue) is not None
-            return self._joined(queue, is_another=True) if is_back else (at, _nothing(at))
-        try:
-            end = self._ask(queue, wait_s=wait_s, after=at["next"])
-        except Refused as refused:
-            if refused.status != calls.NOT_FOUND:
-                raise
+    def _look(self, queue: str, at: Place, now: calls.Offsets | None) -> tuple[Place, End]:
+        """Return where reading of a queue goes on that stands so now, and where it ends; raise DataLoss."""
+        if now is None:
             return self._missing(queue, at)
-        return self._made_anew(queue, at) if end.epoch != at["epoch"] else (self._checked(queue, at, end), _end(end))
+        return self._made_anew(queue, at) if now.epoch != at["epoch"] else (self._checked(queue, at, now), _end(now))
 
-    def _ask(self, queue: str, *, wait_s: float = 0, after: int = 0) -> calls.Offsets:
+    def _ask(self, queue: str, *, after: int = 0) -> calls.Offsets:
         options = self._options
-        size_max = options.bytes_per_trigger
-        return calls.offsets(self._server, queue, group=options.group, wait_s=wait_s, after=after, size_max=size_max)
+        return calls.offsets(self._server, queue, group=options.group, after=after, size_max=options.bytes_per_trigger)
 
     def _look_without_group(self, queue: str) -> calls.Offsets | None:
         """Return where the queue stands, whatever groups it has; None where there is no queue."""
@@ -303,37 +312,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raise TwoReaders. What fails now is said again later.
         """
         places = {queue: left(at) for queue, at in offset.items()}
-        for queue, at in places.items():
-            up_to, known = at["next"] - 1, self._acked.get(queue)
-            is_ours = self._options.group and self._options.reads(queue) and not at.get("gone")
-            if not is_ours or up_to < 1 or known == (at["epoch"], up_to):
-                continue
-            try:
-                calls.ack(self._server, queue, self._options.group, up_to, at["epoch"], self._reader)
-                self._acked[queue] = (at["epoch"], up_to)
-            except TwoReaders as other:
-                if self._options.fail_on_loss or other.acked is None:
-                    raise
-                low = self._unread.pop(queue, at["next"])
-                gap = Gap(queue, at["epoch"], low, other.acked + 1, None, 0, gaps.OTHER_READER)
-                places[queue] = self._behind({**at, "next": other.acked + 1}, gap)
-            except PipelineError as error:
-                log.warning("curbstone: %s: ack of %d: %s", queue, up_to, error)
+        done = {
+            queue: (at["next"] - 1, at["epoch"])
+            for queue, at in places.items()
+            if self._options.reads(queue) and not at.get("gone") and at["next"] > 1
+        }
+        for queue, other in self._tell(done).items():
+            at = places[queue]
+            low = self._unread.pop(queue, at["next"])
+            gap = Gap(queue, at["epoch"], low, other + 1, None, 0, gaps.OTHER_READER)
+            places[queue] = self._behind({**at, "next": other + 1}, gap)
         return places
 
-    def _claim(self, queue: str, low: int, epoch: str) -> None:
+    def _claim(self, ranges: Sequence[Range]) -> None:
         """See, before the first batch of this process, whether another was given what is in it; raise TwoReaders."""
-        if not self._options.group or queue in self._acked:
-            return
+        begins = {one.queue: (one.low - 1, one.epoch) for one in ranges if one.queue not in self._acked}
+        for queue in self._tell(begins):
+            self._unread[queue] = begins[queue][0] + 1
+
+    def _tell(self, done: Mapping[str, tuple[int, str]]) -> dict[str, int]:
+        """Ack what the server does not know yet; return up to where another reader is done with those it has taken."""
+        news = {queue: up_to for queue, up_to in done.items() if self._acked.get(queue) != up_to}
+        if not news or not self._options.group:
+            return {}
+        others: dict[str, int] = {}
         try:
-            calls.ack(self._server, queue, self._options.group, low - 1, epoch, self._reader)
-            self._acked[queue] = (epoch, low - 1)
-        except TwoReaders as other:
-            if self._options.fail_on_loss or other.acked is None:
-                raise
-            self._unread[queue] = low
+            results = calls.acks(self._server, self._options.group, news, self._reader)
         except PipelineError as error:
-            log.warning("curbstone: %s: ack of %d: %s", queue, low - 1, error)
+            log.warning("curbstone: acks of %d queues: %s", len(news), error)
+            return {}
+        for queue, refused in results.items():
+            if refused is None:
+                self._acked[queue] = news[queue]
+            elif not isinstance(refused, TwoReaders):
+                log.warning("curbstone: %s: ack of %d: %s", queue, news[queue][0], refused)
+            elif self._options.fail_on_loss or refused.acked is None:
+                raise refused
+            else:
+                others[queue] = refused.acked
+        return others
 
 
 def _end(found: calls.Offsets) -> End:

@@ -57,6 +57,41 @@ async def all_answers(starts: Sequence[Callable[[Callable[..., None]], object]])
     await asyncio.gather(*[answer(start) for start in starts])
 
 
+async def answers(
+    starts: Sequence[Callable[[Callable[..., None]], object]],
+) -> list[tuple[Any, ...] | CurbstoneError]:
+    """Likewise, but return what each callback gets, or the error that it has instead."""
+    results = await asyncio.gather(*[answer(start) for start in starts], return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, CurbstoneError):
+            raise result
+    return [result for result in results if isinstance(result, tuple | CurbstoneError)]
+
+
+class FirstOf:
+    """Waits for several things at once: the first that comes ends the others, and calls back with nothing."""
+
+    def __init__(
+        self, starts: Sequence[Callable[[Callable[..., None]], Waiter]], on_done: Callable[[None], None]
+    ) -> None:
+        self._on_done: Callable[[None], None] | None = on_done
+        self._waiters = [start(self._end) for start in starts]
+
+    def _end(self, *_result: object) -> None:
+        on_done = self._on_done
+        if on_done is not None:
+            self.cancel()
+            on_done(None)
+
+    def cancel(self) -> bool:
+        """Nobody waits any more; False where something has come."""
+        was_waiting = self._on_done is not None
+        self._on_done = None
+        for waiter in self._waiters:
+            waiter.cancel()
+        return was_waiting
+
+
 class Held(NamedTuple):
     """What a call that waits needs all the while."""
 

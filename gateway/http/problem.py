@@ -118,17 +118,20 @@ def problem_headers(problem: Problem) -> Headers:
 
 
 def problem_body(problem: Problem) -> bytes:
-    """Return the problem as JSON."""
-    return orjson.dumps(
-        {
-            "type": type_of(problem.status, problem.error),
-            "title": title_of(problem.status),
-            "status": problem.status,
-            "detail": problem.detail,
-            "message": problem.detail,
-            **problem.members,
-        }
-    )
+    """Return the problem as bytes of JSON."""
+    return orjson.dumps(problem_json(problem))
+
+
+def problem_json(problem: Problem) -> dict[str, object]:
+    """Return the problem as a JSON object."""
+    return {
+        "type": type_of(problem.status, problem.error),
+        "title": title_of(problem.status),
+        "status": problem.status,
+        "detail": problem.detail,
+        "message": problem.detail,
+        **problem.members,
+    }
 
 
 def title_of(status: int) -> str:

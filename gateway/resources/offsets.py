@@ -44,20 +44,24 @@ class Offsets:
         reply: dict[str, object] = {}
         if timestamp_ms is not None:
             _, reply["at"] = await answer(partial(reading.find_time, timestamp_ms))
-        first = reading.position(group) if group else reading.first()
-        floor = reading.floor(group) if group else first
-        if "bytes" in query:
-            reply |= _reach(queue, group, after or 0, _bytes_max(access_of(scope), query["bytes"]))
-        await reply_json(send, {"epoch": queue.uid, "first": first, "next": reading.next, "floor": floor, **reply})
+        bytes_max = bytes_asked(access_of(scope), query["bytes"]) if "bytes" in query else None
+        await reply_json(send, standing(queue, group, after or 0, bytes_max) | reply)
 
 
-def _bytes_max(access: Access, text: str) -> int:
+def bytes_asked(access: Access, text: str) -> int:
     """Return a number of bytes; `staged`: so many that a staged transaction of them leaves room for others."""
     if text == STAGED:
         return access.staging.bytes_max // STAGED_SHARE
     return whole_number("bytes", text, 1, SEQ_MAX)
 
 
-def _reach(queue: Queue, group: str, first: int, bytes_max: int) -> dict[str, object]:
-    found = queue.reading.stretch(group, first, bytes_max)
-    return {"until": found.until, "bytes": found.size, "bytes_max": bytes_max}
+def standing(queue: Queue, group: str, after: int, bytes_max: int | None) -> dict[str, object]:
+    """Return where a queue, or a group, begins and ends, and how far so many bytes reach from `after` on."""
+    reading = queue.reading
+    first = reading.position(group) if group else reading.first()
+    floor = reading.floor(group) if group else first
+    told: dict[str, object] = {"epoch": queue.uid, "first": first, "next": reading.next, "floor": floor}
+    if bytes_max is not None:
+        found = reading.stretch(group, after, bytes_max)
+        told |= {"until": found.until, "bytes": found.size, "bytes_max": bytes_max}
+    return told

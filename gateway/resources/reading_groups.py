@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 
 from starlette.types import Receive, Scope, Send
@@ -12,7 +13,7 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
 from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.gateway.formats.parameters import SEQ_MAX, whole_number
-from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.json_body import check_members, read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply, reply_json
@@ -66,14 +67,9 @@ class ReadingGroups:
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         name = _group_in(scope)
         fields = await read_object(scope, receive, self._settings.json_bytes_max, "an ack", _ACK)
-        if "upTo" not in fields:
-            raise BadRequest("upTo is missing: the last message the group is done with")
-        seq = whole_number("upTo", fields["upTo"], 0, SEQ_MAX)
-        epoch = fields.get("epoch", queue.uid)
-        if not isinstance(epoch, str):
-            raise BadRequest("bad epoch: it must be a string")
+        seq, epoch = _seq_and_epoch(fields)
         queue.reading.check_epoch(epoch)
-        reader = _reader_of(fields["reader"]) if "reader" in fields else ""
+        reader = reader_of(fields["reader"]) if "reader" in fields else ""
         info: GroupInfo
         _, info = await answer(partial(queue.reading.ack_to, name, seq, reader=reader))
         await reply_json(send, _json(info))
@@ -93,7 +89,25 @@ def _skips_of(value: object) -> bool:
     return value == "skip"
 
 
-def _reader_of(value: object) -> str:
+def ack_in(value: object) -> tuple[int, str | None]:
+    """Return the seq up to which a queue is done, and the epoch that is meant, from an ack among several."""
+    if not isinstance(value, dict):
+        raise BadRequest("bad ack: an object with upTo, and the epoch")
+    check_members(value, _ACK[:2], "an ack")
+    return _seq_and_epoch(value)
+
+
+def _seq_and_epoch(fields: Mapping[str, object]) -> tuple[int, str | None]:
+    if "upTo" not in fields:
+        raise BadRequest("upTo is missing: the last message the group is done with")
+    seq = whole_number("upTo", fields["upTo"], 0, SEQ_MAX)
+    epoch = fields.get("epoch")
+    if "epoch" in fields and not isinstance(epoch, str):
+        raise BadRequest("bad epoch: it must be a string")
+    return seq, epoch if isinstance(epoch, str) else None
+
+
+def reader_of(value: object) -> str:
     if not isinstance(value, str) or not _READER.fullmatch(value):
         raise BadRequest("bad reader: 1 to 64 of A-Z a-z 0-9 . _ : -")
     return value

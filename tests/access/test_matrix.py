@@ -37,6 +37,8 @@ HTTP: list[tuple[str, str, str, dict[str, object]]] = [
     ("peekMessages", "peek", f"GET {Q}/messages", {}),
     ("getQueue", "peek", f"GET {Q}", {}),
     ("getOffsets", "peek", f"GET {Q}/offsets", {}),
+    ("getManyOffsets", "peek", "POST /v2/shop/offsets", {"json": {"queues": {"q": 0}}}),
+    ("ackGroups", "receive", "POST /v2/shop/acks", {"json": {"group": "g", "queues": {"q": {"upTo": 0}}}}),
     ("browseMessages", "peek", f"GET {Q}/browse", {}),
     ("readJournal", "peek", f"GET {Q}/journal", {}),
     ("listGroups", "peek", f"GET {Q}/groups", {}),

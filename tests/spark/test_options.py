@@ -74,10 +74,16 @@ def test_a_thousand_quiet_queues_are_one_task() -> None:
     assert split([Range("a", "e", 5, 5)], read_options({"queue": "a"})) == []
 
 
-def test_few_rows_are_one_task_and_many_four_or_more_where_nobody_says() -> None:
+def test_from_100k_rows_on_there_is_a_task_for_each_core_where_nobody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was four at most, of 100,000 rows each: ten executors were idle."""
     options = read_options({"queue": "a"})
-    sizes = (10, 199_999, 250_000, 400_000, 1_000_000, 2_000_000)
+    sizes = (10, 59_999, 60_000, 100_000, 1_000_000, 2_000_000)
     assert [len(split([Range("a", "e", 1, 1 + rows)], options)) for rows in sizes] == [1, 1, 2, 4, 4, 8]
+    monkeypatch.setenv("CURBSTONE_SPARK_CORES", "10")
+    many = read_options({"queue": "a"})
+    assert [len(split([Range("a", "e", 1, 1 + rows)], many)) for rows in sizes] == [1, 1, 2, 10, 10, 10]
+    queues = [Range(f"q{number}", "e", 1, 1001) for number in range(100)]
+    assert [len(task.ranges) for task in split(queues, many)] == [10] * 10
     asked = read_options({"queue": "a", "minPartitions": "1"})
     assert len(split([Range("a", "e", 1, 250_001)], asked)) == 1
 

@@ -125,3 +125,12 @@ def test_workers_run_the_python_that_registered_where_nobody_said_which(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python3")
     register(spark)
     assert reader(spark, server).load().count() == 3
+
+
+def test_a_large_read_is_a_task_for_each_core(spark: Any, server: ServerProcess) -> None:
+    """Spark does not tell a data source how many there are: `register` does."""
+    make_queue(server.url, QUEUE, cap="64MiB")
+    rows = spark.range(100_000).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("curbstone").options(url=server.url, queue=QUEUE).mode("append").save()
+    assert reader(spark, server).load().rdd.getNumPartitions() == spark.sparkContext.defaultParallelism == 2
+    assert reader(spark, server).load().count() == 100_000

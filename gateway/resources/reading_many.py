@@ -1,0 +1,124 @@
+"""Many queues of a project in one call, for those who read them by position: where they stand, and acks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.access.rights import Right
+from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchGroup, NoSuchQueue
+from curbstone.core.names import QueueName, queue_name
+from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, wait_ms, whole_number
+from curbstone.gateway.http.json_body import read_object
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import FirstOf, Held, Polls, answers
+from curbstone.gateway.http.problem import problem_json, problem_of
+from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.resources.offsets import bytes_asked, standing
+from curbstone.gateway.resources.reading_groups import ack_in, reader_of
+from curbstone.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.core.port import Queue, Waiter
+
+QUEUES_MAX = 10_000
+"""Of one call."""
+_OFFSETS = ("queues", "group", "wait", "bytes")
+_ACKS = ("queues", "group", "reader")
+
+
+class ReadingMany:
+    """The handlers of `/v2/{project}/offsets` and `/v2/{project}/acks`."""
+
+    def __init__(self, settings: GatewaySettings, polls: Polls) -> None:
+        self._settings = settings
+        self._polls = polls
+
+    async def offsets(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST: where queues stand; with `wait` once one has more than the seq it is given with, or the time is up."""
+        access = access_of(scope)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a look at offsets", _OFFSETS)
+        after = {
+            name: whole_number(f"seq of {name}", seq, 0, SEQ_MAX) for name, seq in _queues_in(scope, fields).items()
+        }
+        group = group_of(fields)
+        longest_ms = wait_ms(fields.get("wait", 0))
+        size_max = bytes_asked(access, str(fields["bytes"])) if "bytes" in fields else None
+        found = _found(access, after, group)
+        if longest_ms and found and len(found) == len(after) and not _has_news(found, after):
+            starts = [partial(queue.reading.wait_for, after[name], longest_ms) for name, queue in found.items()]
+            await self._polls.poll(_first_of(starts), receive, _held_by(access, tuple(after)))
+            found = _found(access, after, group)
+        standings = {name.queue: standing(queue, group, after[name], size_max) for name, queue in sorted(found.items())}
+        missing = sorted(name.queue for name in after if name not in found)
+        await reply_json(send, {"queues": standings, "missing": missing})
+
+    async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST: a group is done with messages of several queues; answered after the commits, each for itself."""
+        access = access_of(scope)
+        fields = await read_object(scope, receive, self._settings.json_bytes_max, "acks", _ACKS)
+        group = group_of(fields)
+        if not group:
+            raise BadRequest("group is missing: which one is done with the messages")
+        reader = reader_of(fields["reader"]) if "reader" in fields else ""
+        asked = {name: ack_in(value) for name, value in _queues_in(scope, fields).items()}
+        for name in asked:
+            access.check(Right.RECEIVE, name)
+
+        def start(name: QueueName, on_done: Callable[..., None]) -> None:
+            queue = access.queue(name, Right.RECEIVE)
+            seq, epoch = asked[name]
+            queue.reading.check_epoch(epoch)
+            queue.reading.ack_to(group, seq, on_done, reader)
+
+        results = await answers([partial(start, name) for name in asked])
+        done, problems = {}, {}
+        for name, result in zip(asked, results, strict=True):
+            if isinstance(result, CurbstoneError):
+                problems[name.queue] = problem_json(problem_of(result))
+            else:
+                done[name.queue] = result[1]._asdict()
+        await reply_json(send, {"queues": done, "problems": problems})
+
+
+def _queues_in(scope: Scope, fields: Mapping[str, Any]) -> dict[QueueName, Any]:
+    """Return what is said of each queue in the member `queues`."""
+    given = fields.get("queues")
+    if not isinstance(given, dict) or not 1 <= len(given) <= QUEUES_MAX:
+        raise BadRequest(f"bad queues: an object with 1 to {QUEUES_MAX} members, each the name of a queue")
+    project = scope["path_params"]["project"]
+    return {queue_name(name, project): value for name, value in given.items()}
+
+
+def _found(access: Access, names: Mapping[QueueName, int], group: str) -> dict[QueueName, Queue]:
+    """Return the queues that are there, and have the group; raise where one has no right."""
+    found = {}
+    for name in names:
+        try:
+            queue = access.queue(name, Right.PEEK)
+            if group:
+                queue.reading.position(group)
+            found[name] = queue
+        except (NoSuchQueue, NoSuchGroup):
+            continue
+    return found
+
+
+def _has_news(found: Mapping[QueueName, Queue], after: Mapping[QueueName, int]) -> bool:
+    return any(queue.reading.next > after[name] for name, queue in found.items())
+
+
+def _held_by(access: Access, names: Sequence[QueueName]) -> Held:
+    def check() -> None:
+        for name in names:
+            access.check(Right.PEEK, name)
+
+    return Held(check, access.identity.watch)
+
+
+def _first_of(starts: Sequence[Callable[..., Waiter]]) -> Callable[[Callable[..., None]], Waiter]:
+    return partial(FirstOf, starts)
