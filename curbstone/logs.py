@@ -17,7 +17,7 @@ LogFormat = Literal["text", "json"]
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ALWAYS = ("time", "level", "logger", "message")
-MAYBE = ("queue", "peer", "listener", "address", "matter", "trace_id", "span_id")
+MAYBE = ("queue", "peer", "listener", "address", "matter")
 """Members of records that are about one: a record's `extra` of that name."""
 
 

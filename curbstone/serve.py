@@ -33,6 +33,7 @@ from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import AsyncioHost, Host
 from curbstone.core.options import QueueOptions
+from curbstone.core.port import Broker as Engine
 from curbstone.core.stats import Histogram
 from curbstone.core.traffic import Traffic
 from curbstone.file_system import doubts, file_system_of, writable_by_others
@@ -140,9 +141,10 @@ async def _serve(settings: Settings) -> int:
         host.close()
         raise
     started: list[Listener] = []
+    ends: list[Callable[[], None]] = []
     try:
         bound = []
-        gate = _gate(broker, host, settings)
+        gate = _gate(_traced(broker, host, settings, ends), host, settings)
         entrance = _entrance(broker, host, settings)
         refused = entrance.admission.refused
         process = Process(partial(connections_of, started), lambda: refused, _syncs(broker))
@@ -158,6 +160,8 @@ async def _serve(settings: Settings) -> int:
         log.info("stopping")
     finally:
         clean = await _stop(started, broker)
+        for end in ends:
+            end()
         if clean:
             host.close()  # else a disk thread hangs; it must not keep the process
     return 0 if clean else 1
@@ -216,7 +220,21 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
     return broker
 
 
-def _gate(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Gate:
+def _traced(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Callable[[], None]]) -> Engine:
+    """Return the engine that protocols see: with spans where they are wanted. `ends` is what the stop has to call."""
+    if settings.otlp is None:
+        return broker
+    try:
+        from curbstone.tracing.engine import traced
+        from curbstone.tracing.export import Export
+    except ImportError as error:
+        raise Unavailable(f"--otlp needs OpenTelemetry; pip install 'curbstone[otel]' brings it ({error})") from error
+    export = Export(settings.otlp)
+    ends.append(export.close)
+    return traced(broker, host, export.tracer)
+
+
+def _gate(broker: Engine, host: AsyncioHost, settings: Settings) -> Gate:
     """Read the users, if there are any; nothing is served before that."""
     if settings.users is None:
         return OpenGate(broker, host)

@@ -91,6 +91,13 @@ def _engine(value: object) -> ClusterAddress | None:
     return parse_cluster(text) if (text := _text(value)) else None
 
 
+def _collector(value: object) -> str | None:
+    text = _text(value)
+    if text and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text):
+        raise ValueError(f"bad address {text!r}: http://host:port or https://host:port of a collector")
+    return text or None
+
+
 Engine = Annotated[ClusterAddress | None, PlainValidator(_engine)]
 ListenAddresses = Annotated[tuple[Address, ...], PlainValidator(_addresses)]
 Size = Annotated[int, BeforeValidator(_size)]
@@ -130,6 +137,7 @@ class Settings(BaseSettings):
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"
+    otlp: Annotated[str | None, PlainValidator(_collector)] = None
     engine: Engine = None
     engine_password_file: Annotated[Path | None, BeforeValidator(_named)] = None
     engine_ca: Annotated[Path | None, BeforeValidator(_named)] = None

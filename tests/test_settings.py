@@ -192,6 +192,7 @@ def test_an_address_that_others_can_reach_needs_insecure(option: str, address: s
         ("single_queue", "no spaces", "--single-queue: bad queue name 'no spaces'"),
         ("cors_origin", ["app.example"], "--cors-origin: bad origin 'app.example'"),
         ("cors_origin", ["http://*.example"], "--cors-origin: bad origin 'http://*.example'"),
+        ("otlp", "collector:4317", "--otlp: bad address 'collector:4317'"),
         ("log_level", "loud", "--log-level: bad value 'loud'"),
         ("data", "", "--data: an empty path"),
         ("config", "/no/such/file", "can't read the config file /no/such/file: No such file or directory"),

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # the rooms together.
 ROOMS = {
     "core": ("log", "notes", "pending", "writing", "delivery", "recovery", "reading", "staging"),
-    "curbstone": ("repair", "drill", "backup", "cli"),
+    "curbstone": ("repair", "drill", "backup", "tracing", "cli"),
     "gateway": ("http", "formats", "websocket", "resources"),
 }
 ABOVE_THE_ROOMS = {
@@ -86,6 +86,7 @@ EXTRAS = {
     "rabbit": ("cluster",),
     "spark": ("spark", "sql"),
     "access/jwt.py": ("oidc",),
+    **dict.fromkeys([f"curbstone/tracing/{name}.py" for name in ("engine", "export", "queue", "spans")], ("otel",)),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),
 }
 # The Python client, a distribution of its own: two shells around a core that knows no socket, thread or clock.
@@ -101,7 +102,7 @@ NOT_SHIPPED = {
 }
 
 # Projects whose import has another name.
-IMPORTED_AS = {"PyJWT": "jwt", "argon2-cffi": "argon2", "pyyaml": "yaml"}
+IMPORTED_AS = {"PyJWT": "jwt", "argon2-cffi": "argon2", "opentelemetry-sdk": "opentelemetry", "pyyaml": "yaml"}
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500

@@ -188,6 +188,15 @@ LogFormat = Annotated[
     str | None,
     _option("--log-format", metavar="FORMAT", help="text, or json: an object a line on stderr. Default: text"),
 ]
+Otlp = Annotated[
+    str | None,
+    _option(
+        "--otlp",
+        metavar="URL",
+        help="Send traces to an OpenTelemetry collector, by OTLP over HTTP: http://127.0.0.1:4318. Needs"
+        " curbstone[otel]. Default: no traces",
+    ),
+]
 Config = Annotated[
     str | None, _option("--config", metavar="FILE", help='TOML file with any of these, as in stomp-addr = ":61613"')
 ]
@@ -225,6 +234,7 @@ def serve(
     insecure: Insecure = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
+    otlp: Otlp = None,
     config: Config = None,
 ) -> int:
     """Serve queues until SIGTERM or SIGINT.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import rabbitmq
-from tests.engines.worlds import LocalWorld, ModelWorld, NodeWorld, World
+from tests.engines.worlds import LocalWorld, ModelWorld, NodeWorld, TracedWorld, World
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +29,14 @@ def node_world(node_url: str) -> Iterator[NodeWorld]:
     world.close()
 
 
-@pytest.fixture(params=["local", "model", "node"])
+@pytest.fixture(params=["local", "traced", "model", "node"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Each engine in turn."""
     if request.param == "node":
         yield request.getfixturevalue("node_world")
         return
-    made: World = LocalWorld() if request.param == "local" else ModelWorld()
+    worlds: dict[str, type[LocalWorld | ModelWorld]] = {"local": LocalWorld, "traced": TracedWorld, "model": ModelWorld}
+    made = worlds[request.param]()
     yield made
     made.close()
 

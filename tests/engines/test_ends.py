@@ -8,6 +8,7 @@ from curbstone.core import headers
 from curbstone.core.errors import CurbstoneError, NotSupported
 from curbstone.core.port import Capability, Queue
 from curbstone.core.values import Lease, Outcome
+from tests.engines.test_messages import TRACEPARENT
 from tests.engines.worlds import World
 
 
@@ -84,14 +85,14 @@ def test_a_rejected_message_goes_to_the_dead_letter_queue_and_home_again(world: 
     dead = world.queue()
     queue = world.queue(dead_letter=str(dead.name))
     peer = world.peer(queue)
-    (seq,) = world.publish(queue, "a", headers=b"x:1\n")
+    (seq,) = world.publish(queue, "a", headers=b"x:1\n" + TRACEPARENT)
     peer.expect("a")
     peer.settle("reject", "a", error="no good")
     world.ready(dead, 1)
     error, redriven = world.answer(lambda done: dead.redrive(None, 10, done))
     assert error is None and redriven.moved == 1 and not redriven.stayed
     peer.expect("a", "a")
-    assert peer.deliveries[1].message.headers == b"x:1\n" and peer.deliveries[1].tries == 0
+    assert peer.deliveries[1].message.headers == b"x:1\n" + TRACEPARENT and peer.deliveries[1].tries == 0
     peer.settle("reject", "a", error="still no good")
     (letter,) = letters(world, dead)
     assert letter["body"] == "a" and letter["x"] == "1"

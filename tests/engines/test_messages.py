@@ -11,7 +11,8 @@ from curbstone.core.message import Message
 from curbstone.core.options import KIB
 from tests.engines.worlds import World
 
-BLOCK = b"content-type:text/plain\nx:1\ny:a\\cb\nx:2\n\xc3\xa4:\xc3\xb6\n"
+TRACEPARENT = b"traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n"
+BLOCK = b"content-type:text/plain\n" + TRACEPARENT + b"x:1\ny:a\\cb\nx:2\n\xc3\xa4:\xc3\xb6\n"
 
 
 def test_what_is_published_comes_out_in_its_order_and_unchanged(world: World) -> None:
