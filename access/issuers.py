@@ -7,14 +7,14 @@ from the users file.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from curbstone.access.rights import BadGrant, Grants
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
 
-KEYS = ("url", "name", "audience", "home", "user_claim", "roles_claim", "jwks", "grants")
+KEYS = ("url", "name", "audience", "home", "user_claim", "roles_claim", "jwks", "grants", "refused")
 """Of a table `[[issuers]]`."""
 USER = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 
@@ -37,13 +37,19 @@ class Issuer(NamedTuple):
     """What `aud` must name: this server, as the issuer calls it."""
     home: str
     """The project of its users' names that have none."""
-    grants: Grants
-    """The ceiling of what roles give its users."""
+    grants: tuple[str, ...]
+    """The ceiling of what roles give its users; where tokens name no roles, what all have."""
     user_claim: str = "sub"
     roles_claim: str = ""
     """The claim with the names of roles, as a list or with spaces between; "" for none."""
     jwks: str = ""
     """Where its keys are: an https URL or the path of a file; "" for where its discovery document says."""
+    refused: frozenset[str] = frozenset()
+    """Users, without the issuer's name, and `jti:…` of tokens that count no more."""
+
+    def ceiling(self, user: str) -> Grants:
+        """Return the most that one of its users may have."""
+        return Grants.parse(self.grants, user)
 
 
 class Claims(NamedTuple):
@@ -65,6 +71,9 @@ Verified = Callable[[Claims | CurbstoneError], None]
 class Verifier(Protocol):
     """Verifies tokens. Called on the host's thread."""
 
+    def take(self, issuers: Sequence[Issuer]) -> None:
+        """These are the issuers from now on."""
+
     def known(self, token: str) -> Claims | None:
         """Return what a token says that was found good before; None where it has to be verified."""
 
@@ -82,9 +91,9 @@ def issuer_of(table: Mapping[str, Any]) -> Issuer:
     unknown = next((key for key in table if key not in KEYS), None)
     if unknown is not None:
         raise BadIssuer(f"unknown key {unknown[:80]!r}; there are {', '.join(KEYS)}")
-    texts = {key: table.get(key, "") for key in KEYS if key != "grants"}
+    texts = {key: table.get(key, "") for key in KEYS if key not in ("grants", "refused")}
     if not all(isinstance(text, str) for text in texts.values()):
-        raise BadIssuer("all but grants are texts")
+        raise BadIssuer("all but grants and refused are texts")
     url, jwks, name = texts["url"], texts["jwks"], texts["name"]
     if not is_https(url):
         raise BadIssuer("url is an https URL, as the tokens have it in iss")
@@ -94,16 +103,18 @@ def issuer_of(table: Mapping[str, Any]) -> Issuer:
         raise BadIssuer("audience is missing: what aud of its tokens names this server")
     if "://" in jwks and not is_https(jwks):
         raise BadIssuer("jwks is an https URL, or the path of a file")
-    grants = table.get("grants", [])
-    if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
-        raise BadIssuer("grants is a list of texts")
+    grants, refused = table.get("grants", []), table.get("refused", [])
+    for key, found in (("grants", grants), ("refused", refused)):
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            raise BadIssuer(f"{key} is a list of texts")
     try:
-        ceiling = Grants.parse(grants, "")
+        Grants.parse(grants)
         home = queue_name("any", texts["home"] or DEFAULT_PROJECT).project
     except (BadGrant, CurbstoneError) as error:
         raise BadIssuer(str(error)) from None
     user_claim = texts["user_claim"] or "sub"
-    return Issuer(url, name, texts["audience"], home, ceiling, user_claim, texts["roles_claim"], jwks)
+    roles_claim, ceiling = texts["roles_claim"], tuple(grants)
+    return Issuer(url, name, texts["audience"], home, ceiling, user_claim, roles_claim, jwks, frozenset(refused))
 
 
 def is_https(url: str) -> bool:

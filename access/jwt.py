@@ -38,9 +38,23 @@ class JwtVerifier:
     def __init__(self, issuers: Sequence[Issuer], host: Host, fetch: Fetch | None = None) -> None:
         """`fetch`: how keys are fetched; see `issuer_keys`."""
         self._host = host
-        self._issuers = {issuer.url: issuer for issuer in issuers}
-        self._keys = {issuer.url: IssuerKeys(issuer, host, fetch) for issuer in issuers}
+        self._fetch = fetch
+        self._issuers: dict[str, Issuer] = {}
+        self._keys: dict[str, IssuerKeys] = {}
         self._known: dict[bytes, Claims] = {}
+        self.take(issuers)
+
+    def take(self, issuers: Sequence[Issuer]) -> None:
+        """See `Verifier.take`. Keys of an issuer that has them where it had them before go on to count."""
+        before = {issuer.url: issuer.jwks for issuer in self._issuers.values()}
+        self._issuers = {issuer.url: issuer for issuer in issuers}
+        self._keys = {
+            each.url: self._keys[each.url]
+            if before.get(each.url) == each.jwks
+            else IssuerKeys(each, self._host, self._fetch)
+            for each in issuers
+        }
+        self._known.clear()
 
     def known(self, token: str) -> Claims | None:
         """See `Verifier.known`."""
@@ -105,18 +119,6 @@ class JwtVerifier:
             self._known.clear()
         self._known[_mark(token)] = claims
         return claims
-
-
-class NoVerifier:
-    """In its place where no issuers are listed."""
-
-    def known(self, _token: str) -> Claims | None:
-        """See `Verifier.known`."""
-        return None
-
-    def verify(self, _token: str, on_done: Verified) -> None:
-        """See `Verifier.verify`."""
-        on_done(NotLoggedIn(FAILED))
 
 
 def _claims(said: Mapping[str, Any], issuer: Issuer, wall_ms: int) -> Claims:

@@ -17,6 +17,8 @@ from curbstone.access.door import Access
 from curbstone.access.errors import FAILED, TOO_MANY, WANTED, NoSuchToken, NotLoggedIn, TooMany
 from curbstone.access.gate import Admitted, Caller, Credentials
 from curbstone.access.identity import Identity, local_identity
+from curbstone.access.issued import NoVerifier, user_of, verifier_for
+from curbstone.access.issuers import Claims, Verifier, is_jwt
 from curbstone.access.passwords import Passwords
 from curbstone.access.presence import Connections
 from curbstone.access.rights import Grants, Right
@@ -33,6 +35,10 @@ from curbstone.core.values import Done
 
 LOOK_EVERY_MS = 5_000
 """How often it is looked whether the users file was changed."""
+KNOWN_MAX = 20_000
+"""Identities in use, before those of JWTs that nobody is connected by are forgotten; they come again."""
+KEPT_MS = 60_000
+"""An identity is kept so long after its end."""
 NOBODYS = "~"
 """Owner of what nobody who is logged in owns."""
 
@@ -43,10 +49,10 @@ class Origin(NamedTuple):
     """What proved an identity: it is gone when that counts no more."""
 
     kind: str
-    """`password`, `token`, `certificate` or `anonymous`."""
+    """`password`, `token`, `certificate`, `jwt` or `anonymous`."""
     user: str
     proof: str
-    """The hash of the password, the id of the token, the name in the certificate."""
+    """The hash of the password, the id of the token, the name in the certificate, what the JWT says."""
     session: str = ""
     """The id of the session that was made of it."""
 
@@ -54,10 +60,12 @@ class Origin(NamedTuple):
 class _Known:
     """An identity in use, and what one gets with it."""
 
-    __slots__ = ("access", "identity", "origin")
+    __slots__ = ("access", "claims", "identity", "origin")
 
-    def __init__(self, origin: Origin, identity: Identity, access: Access) -> None:
+    def __init__(self, origin: Origin, claims: Claims | None, identity: Identity, access: Access) -> None:
         self.origin = origin
+        self.claims = claims
+        """What its JWT says, if it was proved by one."""
         self.identity = identity
         self.access = access
 
@@ -74,6 +82,7 @@ class LoginGate:
         self.sessions = Sessions(host)
         self.tickets = Tickets(host)
         self.users = Users({}, {})
+        self._verifier: Verifier = NoVerifier()
         self._broker = broker
         self._host = host
         self._file = users_file
@@ -93,10 +102,18 @@ class LoginGate:
     def open(self) -> None:
         """Read the users, the tokens and the audit; blocking. Raise UsersError or DataDirectoryError."""
         self.users = self._read()
+        self._verifier = self._verifier_for(self.users)
         self.tokens.load()
         files.make_directory(self._data / DIRECTORY)
         self.audit.load()
         self._host.call_later(LOOK_EVERY_MS, self._look)
+
+    def _verifier_for(self, users: Users) -> Verifier:
+        """Return what verifies JWTs; raise UsersError."""
+        try:
+            return verifier_for(users, self._host)
+        except UsersError as error:
+            raise UsersError(f"{self._file}: {error}") from None
 
     def _read(self) -> Users:
         self._version = files.version_of(self._file)
@@ -116,6 +133,9 @@ class LoginGate:
             return self._by_secret(secret, credentials.user, caller)
         if credentials.is_nothing:
             return self._without(caller)
+        if is_jwt(credentials.secret):
+            claims = self._verifier.known(credentials.secret)
+            return None if claims is None else self._by_claims(claims, credentials.user, caller)
         if not credentials.user:  # a token that is none: nobody has a password of that name, so there is no guess
             raise self._failed("", caller, is_guess=False)
         user = self.users.users.get(credentials.user)
@@ -139,7 +159,30 @@ class LoginGate:
             return
         if access is not None:
             on_done(access)
-            return
+        elif is_jwt(credentials.secret):
+            self._verify(credentials, caller, on_done)
+        else:
+            self._check(credentials, caller, on_done)
+
+    def _verify(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
+        """Admit by a JWT that was not seen before."""
+
+        def verified(answer: Claims | CurbstoneError) -> None:
+            try:
+                if isinstance(answer, NotLoggedIn):
+                    raise self._failed(credentials.user, caller, is_guess=False)
+                if isinstance(answer, CurbstoneError):
+                    raise answer
+                found = self._by_claims(answer, credentials.user, caller)
+            except CurbstoneError as refusal:
+                on_done(refusal)
+            else:
+                on_done(found)
+
+        self._verifier.verify(credentials.secret, verified)
+
+    def _check(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
+        """Admit by a password that has to be hashed."""
         name = credentials.user
         user = self.users.users.get(name)
 
@@ -181,7 +224,7 @@ class LoginGate:
                 return access
         elif secret.kind == SESSION:
             found = self.sessions.find(secret)
-            user = self.users.users.get(found.identity.user) if found is not None else None
+            user = self._user(self._of(found)) if found is not None else None
             if (
                 found is not None
                 and user is not None
@@ -191,13 +234,21 @@ class LoginGate:
                 return found
         raise self._failed(name, caller, is_guess=False)
 
-    def _welcome(self, user: User, origin: Origin, caller: Caller) -> Access:
+    def _by_claims(self, claims: Claims, name: str, caller: Caller) -> Access:
+        """Return what one gets for whom an issuer vouches."""
+        user = user_of(claims, self.users)
+        if user is None or name not in ("", user.name):
+            raise self._failed(name, caller, is_guess=False)
+        proof = f"{claims.id} {claims.expires_ms} {' '.join(claims.roles)}"
+        return self._welcome(user, Origin("jwt", user.name, proof), caller, claims)
+
+    def _welcome(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> Access:
         """Return what a user gets whose proof was found good."""
         if not user.may_come_from(caller.address):
             raise self._failed(user.name, caller, is_guess=False)
         known = self._known.get(origin)
         if known is None:
-            known = self._make(origin, user)
+            known = self._make(origin, user, claims)
         self._count(caller.protocol, "ok")
         self.audit.login(user.name, known.identity.credential, caller)
         return known.access
@@ -215,14 +266,18 @@ class LoginGate:
 
     # --- identities
 
-    def _make(self, origin: Origin, user: User, expires_ms: int = 0) -> _Known:
+    def _make(self, origin: Origin, user: User, claims: Claims | None = None, expires_ms: int = 0) -> _Known:
+        if len(self._known) >= KNOWN_MAX:
+            self._sweep()
         token = self.tokens.get(origin.proof) if origin.kind == "token" else None
-        if token is not None and token.expires_ms:
-            expires_ms = min(expires_ms or token.expires_ms, token.expires_ms)
-        credential = origin.session or (origin.proof if token is not None else origin.kind)
-        layers = self._layers(origin) or [Grants(())]
+        for end_ms in (token.expires_ms if token is not None else 0, claims.expires_ms if claims is not None else 0):
+            if end_ms:
+                expires_ms = min(expires_ms or end_ms, end_ms)
+        proof = origin.proof if token is not None else f"jwt {claims.id}".strip() if claims is not None else origin.kind
+        credential = origin.session or proof
+        layers = self._layers(origin, user) or [Grants(())]
         identity = Identity(user.name, layers, home=user.home, credential=credential, expires_ms=expires_ms)
-        known = _Known(origin, identity, Access(self, self._broker, identity, self._quota))
+        known = _Known(origin, claims, identity, Access(self, self._broker, identity, self._quota))
         self._known[origin] = self._by_access[known.access] = known
         return known
 
@@ -230,14 +285,32 @@ class LoginGate:
         self._known.pop(known.origin, None)
         self._by_access.pop(known.access, None)
 
+    def _sweep(self) -> None:
+        """Forget identities that are over, and the unused ones of JWTs where there are very many."""
+        wall_ms = self._host.wall_ms()
+        many = len(self._known) >= KNOWN_MAX
+        for known in list(self._known.values()):
+            identity, origin = known.identity, known.origin
+            is_over = bool(identity.expires_ms) and identity.expires_ms + KEPT_MS <= wall_ms
+            is_spare = many and origin.kind == "jwt" and not origin.session
+            if identity.end_reason or ((is_over or is_spare) and not identity.is_watched):
+                self._forget(known)
+
     def _quota(self, project: str) -> Quota:
         return self.users.quota(project)
 
-    def _layers(self, origin: Origin) -> list[Grants] | None:
+    def _user(self, known: _Known) -> User | None:
+        """Return whose an identity is, as the file says it now."""
+        return (
+            user_of(known.claims, self.users) if known.claims is not None else self.users.users.get(known.origin.user)
+        )
+
+    def _layers(self, origin: Origin, user: User | None) -> list[Grants] | None:
         """Return what an identity has its rights from; None where what proved it counts no more."""
-        user = self.users.users.get(origin.user)
         if user is None:
             return None
+        if user.ceiling is not None:
+            return [user.grants, user.ceiling]
         if origin.kind == "password" and origin.proof not in user.passwords:
             return None
         if origin.kind == "certificate" and origin.proof not in user.certificates:
@@ -252,12 +325,13 @@ class LoginGate:
     def _review(self) -> None:
         """Change the identities in use to what counts now; end those that count no more."""
         for origin, known in list(self._known.items()):
-            layers = self._layers(origin)
-            if layers is None:
+            user = self._user(known)
+            layers = self._layers(origin, user)
+            if user is None or layers is None:
                 self._forget(known)
                 known.identity.end("the login was revoked")
             else:
-                known.identity.change(layers, self.users.users[origin.user].home)
+                known.identity.change(layers, user.home)
         for presence in self.connections.listed():
             user = self.users.users.get(presence.access.identity.user)
             if user is not None and not user.may_come_from(presence.caller.address):
@@ -269,11 +343,13 @@ class LoginGate:
         """Make a session of a login; raise TooMany."""
         known = self._of(access)
         secret = new_secret(SESSION)
-        user = self.users.users[known.origin.user]
+        user = self._user(known)
+        if user is None:
+            raise NotLoggedIn(known.identity.end_reason or WANTED)
         expires_ms = self._host.wall_ms() + LONGEST_MS
         if known.identity.expires_ms:
             expires_ms = min(expires_ms, known.identity.expires_ms)
-        made = self._make(known.origin._replace(session=secret.id), user, expires_ms)
+        made = self._make(known.origin._replace(session=secret.id), user, known.claims, expires_ms)
         try:
             self.sessions.open(secret, made.access)
         except CurbstoneError:
@@ -321,7 +397,7 @@ class LoginGate:
         if not is_own:
             access.check_server(Right.ADMIN)
         if user not in self.users.users or user == ANONYMOUS:
-            raise BadRequest(f"there is no user {user[:128]!r}")
+            raise BadRequest(f"the users file has no user {user[:128]!r}, and tokens are for those alone")
         parent = known.origin.proof if is_own and known.origin.kind == "token" else ""
         made_with = self.tokens.get(parent)
         if made_with is not None:
@@ -363,12 +439,19 @@ class LoginGate:
         """Read the users file anew, on a thread. A bad one changes nothing; `on_done` says what is wrong with it."""
 
         def done(users: Users | None, error: BaseException | None) -> None:
+            verifier = self._verifier
+            try:
+                if users is not None and bool(users.issuers) != bool(self.users.issuers):
+                    verifier = self._verifier_for(users)
+            except UsersError as missing:
+                users, error = None, missing
             if users is None:
                 logger.error("the users stay as they were: %s", error)
                 self.audit.note("reload", "failed", user="", target=str(error))
                 on_done(Unavailable(f"the users stay as they were: {error}"))
                 return
-            self.users = users
+            self.users, self._verifier = users, verifier
+            verifier.take(users.issuers)
             self._review()
             self.audit.note("reload", "ok", user="")
             on_done(None)
@@ -378,8 +461,7 @@ class LoginGate:
     def _look(self) -> None:
         """Look whether the file is another, and forget sessions that are over."""
         self.sessions.sweep()
-        for known in [known for known in self._known.values() if known.identity.end_reason]:
-            self._forget(known)
+        self._sweep()
         before = self._version
 
         def done(version: tuple[int, int, int] | None, _error: BaseException | None) -> None:

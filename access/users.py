@@ -1,17 +1,18 @@
 """The users file: who there is and what each may do. Read by the server, written by people.
 
 It is taken whole or not at all: one bad line, and `load` says which rule it breaks. TOML, with the tables `roles`,
-`users` and `quotas`; docs/security.md describes it.
+`users`, `quotas` and `issuers`; docs/security.md describes it.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 
+from curbstone.access.issuers import BadIssuer, Issuer, issuer_of
 from curbstone.access.rights import BadGrant, Grants
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
@@ -49,6 +50,8 @@ class User(NamedTuple):
     certificates: tuple[str, ...]
     sources: tuple[Network, ...]
     """From where it may log in; empty for anywhere."""
+    ceiling: Grants | None = None
+    """They narrow what it may: those of the issuer that vouches for it."""
 
     def may_come_from(self, address: str) -> bool:
         """Return whether it may log in from an address."""
@@ -75,6 +78,10 @@ class Users(NamedTuple):
 
     users: Mapping[str, User]
     quotas: Mapping[str, Quota]
+    roles: Mapping[str, Sequence[str]] = {}
+    """The grants of each."""
+    issuers: tuple[Issuer, ...] = ()
+    """Who may vouch for others."""
 
     def quota(self, project: str) -> Quota:
         """Return the quota of a project."""
@@ -94,14 +101,32 @@ def load(data: bytes) -> Users:
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at .*\)", str(error))  # the rest of the text may show a piece of the file
         raise UsersError(f"it is not TOML {place[0] if place else ''}".strip()) from None
-    _check_keys(content, ("roles", "users", "quotas"), "the users file")
+    _check_keys(content, ("roles", "users", "quotas", "issuers"), "the users file")
     roles = {name: _role(name, table) for name, table in _tables(content, "roles").items()}
     users = {name: _user(name, table, roles) for name, table in _tables(content, "users").items()}
-    if not users:
+    issuers = _issuers(content.get("issuers", []), users)
+    if not users and not issuers:
         raise UsersError("it has no users: write a table [users.NAME]")
     _check_certificates(users)
     quotas = {name: _quota(name, table) for name, table in _tables(content, "quotas").items()}
-    return Users(users, quotas)
+    return Users(users, quotas, roles, issuers)
+
+
+def _issuers(tables: object, users: Mapping[str, User]) -> tuple[Issuer, ...]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsersError("issuers: write tables, as in [[issuers]]")
+    found: list[Issuer] = []
+    for number, table in enumerate(tables, 1):
+        try:
+            issuer = issuer_of(table)
+        except BadIssuer as error:
+            raise UsersError(f"issuer {number}: {error}") from None
+        if any(issuer.url == each.url or issuer.name == each.name for each in found):
+            raise UsersError(f"issuer {number}: another has the same url or name")
+        if taken := next((name for name in users if name.startswith(f"{issuer.name}:")), None):
+            raise UsersError(f"user {taken!r}: names that begin {issuer.name}: are those of the issuer's users")
+        found.append(issuer)
+    return tuple(found)
 
 
 def _tables(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

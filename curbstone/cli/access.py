@@ -15,6 +15,7 @@ import typer
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 
 if TYPE_CHECKING:
+    from curbstone.access.rights import Grant, Grants
     from curbstone.access.users import Users
 
 access = typer.Typer(name="access", help="The users file: make one, check it, ask it.")
@@ -80,8 +81,11 @@ def check(users: UsersFile) -> int:
         ways = [*(["password"] if each.passwords else []), *each.certificates]
         places = ", ".join(map(str, each.sources)) or "anywhere"
         print(f"{each.name}  (home {each.home}; from {places}; {', '.join(ways) or 'tokens only'})")
-        for grant in each.grants.all:
-            print(f"    {_rights(grant.rights):32} {_pattern(grant.kind, grant.parts)}")
+        _print_grants(each.grants)
+    for issuer in found.issuers:
+        whose = f"roles by the claim {issuer.roles_claim}, at most" if issuer.roles_claim else "all its users have"
+        print(f"issuer {issuer.name}  ({issuer.url}; audience {issuer.audience}; home {issuer.home}; {whose})")
+        _print_grants(issuer.ceiling(""))
     for project, quota in found.quotas.items():
         print(f"quota {project}  {quota.queues} queues, {quota.bytes} bytes of caps")
     return 0
@@ -93,14 +97,21 @@ def explain(
     name: Annotated[str, typer.Argument(metavar="USER")],
     right: Annotated[str, typer.Argument(metavar="RIGHT", help="send, receive, peek, manage, metrics or admin")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="project/queue, topic:project/event or server")],
+    role: Annotated[
+        list[str] | None, typer.Option("--role", metavar="ROLE", help="Role in the JWT of an issuer's user")
+    ] = None,
 ) -> int:
-    """Say whether a user has a right, and which grants give it; exit 1 where not."""
-    from curbstone.access.rights import BadGrant, Right, parse_grant
+    """Say whether a user has a right, and which grants give it; exit 1 where not.
+
+    A user of an issuer is `{issuer}:{name}`, with the roles that the token would name.
+    """
+    from curbstone.access.rights import BadGrant, parse_grant
 
     found = _load(users)
     if isinstance(found, str):
         raise CommandFailed(found, DAMAGED)
-    if name not in found.users:
+    layers = _layers(found, name, role or [])
+    if not layers:
         raise CommandFailed(f"{users} has no user {name!r}", WRONG)
     try:
         asked = parse_grant(f"{right} {target}")
@@ -108,16 +119,13 @@ def explain(
         raise CommandFailed(str(error), WRONG) from None
     if any("*" in part for part in asked.parts):
         raise CommandFailed("name one queue, topic or the server, without *", WRONG)
-    given = [
-        grant
-        for grant in found.users[name].grants.all
-        if (grant.rights & Right.ADMIN) or (grant.kind == asked.kind and _gives(grant.rights, asked.rights))
-        if (grant.rights & Right.ADMIN) or grant.covers(asked.parts)
-    ]
-    print(f"{name} {'may' if given else 'may not'} {right} {target}")
-    for grant in given:
-        print(f"    by: {_rights(grant.rights)} {_pattern(grant.kind, grant.parts)}")
-    return 0 if given else FAILED
+    given = [[grant for grant in grants.all if _gives(grant, asked)] for grants in layers]
+    may = all(given)
+    print(f"{name} {'may' if may else 'may not'} {right} {target}")
+    for word, grants in zip(("by", "and its issuer's"), given, strict=False):
+        for grant in grants if may else []:
+            print(f"    {word}: {_rights(grant.rights)} {_pattern(grant.kind, grant.parts)}")
+    return 0 if may else FAILED
 
 
 @user.command("hash")
@@ -148,8 +156,28 @@ def _load(path: Path) -> Users | str:
         return f"{path}: {error.strerror}"
 
 
-def _gives(rights: int, asked: int) -> bool:
-    return rights & asked == asked
+def _layers(users: Users, name: str, roles: list[str]) -> list[Grants]:
+    """Return what a user has its rights from: each has to give a right. Empty for no user."""
+    from curbstone.access.issued import roles_of
+
+    if name in users.users:
+        return [users.users[name].grants]
+    issuer = next((each for each in users.issuers if name.startswith(f"{each.name}:")), None)
+    return [roles_of(issuer, name, tuple(roles), users), issuer.ceiling(name)] if issuer is not None else []
+
+
+def _gives(grant: Grant, asked: Grant) -> bool:
+    """Return whether a grant gives all that is asked for."""
+    from curbstone.access.rights import Right
+
+    if grant.rights & Right.ADMIN:
+        return True
+    return grant.kind == asked.kind and grant.rights & asked.rights == asked.rights and grant.covers(asked.parts)
+
+
+def _print_grants(grants: Grants) -> None:
+    for grant in grants.all:
+        print(f"    {_rights(grant.rights):32} {_pattern(grant.kind, grant.parts)}")
 
 
 def _rights(rights: int) -> str:

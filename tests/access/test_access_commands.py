@@ -51,6 +51,7 @@ def test_check_prints_the_table_or_the_rule_that_is_broken(tmp_path: Path, capsy
     printed = capsys.readouterr().out
     assert "orders-api  (home shop; from 10.0.0.0/8, ::1/128; password, URI:spiffe://example/orders)" in printed
     assert "receive,peek                     shop/orders*" in printed
+    assert "issuer corp  (https://id.example; audience curbstone; home shop; roles by the claim roles, at" in printed
     assert "argon2" not in printed
     file.write_text(GOOD.replace("receive,peek", "recieve"), encoding="utf-8")
     assert run("access", "check", str(file)) == 6
@@ -65,6 +66,9 @@ def test_check_prints_the_table_or_the_rule_that_is_broken(tmp_path: Path, capsy
         (("orders-api", "send", "shop/orders.1"), 1, "may not send shop/orders.1"),
         (("orders-api", "send", "topic:shop/order.new"), 0, "by: send topic:shop/order.*"),
         (("anonymous", "metrics", "server"), 0, "by: metrics server"),
+        (("corp:ann", "peek", "shop/orders", "--role", "worker"), 0, "and its issuer's: receive,peek shop/*"),
+        (("corp:ann", "peek", "shop/orders"), 1, "corp:ann may not peek"),
+        (("corp:ann", "send", "topic:shop/order.new", "--role", "worker"), 1, "may not send"),
         (("nobody", "send", "shop/a"), 2, ""),
         (("orders-api", "send", "shop/*"), 2, ""),
     ],

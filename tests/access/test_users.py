@@ -28,7 +28,18 @@ grants = ["metrics server"]
 [quotas.shop]
 bytes = "5GiB"
 queues = 10
+
+[[issuers]]
+url = "https://id.example"
+name = "corp"
+audience = "curbstone"
+home = "shop"
+roles_claim = "roles"
+grants = ["receive,peek shop/*"]
 """
+
+
+ISSUER = "[[issuers]]\nurl='https://id.example'\nname='corp'\n"
 
 
 def test_a_good_file_says_who_may_what() -> None:
@@ -62,6 +73,13 @@ def test_a_good_file_says_who_may_what() -> None:
         ("[quotas.shop]\nbytes = 'much'", "bad size"),
         ("[quotas.'a b']", "bad project name"),
         ("[[users]]", "write tables"),
+        (
+            ISSUER + "audience='q'\n" + ISSUER.replace("corp", "other") + "audience='q'",
+            "issuer 2: another has the same",
+        ),
+        (ISSUER, "issuer 1: audience is missing"),
+        (ISSUER + "audience='q'\n[users.'corp:ann']", "names that begin corp: are those of the issuer's users"),
+        ("[issuers.corp]", "write tables, as in [[issuers]]"),
         ("[other]", "unknown key 'other'"),
         ("[users.a]\npassword = 'hunter2-secret", "it is not TOML (at end of document)"),
     ],
@@ -73,6 +91,11 @@ def test_one_bad_line_refuses_the_whole_file_and_shows_no_secret(line: str, rule
     assert rule in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_may_have_issuers_alone() -> None:
+    [issuer] = load((ISSUER + "audience='q'").encode()).issuers
+    assert (issuer.name, issuer.home) == ("corp", "default")
 
 
 def test_a_file_without_users_is_refused() -> None:

@@ -1,0 +1,59 @@
+"""Users that no file names: a listed issuer vouches for them by a JWT; what they may do follows from the users file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from curbstone.access.errors import FAILED, NotLoggedIn
+from curbstone.access.issuers import Claims
+from curbstone.access.rights import Grants
+from curbstone.access.users import User, Users, UsersError
+
+if TYPE_CHECKING:
+    from curbstone.access.issuers import Issuer, Verified, Verifier
+    from curbstone.core.host import Host
+
+
+def user_of(claims: Claims, users: Users) -> User | None:
+    """Return whom a token stands for; None where its issuer is not listed, or the file refuses it."""
+    issuer = next((each for each in users.issuers if each.url == claims.issuer.url), None)
+    if issuer is None or issuer.name != claims.issuer.name or issuer.audience != claims.issuer.audience:
+        return None
+    if claims.user.partition(":")[2] in issuer.refused or (claims.id and f"jti:{claims.id}" in issuer.refused):
+        return None
+    grants = roles_of(issuer, claims.user, claims.roles, users)
+    return User(claims.user, issuer.home, grants, (), (), (), issuer.ceiling(claims.user))
+
+
+def roles_of(issuer: Issuer, user: str, roles: tuple[str, ...], users: Users) -> Grants:
+    """Return what the roles that a token names give; of an issuer whose tokens name none, all that it may give."""
+    if not issuer.roles_claim:
+        return issuer.ceiling(user)
+    return Grants.parse([text for role in roles for text in users.roles.get(role, ())], user)
+
+
+def verifier_for(users: Users, host: Host) -> Verifier:
+    """Return what verifies tokens of the issuers that are listed; raise UsersError where the library is missing."""
+    if not users.issuers:
+        return NoVerifier()
+    try:
+        from curbstone.access.jwt import JwtVerifier
+    except ImportError:
+        raise UsersError("[[issuers]] need what the extra oidc installs: pip install 'curbstone[oidc]'") from None
+    return JwtVerifier(users.issuers, host)
+
+
+class NoVerifier:
+    """In its place where no issuers are listed."""
+
+    def take(self, issuers: Sequence[Issuer]) -> None:
+        """See `Verifier.take`."""
+
+    def known(self, _token: str) -> Claims | None:
+        """See `Verifier.known`."""
+        return None
+
+    def verify(self, _token: str, on_done: Verified) -> None:
+        """See `Verifier.verify`."""
+        on_done(NotLoggedIn(FAILED))

@@ -1,0 +1,247 @@
+"""Logins by JWTs of an issuer: what they give, what ends them, and that every protocol takes and refuses them alike."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from curbstone.access.errors import NotLoggedIn
+from curbstone.access.gate import Caller
+from curbstone.access.issuer_keys import AGAIN_MS
+from curbstone.access.rights import Right
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import queue_name
+from tests.access.doors import Doors, doors
+from tests.access.test_jwt import EC, NOW_S, OTHER, public
+from tests.access.world import World
+from tests.authority import Authority
+from tests.core.lab import START_MS
+from tests.server import clean_environment
+
+URL = "https://id.example"
+FILE = """
+[users.root]
+grants = ["admin server"]
+[roles.worker]
+grants = ["receive,peek shop/*", "manage shop/{{user}}.*"]
+[roles.boss]
+grants = ["admin server"]
+[[issuers]]
+url = "{url}"
+name = "corp"
+audience = "curbstone"
+home = "shop"
+roles_claim = "roles"
+grants = ["receive,peek,manage shop/*", "metrics server"]
+{more}
+"""
+ORDERS = queue_name("orders", "shop")
+
+
+def token(now_s: float, key: Any = EC, kid: str = "ec", **changes: Any) -> str:
+    said = {"iss": URL, "aud": "curbstone", "sub": "ann", "exp": int(now_s) + 600, "iat": int(now_s), "jti": "t1"}
+    return jwt.encode(said | {"roles": ["worker"]} | changes, key, "ES256", {"kid": kid})
+
+
+class Issued(World):
+    """A gate, and an issuer whose keys are in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.keys = path / "keys.json"
+        self.publish(public("ec", EC))
+        super().__init__(path, self.users())
+
+    def users(self, more: str = "") -> str:
+        return FILE.format(url=URL, more=f'jwks = "{self.keys}"\n{more}')
+
+    def publish(self, *keys: dict[str, Any]) -> None:
+        self.keys.write_text(json.dumps({"keys": keys}), encoding="utf-8")
+
+    def token(self, **changes: Any) -> str:  # type: ignore[override]
+        return token(self.lab.host.wall_ms() / 1000, **changes)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Issued:
+    return Issued(tmp_path)
+
+
+def test_a_token_gives_its_user_what_its_roles_give_under_the_issuers_ceiling(world: Issued) -> None:
+    identity = world.login("", world.token()).identity
+    assert (identity.user, identity.home, identity.owner) == ("corp:ann", "shop", "corp:ann")
+    assert identity.expires_ms == START_MS // 1000 * 1000 + 600_000
+    assert identity.on_queue(ORDERS) == Right.RECEIVE | Right.PEEK
+    assert identity.on_queue(queue_name("corp:ann.mine", "shop")) & Right.MANAGE
+    assert not world.login("", world.token(roles=[])).identity.on_queue(ORDERS)
+    boss = world.login("", world.token(roles=["boss", "nothing"])).identity
+    assert boss.on_server() == Right.METRICS and not boss.is_admin, "the ceiling has no admin"
+    assert boss.on_queue(ORDERS) == Right.RECEIVE | Right.PEEK | Right.MANAGE
+
+
+def test_the_same_token_is_the_same_identity_and_a_name_beside_it_must_be_its_own(world: Issued) -> None:
+    secret = world.token()
+    access = world.login("", secret)
+    assert world.login("corp:ann", secret) is access
+    for name in ("ann", "corp:bob", "root"):
+        with pytest.raises(NotLoggedIn):
+            world.login(name, secret)
+
+
+def test_a_bad_token_is_refused_as_every_login_is_and_is_no_guess(world: Issued) -> None:
+    now_s = START_MS / 1000
+    bad = [
+        token(now_s, exp=int(now_s) - 31), token(now_s, aud="other"), token(now_s, OTHER), token(now_s, kid="none"),
+        token(now_s, iss="https://evil.example"), jwt.encode({"iss": URL}, "k" * 32, "HS256"),
+    ]  # fmt: skip
+    for secret in bad * 20:
+        with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
+            world.login("", secret, Caller("10.0.0.1", 1, "http"))
+    assert world.gate.logins["http", "failed"] == 120
+    assert world.login("", world.token(), Caller("10.0.0.1", 1, "http"))
+
+
+def test_keys_are_rotated_while_logins_go_on(world: Issued) -> None:
+    access = world.login("", world.token())
+    world.publish(public("ec", EC), public("new", OTHER))
+    with pytest.raises(NotLoggedIn):  # it has asked for keys just now
+        world.login("", world.token(key=OTHER, kid="new"))
+    world.lab.pass_time(AGAIN_MS)
+    fresh = world.login("", world.token(key=OTHER, kid="new"))
+    assert not access.identity.end_reason and fresh.identity.user == access.identity.user
+
+
+def test_a_reload_changes_ends_and_brings_back_what_an_issuer_vouches_for(world: Issued) -> None:
+    access = world.login("", world.token())
+    assert world.reload(world.users().replace('"receive,peek shop/*", ', "")) is None
+    assert not access.identity.on_queue(ORDERS)
+    assert world.reload(world.users()) is None
+    assert access.identity.on_queue(ORDERS)
+    for more in ('refused = ["ann"]', 'refused = ["jti:t1"]'):
+        access = world.login("", world.token())
+        assert world.reload(world.users(more)) is None
+        assert access.identity.end_reason == "the login was revoked"
+        with pytest.raises(NotLoggedIn):
+            world.login("", world.token())
+        assert world.reload(world.users()) is None
+    access = world.login("", world.token())
+    assert world.reload("[users.root]\n") is None
+    assert access.identity.end_reason
+    with pytest.raises(NotLoggedIn):
+        world.login("", world.token())
+    assert world.reload(world.users()) is None
+    assert world.login("", world.token())
+
+
+def test_a_session_of_it_ends_no_later_and_it_makes_no_tokens(world: Issued) -> None:
+    access = world.login("", world.token())
+    secret, made = world.gate.open_session(access, Caller("127.0.0.1"))
+    assert made.identity.expires_ms == access.identity.expires_ms
+    assert world.login("", str(secret)) is made
+    with pytest.raises(BadRequest, match="the users file has no user 'corp:ann'"):
+        world.gate.make_token(
+            access, user="corp:ann", grants=None, expires_ms=0, label="", on_done=lambda _error: None
+        )  # fmt: skip
+    world.lab.pass_time(600_000)
+    with pytest.raises(NotLoggedIn):
+        world.login("", str(secret))
+
+
+def test_without_a_claim_of_roles_all_users_have_what_the_issuer_may_give(world: Issued) -> None:
+    assert world.reload(world.users().replace('roles_claim = "roles"\n', "")) is None
+    assert world.login("", world.token()).identity.on_queue(ORDERS) == Right.RECEIVE | Right.PEEK | Right.MANAGE
+
+
+# --- over the wire
+
+
+class Issuer:
+    """An issuer on loopback, with a discovery document and keys behind TLS."""
+
+    def __init__(self, path: Path) -> None:
+        issuer = self
+        self.asked: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                issuer.asked.append(self.path)
+                said: dict[str, Any] = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"}
+                if self.path == "/keys":
+                    said = {"keys": [public("ec", EC)]}
+                data = json.dumps(said).encode()
+                self.send_response(200)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.authority = Authority(path)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self.authority.signed("issuer"))
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"https://localhost:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def token(self, **changes: Any) -> str:
+        return token(time.time(), **{"iss": self.url} | changes)
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
+    made = Issuer(tmp_path_factory.mktemp("issuer"))
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def it(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    env = clean_environment(SSL_CERT_FILE=str(issuer.authority.file))
+    with doors(tmp_path_factory.mktemp("issued"), FILE.format(url=issuer.url, more=""), env=env) as opened:
+        assert opened.call("root", "PUT", "/v2/shop/queues/q").status_code == 201
+        yield opened
+
+
+def told(it: Doors) -> dict[str, object]:
+    """Return how each protocol answers a client that shows the token `it.secrets["corp:ann"]`."""
+    stomp = it.stomp("corp:ann", "SUBSCRIBE\nid:1\ndestination:/queue/q\nack:client\n\n")
+    return {
+        "http": it.call("corp:ann", "GET", "/v2/shop/queues/q").status_code,
+        "mq": it.call("corp:ann", "GET", "/mq/q/messages").status_code,
+        "stomp": stomp[0],
+        "websocket": it.websocket("corp:ann", "consume", "/v2/shop/queues/q/messages"),
+        "mqks": it.mqks("corp:ann", "1 ping")[0].split()[1],
+    }
+
+
+def test_every_protocol_takes_a_good_token(it: Doors, issuer: Issuer) -> None:
+    it.secrets["corp:ann"] = issuer.token()
+    assert told(it) == {"http": 200, "mq": 204, "stomp": "CONNECTED", "websocket": 101, "mqks": "ok"}
+    assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
+    said = it.call("corp:ann", "GET", "/v2/session").json()
+    assert said["user"] == "corp:ann" and said["home"] == "shop" and said["expires"]
+    assert it.call("corp:ann", "PUT", "/v2/shop/queues/other").status_code == 403
+    assert issuer.token() not in it.server.log
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"exp": NOW_S - 2 * 10**8, "iat": 0}, {"aud": "other"}, {"key": ec.generate_private_key(ec.SECP256R1())}],
+    ids=["expired", "audience", "key"],
+)
+def test_every_protocol_refuses_a_bad_one_alike(it: Doors, issuer: Issuer, changes: dict[str, Any]) -> None:
+    it.secrets["corp:ann"] = issuer.token(**changes)
+    refused = {"http": 401, "mq": 401, "stomp": "ERROR the login failed", "websocket": 401, "mqks": "error"}
+    assert told(it) == refused
