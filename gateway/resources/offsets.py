@@ -48,11 +48,11 @@ class Offsets:
         await reply_json(send, standing(queue, group, after or 0, bytes_max) | reply)
 
 
-def bytes_asked(access: Access, text: str) -> int:
+def bytes_asked(access: Access, given: object) -> int:
     """Return a number of bytes; `staged`: so many that a staged transaction of them leaves room for others."""
-    if text == STAGED:
+    if given == STAGED:
         return access.staging.bytes_max // STAGED_SHARE
-    return whole_number("bytes", text, 1, SEQ_MAX)
+    return whole_number("bytes", given, 1, SEQ_MAX)
 
 
 def standing(queue: Queue, group: str, after: int, bytes_max: int | None) -> dict[str, object]:

@@ -47,7 +47,7 @@ class ReadingMany:
         }
         group = group_of(fields)
         longest_ms = wait_ms(fields.get("wait", 0))
-        size_max = bytes_asked(access, str(fields["bytes"])) if "bytes" in fields else None
+        size_max = bytes_asked(access, fields["bytes"]) if "bytes" in fields else None
         found = _found(access, after, group)
         if longest_ms and found and len(found) == len(after) and not _has_news(found, after):
             starts = [partial(queue.reading.wait_for, after[name], longest_ms) for name, queue in found.items()]
