@@ -28,7 +28,7 @@ TEST_WORKERS ?= 3
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: cluster cluster-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev run test \
+.PHONY: cluster cluster-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev man run test \
 	test-newest coverage audit \
 	lint format soak bench release clean
 
@@ -94,6 +94,9 @@ docs: ops-tools  ## Build the documentation in site/, and fail on a dead link
 release: $(DEV) ops-tools  ## Make a release in dist/: make release VERSION=1.2.0 (commits and tags; uploads nothing)
 	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.0" >&2; exit 1; }
 	$(OPS_TOOLS)/bin/python tools/ops/release.py $(VERSION)
+
+man: $(DEV)  ## Make the man page and the completions of shells anew, from the command line
+	$(BIN)/python tools/ops/command_pages.py
 
 interop-deps: $(INTEROP)  ## Install the clients that tests/interop talks to: npm packages, Chromium, nc
 

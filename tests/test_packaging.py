@@ -39,7 +39,14 @@ def copy_distribution(name: str, site: Path) -> None:
 
 def contents(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
-        return [name for name in archive.namelist() if not name.startswith(f"curbstone-{__version__}.dist-info/")]
+        return [name for name in archive.namelist() if not name.startswith(f"curbstone-{__version__}.")]
+
+
+def shared(wheel: Path) -> set[str]:
+    """Return what is installed beside the package: man page and completions."""
+    prefix = f"curbstone-{__version__}.data/data/share/"
+    with zipfile.ZipFile(wheel) as archive:
+        return {name.removeprefix(prefix) for name in archive.namelist() if name.startswith(prefix)}
 
 
 def names_in(wheel: Path, folder: str) -> set[str]:
@@ -68,6 +75,18 @@ def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
         assert names_in(wheel, f"gateway/{folder}") == {f"curbstone/gateway/{folder}/{path.name}" for path in page}
 
 
+def test_the_wheel_brings_a_man_page_and_completions(wheel: Path, python: Path) -> None:
+    files = {
+        "man/man1/curbstone.1": "man/curbstone.1",
+        "bash-completion/completions/curbstone": "completion/curbstone",
+        "zsh/site-functions/_curbstone": "completion/_curbstone",
+        "fish/vendor_completions.d/curbstone.fish": "completion/curbstone.fish",
+    }
+    assert shared(wheel) == {*files}
+    for name, source in files.items():
+        assert (python.parent.parent / "share" / name).read_bytes() == (ROOT / "deploy" / source).read_bytes()
+
+
 def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     """Without symbolic links (the default on Windows) the table in pyproject.toml alone must do."""
     source = copy_of_the_checkout(tmp_path, links=False)
@@ -78,7 +97,9 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Pa
     program = "import setuptools.build_meta as backend; backend.build_sdist('..')"
     run(sys.executable, "-c", program, cwd=copy_of_the_checkout(tmp_path))
     (source,) = tmp_path.glob("*.tar.gz")
-    assert sorted(contents(build(source, tmp_path))) == sorted(contents(wheel))
+    built = build(source, tmp_path)
+    assert sorted(contents(built)) == sorted(contents(wheel))
+    assert shared(built) == shared(wheel)
 
 
 def test_what_is_installed_can_be_imported(python: Path, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.server import clean_environment
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
@@ -332,3 +334,13 @@ def test_no_folder_at_the_root_hides_an_installed_package() -> None:
     file, name = output.split()
     assert name == "StompConnection12"
     assert ROOT / "stomp" not in Path(file).parents
+
+
+def test_man_page_and_completions_are_what_the_command_line_says(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tools" / "ops" / "command_pages.py"), str(tmp_path)]
+    subprocess.run(command, check=True, env=clean_environment())
+    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+    assert len(made) == 4
+    for name in made:
+        ours = (ROOT / "deploy" / name).read_text(encoding="utf-8")
+        assert ours == (tmp_path / name).read_text(encoding="utf-8"), f"{name} is old: `make man` makes it anew"
