@@ -7,7 +7,6 @@ until the answer is written and the client takes what it gets. After each answer
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
 
@@ -20,11 +19,12 @@ from uvicorn.server import ServerState
 from curbstone.access.door import Access
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.app import Gateway
-from curbstone.gateway.http.cycle import Cycle, Flow, Outlet
+from curbstone.gateway.http.cycle import Cycle, Flow
+from curbstone.gateway.http.ends import Ends
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, target_of
 from curbstone.gateway.http.login import caller_of
-from curbstone.gateway.http.long_poll import GONE, new_event
+from curbstone.gateway.http.long_poll import GONE
 from curbstone.gateway.http.problem import Problem, closing_response, problem_of
 from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
@@ -51,18 +51,19 @@ SKIP_BYTES_MAX = 64 * 1024
 PIECES_MAX = 100
 """So many pieces are parsed before it is the other connections' turn."""
 
-HSTS = (b"strict-transport-security", b"max-age=31536000")
+HSTS = b"strict-transport-security: max-age=31536000\r\n"
+
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 _NEVER = math.inf
-_BLANK_LINE = b"\r\n\r\n"
-_EMPTY_LINES = re.compile(rb"[\r\n]*")
 
 
 class HttpProtocol(HttpToolsProtocol):
     """One connection. `check` is called each second and ends what takes too long."""
 
     flow: Flow
-    cycle: Cycle
+    cycle: Any
+    """The request that came last, once its head is whole."""
     scope: Any
     """As ASGI has it, `peer`: who asks, and `visit`: its connection."""
 
@@ -80,6 +81,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline = _NEVER
         self._in_head = False
         self._in_body = False
+        self._is_idle = False
+        """Whether it waits for the first byte of another request."""
         self._head_bytes = 0
         self._is_getting_on = False
         """Whether what was parsed last began a request or brought some of a body."""
@@ -90,8 +93,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._held = b""
         """What was read and is parsed from `_held_from` on when its turn comes."""
         self._held_from = 0
-        self._tail = b""
-        """The end of what was parsed last, where a blank line may have begun in it."""
+        self._ends = Ends()
         self._problem: Problem | None = None
         """What the parser's callback found wrong."""
         self._peer = peer
@@ -117,16 +119,18 @@ class HttpProtocol(HttpToolsProtocol):
         is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._is_strict = is_encrypted and not is_of_this_machine(self.server)
         self.flow = Flow(transport)
-        self._outlet = Outlet(transport, self._end)
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`. The request that is being answered learns of it."""
+        self.connections.discard(self)
         self._lose()
         self._visit.leave()
         if self._linger is not None:
             self._linger.close()
-        super().connection_lost(exc)
+        self.flow.resume_writing()
+        self.transport.close()
+        self.parser = None  # type: ignore[assignment]  # the two hold each other
 
     def eof_received(self) -> None:
         """The client sends no more: the connection closes, and nothing more is answered."""
@@ -135,8 +139,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _lose(self) -> None:
         self._is_gone = True
         if self._answering is not None:
-            self._answering.disconnected = True
-            self._answering.message_event.set()
+            self._answering.lose()
         self._held = b""
 
     def is_gone(self) -> bool:
@@ -151,7 +154,6 @@ class HttpProtocol(HttpToolsProtocol):
         if self._behind is not None:
             self._behind += data
             return
-        self._unset_keepalive_if_required()
         self._held = self._held[self._held_from :] + data if self._held else data
         self._held_from = 0
         self._parse()
@@ -162,10 +164,12 @@ class HttpProtocol(HttpToolsProtocol):
         self.loop.call_soon(self._go_on)
 
     def check(self, now: float) -> None:
-        """End a request that takes too long to come; `now` is the loop's time."""
+        """End a request that takes too long to come, or a connection without any; `now` is the loop's time."""
         if now <= self._deadline:
             return
-        if self._linger is None:
+        if self._is_idle:
+            self.transport.close()
+        elif self._linger is None:
             self._refuse(Problem(408, "the request took too long to come"))
 
     def shutdown(self) -> None:
@@ -198,7 +202,8 @@ class HttpProtocol(HttpToolsProtocol):
                     self.loop.call_soon(self._go_on)
                 return
             pieces += 1
-            start, end = self._held_from, self._end_of_piece(data)
+            start = self._held_from
+            end = self._ends.next(data, start, self._body_left if self._in_body else None, self._in_head)
             self._held_from = end
             if not self._feed(data[start:end], data):
                 self._held = b""
@@ -208,31 +213,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.release()
             if self._answering is None or len(self._answering.body) <= HIGH_WATER_LIMIT:
                 self.flow.resume_reading()
-
-    def _end_of_piece(self, data: bytes) -> int:
-        """Return up to where to parse, so that the parser never sees more than the end of one head or body.
-
-        A head and a body in chunks end with a blank line.
-        """
-        start, tail = self._held_from, self._tail
-        self._tail = b""
-        if self._in_body:
-            if self._body_left > 0:
-                return min(start + self._body_left, len(data))
-        elif not self._in_head:
-            lines = _EMPTY_LINES.match(data, start)
-            assert lines
-            start = lines.end()  # such may stand before a request, and end nothing
-        if tail:
-            found = (tail + data).find(_BLANK_LINE) - len(tail)
-            is_found = found >= -len(tail)
-        else:
-            found = data.find(_BLANK_LINE, start)
-            is_found = found >= 0
-        if is_found:
-            return found + len(_BLANK_LINE)
-        self._tail = (tail + data[-3:])[-3:]
-        return len(data)
 
     def _feed(self, piece: bytes, data: bytes) -> bool:
         """Parse; return whether the connection goes on as it is.
@@ -264,11 +244,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        super().on_message_begin()
-        self.scope["state"][GONE] = self.is_gone
-        self._in_head = self._is_getting_on = True
-        self._head_bytes = 0
+        self.url = b""
+        self.headers = []
         self._framing = []
+        self._in_head = self._is_getting_on = True
+        self._is_idle = False
+        self._head_bytes = 0
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def on_url(self, url: bytes) -> None:
@@ -299,15 +280,24 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop_parsing(problem)
         if host and not framing.host:
             self.headers.append((b"host", host))
-        scope = self.scope
         path = raw_path.decode("ascii")
-        scope["method"] = method
-        scope["http_version"] = version
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"] = raw_path
-        scope["query_string"] = query
-        scope["peer"] = self._peer
-        scope["visit"] = self._visit
+        self.scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": method,
+            "scheme": self.scheme,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": self.headers,
+            "client": self.client,
+            "server": self.server,
+            "state": {GONE: self.is_gone},
+            "peer": self._peer,
+            "visit": self._visit,
+        }
         if self._trusted is not None:
             self._ask_for_others(self._trusted)
         self._in_head = False
@@ -316,24 +306,17 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_body = True
         self._body_left = framing.length
         self._deadline = self.loop.time() + BODY_S_MAX
-        default_headers = self.server_state.default_headers
-        self.cycle = Cycle(
-            scope=scope,
-            transport=cast(Any, self._outlet),
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=[*default_headers, HSTS] if self._is_strict else default_headers,
-            message_event=new_event(),
-            expect_100_continue=framing.wants_to_be_asked,
+        cycle = self.cycle = Cycle(
+            self.scope,
+            self,
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
+            wants_to_be_asked=framing.wants_to_be_asked,
         )
-        self.cycle.before_early_answer = self._before_early_answer
         assert self._answering is None, "a request was parsed before its turn"
-        self._answering = self.cycle
-        self._start_asgi_task(self.cycle, self.app)
+        self._answering = cycle
+        task = self.loop.create_task(cycle.run(self.config.loaded_app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def _ask_for_others(self, trusted: Networks) -> None:
         """Note for whom the proxy asks that this connection is from."""
@@ -351,13 +334,19 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         if self._body_left > 0:
             self._body_left -= len(body)
-        super().on_body(body)
+        cycle = self._answering
+        if cycle is None:
+            return  # it had its answer already, and what is left is skipped
+        cycle.take(body)
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         """The body is whole."""
-        self._in_body = False
         self._deadline = _NEVER
-        super().on_message_complete()
+        if self._in_body and self._answering is not None:
+            self._answering.finish()
+        self._in_body = False
 
     def _stop_parsing(self, problem: Problem) -> NoReturn:
         self._problem = problem
@@ -365,32 +354,38 @@ class HttpProtocol(HttpToolsProtocol):
 
     # ------------------------------------------------------------ answers
 
+    def common_fields(self) -> bytes:
+        """Return the lines that stand in the head of every answer."""
+        date: bytes = self.server_state.default_headers[0][1]
+        return b"date: %b\r\n%b" % (date, HSTS if self._is_strict else b"")
+
     def on_response_complete(self) -> None:
         """An answer is written: go on with what waits, in a later turn, or wait for more."""
         self.server_state.total_requests += 1
         self._answering = None
         if self._linger is not None or self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
         if self._in_body:
             self._deadline = self.loop.time() + LINGER_S_MAX  # nobody wants what is left of it
         if self._held:
             self.loop.call_soon(self._go_on)
             return
         self.flow.resume_reading()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        if not self._in_body:
+            self._is_idle = True
+            self._deadline = self.loop.time() + self.timeout_keep_alive
 
     def _go_on(self) -> None:
         """Take up what waits, where it may begin: nothing is being answered and the client takes what it gets."""
         if self._held and self._linger is None and not self.transport.is_closing():
             self._parse()
 
-    def _before_early_answer(self, cycle: Cycle) -> None:
+    def before_early_answer(self, cycle: Cycle) -> None:
         """Where much is still to come of a body that may not be wanted, this answer is the last one."""
-        if cycle.waiting_for_100_continue or not 0 <= self._body_left <= SKIP_BYTES_MAX:
+        if cycle.wants_to_be_asked or not 0 <= self._body_left <= SKIP_BYTES_MAX:
             cycle.keep_alive = False
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """The last answer is written. Closing on unread data would reset the connection, and lose the answer."""
         if (self._in_body or self.flow.read_paused) and not self._is_stopping:
             self._leave()
@@ -408,8 +403,7 @@ class HttpProtocol(HttpToolsProtocol):
             if cycle.response_complete:
                 self._leave()  # it had its answer before its body came
                 return
-            cycle.disconnected = True
-            cycle.message_event.set()
+            cycle.lose()
             self._answering = None
             if cycle.response_started:
                 self.transport.abort()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Literal
 
 from curbstone_client import calls, content
@@ -16,6 +16,9 @@ from curbstone_client.errors import Reject, Retry
 from curbstone_client.link import Link, Token
 from curbstone_client.message import BaseMessage
 from curbstone_client.publishing import WINDOW, WINDOW_BYTES, Publisher
+
+_chance = Random()
+"""Our own: whoever seeds the common one gets the same numbers with and without us."""
 
 OnFull = Literal["wait", "raise"]
 
@@ -175,7 +178,7 @@ def end_of(error: BaseException, tries: int) -> End:
         return End(True, None, str(error) or "rejected")
     if isinstance(error, Retry):
         return End(False, error.delay, str(error))
-    delay = min(RETRY_DELAY_S_MAX, 2.0 ** min(tries, 20)) * random.uniform(0.85, 1.15)
+    delay = min(RETRY_DELAY_S_MAX, 2.0 ** min(tries, 20)) * _chance.uniform(0.85, 1.15)
     return End(False, delay, f"{type(error).__name__}: {error}")
 
 

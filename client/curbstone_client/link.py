@@ -10,8 +10,8 @@ seconds as that says.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Protocol
 
 from curbstone_client import websocket
@@ -26,6 +26,9 @@ BEAT_S = 10
 """How often both sides send something."""
 SILENT_S_MAX = 20
 """A connection that brings nothing for so long is given up."""
+
+_chance = Random()
+"""Our own: whoever seeds the common one gets the same numbers with and without us."""
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 5.0
@@ -190,7 +193,7 @@ class Link:
             self.output.clear()
             self.role.down()
         self._turn += 1
-        wait, self._retry_s = self._retry_s * random.uniform(0.5, 1.0), min(RETRY_S_MAX, self._retry_s * 2)
+        wait, self._retry_s = self._retry_s * _chance.uniform(0.5, 1.0), min(RETRY_S_MAX, self._retry_s * 2)
         if isinstance(failure, NotAllowed):
             self.refused = self.refused or failure
             return wait if self.asks_for_token else REFUSED_RETRY_S

@@ -1,12 +1,30 @@
-"""One request and its answer, as uvicorn's cycle with two things more: an early answer, and pauses that are kept."""
+"""One request and its answer, as an ASGI application sees them: what it receives, and where it sends.
+
+An answer that says its length leaves in one write, head and body together, where the body comes in one piece: a
+second write is a second system call, and for most answers the dearest part of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+import logging
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Protocol
 
+from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+Header = tuple[bytes, bytes]
+
+JOINED_BYTES_MAX = 64 * 1024
+"""A body up to this size is copied behind its head; a larger one is a write of its own."""
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_NOT_IN_A_FIELD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_NO_BODY = frozenset((204, 304))
+
+logger = logging.getLogger("curbstone.gateway")
 
 
 class Flow(FlowControl):
@@ -29,25 +47,198 @@ class Flow(FlowControl):
             super().resume_reading()
 
 
-class Outlet:
-    """What a cycle sees of the transport. Closing is the connection's: there may be something unread."""
+class Connection(Protocol):
+    """What a cycle asks of the connection it is on."""
 
-    __slots__ = ("close", "is_closing", "write")
+    loop: Any
+    transport: Any
+    flow: Flow
 
-    def __init__(self, transport: Any, close: Callable[[], None]) -> None:
-        self.write = transport.write
-        self.is_closing = transport.is_closing
-        self.close = close
+    def common_fields(self) -> bytes:
+        """Return the lines that stand in the head of every answer."""
+
+    def before_early_answer(self, cycle: Cycle) -> None:
+        """An answer begins before the request's body is whole; this may end the keeping alive."""
+
+    def end(self) -> None:
+        """The last answer is written."""
+
+    def on_response_complete(self) -> None:
+        """An answer is written."""
 
 
-class Cycle(RequestResponseCycle):
+class Cycle:
     """One request and its answer."""
 
-    before_early_answer: Callable[[Cycle], None]
-    """Called when an answer begins before the request's body is whole; it may end the keeping alive."""
+    __slots__ = (
+        "body", "disconnected", "keep_alive", "more_body", "response_complete", "response_started", "scope",
+        "wants_to_be_asked", "_connection", "_has_body", "_head", "_is_chunked", "_is_received", "_left", "_waiting",
+    )  # fmt: skip
 
-    def send(self, message: Any) -> Coroutine[Any, Any, None]:
-        """See ASGI."""
-        if self.more_body and not self.response_started:
-            self.before_early_answer(self)
-        return super().send(message)
+    def __init__(self, scope: Scope, connection: Connection, *, keep_alive: bool, wants_to_be_asked: bool) -> None:
+        """`wants_to_be_asked`: the client sends the body after a 100 (Continue)."""
+        self.scope = scope
+        self._connection = connection
+        self.keep_alive = keep_alive
+        self.wants_to_be_asked = wants_to_be_asked
+        self.disconnected = False
+        self.body: bytes | bytearray = b""
+        """What came of the body and was not received yet."""
+        self.more_body = True
+        self.response_started = False
+        self.response_complete = False
+        self._head = b""
+        """The head of an answer whose body is still to come."""
+        self._has_body = True
+        self._is_chunked = False
+        self._is_received = False
+        """Whether the application has all of the request's body."""
+        self._left = 0
+        """How many bytes of the answer's body are still to come, where its head says so."""
+        self._waiting: Any = None
+        """The future of the application that waits for more of the body, or for the client to go."""
+
+    # ------------------------------------------------------------ what the connection tells
+
+    def take(self, piece: bytes) -> None:
+        """A piece of the body came."""
+        if not self.body:
+            self.body = piece
+        elif isinstance(self.body, bytes):
+            self.body = bytearray(self.body + piece)
+        else:
+            self.body += piece
+        self._wake()
+
+    def finish(self) -> None:
+        """The body is whole."""
+        self.more_body = False
+        self._wake()
+
+    def lose(self) -> None:
+        """The client is gone, or may not go on."""
+        self.disconnected = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def run(self, app: ASGIApp) -> None:
+        """Have the application answer. Where it fails to, the client gets a 500 or loses the connection."""
+        failure = "it returned without a whole answer"
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException as error:
+            failure = repr(error)
+            raise
+        finally:
+            if not self.response_complete and not self.disconnected:
+                logger.error("%s %r was not answered: %s", self.scope["method"], self.scope["path"], failure)
+                self._connection.transport.close()
+
+    # ------------------------------------------------------------ what the application calls
+
+    async def receive(self) -> Message:
+        """See ASGI: what is there of the body, or that the client is gone or has its answer. One call at a time."""
+        connection = self._connection
+        if self.wants_to_be_asked:
+            self.wants_to_be_asked = False
+            if not connection.transport.is_closing():
+                connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while not (self.disconnected or self.response_complete):
+            if self.body or not (self.more_body or self._is_received):
+                body, self.body = self.body, b""
+                self._is_received = not self.more_body
+                return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
+            connection.flow.resume_reading()
+            self._waiting = connection.loop.create_future()
+            await self._waiting
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """See ASGI. Raise RuntimeError for what is no answer."""
+        flow = self._connection.flow
+        if flow.write_paused and not self.disconnected:
+            await flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started:
+            self._begin(message)
+        elif not self.response_complete:
+            self._go_on(message)
+        else:
+            raise RuntimeError(f"{message['type']} behind the end of an answer")
+
+    def _begin(self, message: Message) -> None:
+        """Take the head. One without a length is written at once, for its body may be long in coming."""
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"an answer can't begin with {message['type']}")
+        if self.more_body:
+            self._connection.before_early_answer(self)
+        status: int = message["status"]
+        length, fields = _length_and_lines(message.get("headers", ()))
+        self.response_started = True
+        self.wants_to_be_asked = False
+        self._has_body = status not in _NO_BODY and self.scope["method"] != "HEAD"
+        self._is_chunked = self._has_body and length < 0
+        self._left = max(length, 0)
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        if self._is_chunked:
+            end = b"transfer-encoding: chunked\r\n" + end
+        self._head = b"".join((_STATUS_LINES[status], self._connection.common_fields(), fields, end))
+        if self._is_chunked:
+            self._write(b"")
+
+    def _go_on(self, message: Message) -> None:
+        """Take a piece of the body, maybe the last."""
+        if message["type"] != "http.response.body":
+            raise RuntimeError(f"{message['type']} in the body of an answer")
+        body: bytes = message.get("body", b"")
+        is_last = not message.get("more_body", False)
+        if self._is_chunked:
+            piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            self._write(piece + b"0\r\n\r\n" if is_last else piece)
+        elif self._has_body:
+            self._left -= len(body)
+            if self._left < 0 or (is_last and self._left):
+                raise RuntimeError("the body of an answer is not as long as its head says")
+            self._write(body)
+        elif is_last:
+            self._write(b"")
+        if is_last:
+            self.response_complete = True
+            self._wake()
+            if not self.keep_alive:
+                self._connection.end()
+            self._connection.on_response_complete()
+
+    def _write(self, piece: bytes) -> None:
+        """Write what is held of the head, and a piece of the body."""
+        head, self._head = self._head, b""
+        write = self._connection.transport.write
+        if len(piece) <= JOINED_BYTES_MAX:
+            piece = head + piece
+        elif head:
+            write(head)
+        if piece:
+            write(piece)
+
+
+def _length_and_lines(headers: Iterable[Header]) -> tuple[int, bytes]:
+    """Return the length of the body, -1 where it is not said, and the lines of these fields."""
+    length = -1
+    count = 0
+    parts: list[bytes] = []
+    for name, value in headers:
+        if name == b"content-length":
+            length = int(value)
+        parts += (name, b": ", value, b"\r\n")
+        count += 1
+    lines = b"".join(parts)
+    # A CR or LF inside a value would begin another field, or another answer.
+    if lines.count(b"\r") != count or lines.count(b"\n") != count or _NOT_IN_A_FIELD.search(lines):
+        raise RuntimeError("a control character in a field of an answer's head")
+    return length, lines

@@ -11,6 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.server import KEEP_ALIVE_S
 from curbstone.gateway.settings import GatewaySettings
 from tests.gateway.conftest import LIMITED
 from tests.gateway.running import MESSAGES, QUEUE, Running, json_from, running
@@ -106,9 +107,22 @@ async def test_what_is_wrong_behind_a_good_request_does_not_overtake_its_answer(
 
 async def test_an_idle_connection_outlives_the_deadline_of_its_last_request(gateway: Running) -> None:
     await gateway.http.get("/healthz")
-    for connection in gateway.server._connections:
-        connection.check(asyncio.get_running_loop().time() + 1000)
+    [connection] = gateway.server._connections
+    connection.check(asyncio.get_running_loop().time() + KEEP_ALIVE_S - 1)
     assert (await gateway.http.get("/healthz")).status_code == 200
+    [the_same] = gateway.server._connections
+    assert the_same is connection
+
+
+async def test_an_idle_connection_closes_in_the_end(gateway: Running) -> None:
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    for connection in list(gateway.server._connections):
+        connection.check(asyncio.get_running_loop().time() + KEEP_ALIVE_S + 10)
+    rest = await reader.read()
+    assert b"HTTP/1.1" not in rest, "an idle connection closes without a word"
+    writer.close()
 
 
 async def test_a_websocket_whose_peer_is_gone_gives_its_messages_back(gateway: Running) -> None:
