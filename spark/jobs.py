@@ -44,6 +44,9 @@ def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentPar
         help=f"HTTP address of the server (${URL_VARIABLE})",
     )
     made.add_argument("--token-file", metavar="FILE", help=f"file with the token, if one is needed (${TOKEN_VARIABLE})")
+    made.add_argument(
+        "--ca-file", metavar="FILE", help="who signed the server's certificate, if the machine does not know"
+    )
     made.add_argument("--verbose", action="store_true", help="let Spark say on stderr what it does")
     return made
 
@@ -53,6 +56,8 @@ def source_options(known: argparse.Namespace) -> dict[str, str]:
     found = {"url": known.server}
     if known.token_file:
         found["tokenFile"] = known.token_file
+    if known.ca_file:
+        found["caFile"] = known.ca_file
     return found
 
 

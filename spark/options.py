@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.server import Address, Secret, checked_name
+from curbstone.spark.server import Address, Secret, check_ca_file, checked_name
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE, TOKEN_VARIABLE = "CURBSTONE_SERVER", "CURBSTONE_TOKEN"
@@ -33,7 +33,7 @@ TRIGGER_DELAY_S = 15 * 60
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
 MESSAGES, JOURNAL = "messages", "journal"
 
-_BOTH = ("url", "token", "tokenFile", "project", "queue", "requestTimeout", "retryTimeout")
+_BOTH = ("url", "token", "tokenFile", "caFile", "project", "queue", "requestTimeout", "retryTimeout")
 _READ = (
     *("mode", "queues", "queuePattern", "groupId", "startingOffsets", "endingOffsets", "startingTimestamp"),
     *("endingTimestamp", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
@@ -41,6 +41,15 @@ _READ = (
     *("failOnDataLoss", "includeHeaders", "includeBody", "fetchRows", "fetchBytes", "pollWait"),
 )
 _WRITE = ("transactionId",)
+_ALIASES = {
+    "subscribe": "queues",
+    "subscribepattern": "queuePattern",
+    "topic": "queue",
+    "kafka.group.id": "groupId",
+}
+"""What Spark's own source and sink for Kafka call options that mean the same; most have the same name there."""
+_KAFKA_PARTITION = "0"
+"""A queue is what a topic of one partition is."""
 # Spark puts these among the options itself.
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 
@@ -123,8 +132,14 @@ class _Options:
     """The given options, each taken once by its kind."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._values = {name.lower(): value for name, value in given.items()}
         names = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        for name, value in given.items():
+            meant = _ALIASES.get(name.lower(), name)
+            key = meant.lower() if meant in known else name.lower()
+            if key in self._values:
+                raise PipelineError(f"options {meant} and {name}: they mean the same; give one of them")
+            self._values[key] = value
         for name in self._values:
             if name not in names and name not in _SPARKS:
                 near = difflib.get_close_matches(name, names, 1)
@@ -258,9 +273,10 @@ def _check_together(found: ReadOptions, stream: bool | None) -> None:
         raise PipelineError("startingOffsets=group needs groupId")
 
 
-def address_of(url: str, token_file: str) -> Address:
-    """Return the server that `url` and `token_file` name, or the environment where they are empty; raise."""
-    return _address(_Options({"url": url, "tokenFile": token_file}, ("url", "tokenFile")))
+def address_of(url: str, token_file: str, ca_file: str = "") -> Address:
+    """Return the server that these name, or the environment where they are empty; raise."""
+    given = {"url": url, "tokenFile": token_file, "caFile": ca_file}
+    return _address(_Options(given, tuple(given)))
 
 
 def _address(options: _Options) -> Address:
@@ -278,7 +294,17 @@ def _address(options: _Options) -> Address:
     request_s, retry_s = options.seconds("requestTimeout", 60), options.seconds("retryTimeout", 60)
     if not request_s:
         raise PipelineError("option requestTimeout: seconds, more than 0")
-    return Address(url.rstrip("/"), _token(options), request_s, retry_s)
+    return Address(url.rstrip("/"), _token(options), request_s, retry_s, _ca_file(options, parts.scheme))
+
+
+def _ca_file(options: _Options, scheme: str) -> str:
+    """Return the file with the authorities to trust, "" for those of the machine; raise where it can't be read."""
+    file = options.text("caFile")
+    if file and scheme != "https":
+        raise PipelineError("option caFile is for a url that begins with https://")
+    if file:
+        check_ca_file(file)
+    return file
 
 
 def _token(options: _Options) -> Secret:
@@ -340,8 +366,15 @@ def _places(options: _Options, name: str, project: str, words: tuple[str, ...]) 
         given = json.loads(text)
     except ValueError as error:
         raise PipelineError(f"option {name}: bad JSON: {error}") from None
-    places = {str(checked_name(queue, project)): _place(name, str(place), words) for queue, place in given.items()}
+    places = {str(checked_name(queue, project)): _place_of(name, place, words) for queue, place in given.items()}
     return Places(words[0], places)
+
+
+def _place_of(name: str, given: object, words: tuple[str, ...]) -> Place:
+    """Return a place out of the JSON; of a partition, as Kafka has them, if it is the only one."""
+    if isinstance(given, dict) and list(given) == [_KAFKA_PARTITION]:
+        given = given[_KAFKA_PARTITION]
+    return _place(name, str(given), words)
 
 
 def _place(name: str, text: str, words: tuple[str, ...]) -> Place:

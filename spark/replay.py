@@ -255,7 +255,7 @@ def _job(known: argparse.Namespace) -> str:
     try:
         if not _NAME.fullmatch(known.name):
             raise PipelineError("a replay's name is 1 to 180 of A-Z a-z 0-9 . _ : -")
-        address = address_of(known.server, known.token_file or "")
+        address = address_of(known.server, known.token_file or "", known.ca_file or "")
         into = str(checked_name(known.into)) if known.into else ""
         wanted = Filter(
             tuple(str(checked_name(queue)) for queue in known.queue),

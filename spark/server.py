@@ -11,6 +11,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,8 @@ class Address:
     token: Secret
     request_s: float = 60.0
     retry_s: float = 60.0
+    ca_file: str = ""
+    """A file with the authorities to trust; empty for those of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,15 @@ def checked_name(queue: str, project: str = "default") -> QueueName:
         return parse_queue_name(queue, project)
     except BadRequest as error:
         raise PipelineError(str(error)) from None
+
+
+def check_ca_file(path: str) -> None:
+    """Raise PipelineError where there are no certificates in a file."""
+    try:
+        ssl.create_default_context(cafile=path)
+    except (OSError, ssl.SSLError) as error:
+        reason = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
+        raise PipelineError(f"option caFile={path!r}: {reason}") from None
 
 
 class Server:
@@ -137,6 +149,10 @@ class Server:
                 failure: PipelineError = _refused(reply, self.address.url)
                 if reply.status not in RETRIED:
                     raise failure
+            except ssl.SSLCertVerificationError as error:
+                self.close()
+                why = f"its certificate is not to be trusted: {error.verify_message}"
+                raise Unreachable(f"{self.address.url}: {why} (option caFile names who signed it)") from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 reason = str(error) or type(error).__name__
@@ -183,8 +199,12 @@ class Server:
     def _open(self) -> http.client.HTTPConnection:
         if self._connection is None:
             parts = urlsplit(self.address.url)
-            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-            self._connection = kind(parts.hostname or "", parts.port, timeout=self.address.request_s)
+            host, wait_s = parts.hostname or "", self.address.request_s
+            if parts.scheme == "https":
+                context = ssl.create_default_context(cafile=self.address.ca_file or None)
+                self._connection = http.client.HTTPSConnection(host, parts.port, timeout=wait_s, context=context)
+            else:
+                self._connection = http.client.HTTPConnection(host, parts.port, timeout=wait_s)
             self._connection.connect()
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._connection

@@ -40,6 +40,7 @@ def sql(
     chart: Annotated[bool, typer.Option("--chart", help="Draw the last column, a number, as bars")] = False,
     server: ServerUrl = DEFAULT_SERVER,
     token_file: Annotated[str, typer.Option("--token-file", metavar="FILE", help="File with a token")] = "",
+    ca_file: Annotated[str, typer.Option("--ca-file", metavar="FILE", help="Who signed the server's certificate")] = "",
 ) -> None:
     """Query a lake (messages, journal, gaps) and a server (queues, and queued: what is in them now).
 
@@ -55,7 +56,7 @@ def sql(
         from curbstone.spark.sql import Sql
 
         text = sys.stdin.read() if query == "-" else query
-        address = address_of(server, token_file)
+        address = address_of(server, token_file, ca_file)
         with Sql(lake=lake, as_of=as_of, server=address, queues=queue or (), project=project) as database:
             names, rows = database.run(text)
             if chart:

@@ -144,3 +144,28 @@ def test_our_line_is_found_in_what_spark_makes_of_it() -> None:
     assert last_line(RuntimeError(java)) == "java.io.IOException: mkdir of file:/x failed"
     again = pickle.loads(pickle.dumps(Refused(410, "gone", {"first": 5})))
     assert (again.status, again.members, str(again)) == (410, {"first": 5}, "curbstone: gone")
+
+
+def test_options_of_the_source_for_kafka_are_taken_where_they_mean_the_same() -> None:
+    found = read_options(
+        {"subscribe": "a,b", "kafka.group.id": "g", "startingOffsets": '{"a": {"0": 23}, "b": -2}'}, stream=True
+    )
+    assert (found.queues, found.group) == (("default/a", "default/b"), "g")
+    assert (found.start.of("default/a"), found.start.of("default/b")) == (23, "earliest") if found.start else False
+    assert read_options({"subscribePattern": "a.*"}).pattern == "a.*"
+    assert write_options({"topic": "a"}, stream=True).queue == "default/a"
+    with pytest.raises(PipelineError, match="they mean the same"):
+        read_options({"subscribe": "a", "queues": "b"})
+    with pytest.raises(PipelineError, match="a number, or JSON"):
+        read_options({"subscribe": "a", "startingOffsets": '{"a": {"0": 1, "1": 1}}'})
+
+
+def test_authorities_are_in_a_file_and_for_https(tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("nothing")
+    for options, why in (
+        ({"url": "http://a:1", "caFile": "x"}, "for a url that begins with https://"),
+        ({"url": "https://a:1", "caFile": str(tmp_path / "gone.pem")}, "No such file"),
+        ({"url": "https://a:1", "caFile": str(tmp_path / "none.pem")}, "it holds no certificates"),
+    ):
+        with pytest.raises(PipelineError, match=why):
+            read_options({"queue": "a", **options})
