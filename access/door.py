@@ -7,6 +7,7 @@ check comes before the look-up, so a refusal says nothing of what exists.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ from curbstone.core.values import (
 
 if TYPE_CHECKING:
     from curbstone.access.gate import Gate
+
+_KEY = re.compile(r"[!-~]{1,255}")
 
 
 class Access:
@@ -295,10 +298,15 @@ class Access:
         """See `Queue.settle_by_id`: what another holds stays."""
         queue.settle_by_id(seq, on_done, self.identity.owner)
 
-    def key(self, text: str, content: bytes) -> IdempotencyKey:
-        """Return an idempotency key of this identity's own."""
+    def key(self, text: str, messages: Sequence[Message]) -> IdempotencyKey:
+        """Return an idempotency key of this identity's own, with what it publishes; raise BadRequest.
+
+        What counts as the same content is everything that is stored: bodies, headers, delays, ttls and groups.
+        """
+        if not _KEY.fullmatch(text):
+            raise BadRequest("bad idempotency key: 1 to 255 visible ASCII characters, no spaces")
         owner = self.identity.owner
-        return IdempotencyKey(f"{owner}\n{text}" if owner else text, content)
+        return IdempotencyKey(f"{owner}\n{text}" if owner else text, b"".join(map(_content, messages)))
 
     @property
     def staging(self) -> AccessStaging:
@@ -442,3 +450,8 @@ class AccessTransaction:
         for event, project in self._events:
             self._access.check_topic(Right.SEND, event, project)
         self._transaction.commit(on_done)
+
+
+def _content(message: Message) -> bytes:
+    numbers = f"{len(message.headers)} {len(message.body)} {message.delay_ms} {message.ttl_ms} {message.groups}\n"
+    return numbers.encode() + message.headers + message.body

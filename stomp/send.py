@@ -27,16 +27,21 @@ SERVER_HEADERS = frozenset(
 DELAY = "AMQ_SCHEDULED_DELAY"
 """What ActiveMQ calls `x-delta-t`."""
 
+KEY = "idempotency-key"
+"""A SEND that is repeated under the same key is stored once."""
+
 NOT_STORED = (
-    SERVER_HEADERS | {"receipt", "transaction", "x-http-charset"} | {"x-delta-t", "x-next-t", "x-ks-groups", DELAY}
+    SERVER_HEADERS | {"receipt", "transaction", "x-http-charset"} | {"x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY}
 )
 """Headers of a SEND that do not travel with the message: the server's, orders to it, and the gateway's own mark."""
 
-_ORDERS = frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, *header_values.TTL]) | HEADERS | arguments.OF_SEND
+_ORDERS = (
+    frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY, *header_values.TTL]) | HEADERS | arguments.OF_SEND
+)
 """Headers of a SEND that the engine acts on, and those that are refused."""
 
-_TIMES = ("x-next-t", "expires")
-"""Those that name a moment: what they mean changes from frame to frame."""
+_ONCE = ("x-next-t", "expires", KEY)
+"""Those whose meaning changes from frame to frame: a moment, or a key."""
 
 _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 256
@@ -57,14 +62,18 @@ class Target:
 class SendPlan:
     """Everything the head of a SEND says, worked out once for all frames that share it."""
 
-    __slots__ = ("block", "options", "target", "transaction")
+    __slots__ = ("block", "key", "options", "target", "transaction")
 
-    def __init__(self, target: Target, block: bytes, options: dict[str, Any] | None, transaction: str | None) -> None:
+    def __init__(
+        self, target: Target, block: bytes, options: dict[str, Any] | None, transaction: str | None, key: str = ""
+    ) -> None:
         self.target = target
         self.block = block
         self.options = options
         """Arguments of `Message` beyond body and block; None for none."""
         self.transaction = transaction
+        self.key = key
+        """The idempotency key, or empty."""
 
     def message(self, body: bytes) -> Message:
         """Return the message of a frame with this body."""
@@ -105,8 +114,24 @@ class Publisher:
             options["ttl_ms"] = ttl
         if groups := header_values.groups(head, "x-ks-groups"):
             options["groups"] = groups
-        plan = SendPlan(target, self._block(head), options or None, headers.get("transaction"))
-        return plan, not has_arguments and headers.keys().isdisjoint(_TIMES)
+        key = self._key(head, target.destination)
+        plan = SendPlan(target, self._block(head), options or None, headers.get("transaction"), key)
+        return plan, not has_arguments and headers.keys().isdisjoint(_ONCE)
+
+    @staticmethod
+    def _key(head: Head, destination: Destination) -> str:
+        """Return the idempotency key of a SEND, or an empty text; raise ProtocolError."""
+        key = head.headers.get(KEY)
+        if key is None:
+            return ""
+        if not key:
+            raise ProtocolError(f"the header {KEY} is empty", head.lines[KEY])
+        if destination.kind is not Kind.QUEUE or destination.private or "transaction" in head.headers:
+            raise ProtocolError(
+                f"{KEY} is for a SEND to a queue that stays, outside of transactions: only that is stored once",
+                head.lines[KEY],
+            )
+        return key
 
     def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
         """Collect one message. `Session` does the same in its loop."""
@@ -115,6 +140,14 @@ class Publisher:
             self.opened.append(target)
         target.messages.append(plan.message(body))
         target.receipts.append(receipt)
+
+    def publish_once(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
+        """Publish the message of a plan with a key, by itself; what was collected before has been flushed."""
+        message = plan.message(body)
+        try:
+            _Run(self._connection, plan.target, [message], [receipt], plan.key)
+        except CurbstoneError as error:
+            self._connection.refuse(error, [receipt])
 
     def holds(self, name: QueueName) -> bool:
         """Whether messages for this queue are collected."""
@@ -181,7 +214,12 @@ class _Run:
     __slots__ = ("_bytes", "_connection", "_done", "_receipts", "_uid")
 
     def __init__(
-        self, connection: SessionState, target: Target, messages: list[Message], receipts: list[bytes | None]
+        self,
+        connection: SessionState,
+        target: Target,
+        messages: list[Message],
+        receipts: list[bytes | None],
+        key: str = "",
     ) -> None:
         self._connection = connection
         self._receipts = receipts
@@ -191,12 +229,12 @@ class _Run:
         self._bytes = sum([len(message.body) + len(message.headers) for message in messages])
         self._bytes += sum([len(receipt) for receipt in receipts if receipt is not None])
         connection.traffic.published += len(messages)
-        if self._publish(target, messages):
+        if self._publish(target, messages, key):
             connection.started(len(messages), self._bytes)
         elif asked := [receipt for receipt in receipts if receipt is not None]:
             connection.write(frames.receipts(asked))
 
-    def _publish(self, target: Target, messages: list[Message]) -> bool:
+    def _publish(self, target: Target, messages: list[Message], key: str) -> bool:
         """Hand the messages over; False if nobody is left to want them."""
         access = self._connection.access
         destination = target.destination
@@ -211,7 +249,7 @@ class _Run:
             queue = access.ensure(target.name, Right.SEND)
             if features.IDS in self._connection.features:
                 self._uid = queue.uid
-            queue.publish(messages, self._published)
+            queue.publish(messages, self._published, key=access.key(key, messages) if key else None)
         return True
 
     def _published(self, error: CurbstoneError | None, first_seq: int, count: int) -> None:

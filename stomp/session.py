@@ -351,6 +351,10 @@ class Session:
             self._transactions.send(head, plan, body)
             self._connection.receipt(receipt)
             return
+        if plan.key:
+            self._flush()
+            self._publisher.publish_once(plan, receipt, body)
+            return
         if lasting:
             head.plan = plan
         if not plan.target.messages:

@@ -31,14 +31,14 @@ def check_message(fields: Mapping[str, Any], more: Collection[str] = ()) -> None
         raise BadRequest(f"unknown member {name[:80]!r}; a message may have {known}, and names with x- or ce-")
 
 
-def check_frame(fields: Mapping[str, Any]) -> None:
+def check_frame(fields: Mapping[str, Any], more: Collection[str] = ()) -> None:
     """Raise BadRequest for JSON in a WebSocket's text frame that was not meant as a message, or as metadata of one.
 
     Any other JSON object would pass for metadata, and what comes next for its payload: both would be lost.
     """
-    if (name := _unknown(fields)) is not None:
+    if (name := _unknown(fields, more)) is not None:
         raise BadRequest(f"unknown member {name[:80]!r}; {_A_MESSAGE}")
-    if fields and "message" not in fields and not any(map(_says_something, fields)):
+    if fields and "message" not in fields and not any([_says_something(name) or name in more for name in fields]):
         raise BadRequest(f"member {next(iter(fields))!r} says nothing about a message; {_A_MESSAGE}")
 
 

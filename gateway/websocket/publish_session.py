@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import IdempotencyKey
+from curbstone.gateway.formats.idempotency import MEMBER
 from curbstone.gateway.formats.json_message import check_frame, check_size, message_of, put_body
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.problem import status_of
@@ -66,6 +68,8 @@ class PublishSession:
         self._settings = settings
         self._groups = groups
         self._pending: Message | None = None
+        self._keys: dict[int, str] = {}
+        """Idempotency keys, by the `id` of messages that are not published yet."""
         self._batches: deque[_Batch] = deque()
         self._unconfirmed = Unconfirmed(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
         self._failure: tuple[int, str] | None = None
@@ -96,7 +100,9 @@ class PublishSession:
             if message is not None:
                 batch.append(message)
                 size += len(message.body)
-        if batch:
+        if batch and self._keys:
+            self._publish_in_parts(batch)
+        elif batch:
             self._publish(batch, size)
         if self._failure:
             self._finish()
@@ -124,15 +130,40 @@ class PublishSession:
             fields = None
         if not isinstance(fields, dict):
             raise BadRequest("Payload must be binary or a JSON object.")
-        check_frame(fields)
+        check_frame(fields, (MEMBER,))
         message = message_of(fields, self._settings.max_ttl_s, self._groups)
+        if MEMBER in fields:
+            key = fields[MEMBER]
+            if not isinstance(key, str):
+                raise BadRequest(f"bad {MEMBER}: it must be a string")
+            self._keys[id(message)] = key
         if "message" not in fields:
             self._pending = message
             return None
         put_body(message, fields, self._bytes_max)
         return message
 
-    def _publish(self, messages: list[Message], size: int) -> None:
+    def _publish_in_parts(self, messages: list[Message]) -> None:
+        """Publish messages in order: each that has a key by itself, the others with their neighbours."""
+        plain: list[Message] = []
+        for message in messages:
+            key = self._keys.pop(id(message), None)
+            if key is None:
+                plain.append(message)
+                continue
+            try:
+                once = self._target.once(key, message)
+            except CurbstoneError as error:
+                self._failure = (status_of(error), str(error))
+                break
+            if plain:
+                self._publish(plain, sum([len(each.body) for each in plain]))
+                plain = []
+            self._publish([message], len(message.body), once)
+        if plain:
+            self._publish(plain, sum([len(each.body) for each in plain]))
+
+    def _publish(self, messages: list[Message], size: int, key: IdempotencyKey | None = None) -> None:
         batch = _Batch(len(messages), size)
         self._batches.append(batch)
         self._unconfirmed.add(len(messages), size)
@@ -145,7 +176,7 @@ class PublishSession:
             batch.left -= count
             self._settle()
 
-        self._target.publish(messages, on_done)
+        self._target.publish(messages, on_done, key=key)
 
     def _settle(self) -> None:
         """Answer what is known, from the first message on: a refusal must not overtake a confirm."""

@@ -103,7 +103,7 @@ class WebSocketRoutes:
         login = SocketLogin(access, request.caller, lambda: access.check(right, name))
         traffic = self._traffic
         if protocol == PublishSession.subprotocol:
-            target = ToQueue(queue, confirm_ids=confirm_ids)
+            target = ToQueue(queue, access.key, confirm_ids=confirm_ids)
             return PublishSession(target, login, self._settings, groups=groups, traffic=traffic)
         return ConsumeSession(
             queue, login, settles="ack" in query, limit=limit, encoding=encoding, group=group, traffic=traffic

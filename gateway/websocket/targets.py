@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
-from curbstone.core.values import Published
+from curbstone.core.values import IdempotencyKey, Published
 from curbstone.gateway.websocket.codec import text_frame
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ class Target(Protocol):
     def bytes_max(self) -> int:
         """The most that a message may have."""
 
-    def publish(self, messages: list[Message], on_done: Published) -> None:
+    def publish(self, messages: list[Message], on_done: Published, *, key: IdempotencyKey | None = None) -> None:
         """See `core.port.Queue.publish`."""
+
+    def once(self, key: str, message: Message) -> IdempotencyKey:
+        """Return what a message is stored once under; raise BadRequest."""
 
     def confirms(self, first_seq: int, count: int) -> bytes:
         """Return the frames that confirm so many messages, one for each."""
@@ -40,8 +44,16 @@ class Target(Protocol):
 class ToQueue:
     """Messages go to a queue."""
 
-    def __init__(self, queue: Queue, *, confirm_ids: bool = False) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        key_of: Callable[[str, Sequence[Message]], IdempotencyKey],
+        *,
+        confirm_ids: bool = False,
+    ) -> None:
+        """`key_of`: see `Access.key`."""
         self._queue = queue
+        self._key_of = key_of
         self._confirm_ids = confirm_ids
         self.publish = queue.publish
         self.watch = queue.watch
@@ -50,6 +62,10 @@ class ToQueue:
     def bytes_max(self) -> int:
         """See `Target`."""
         return self._queue.options.max_message_size
+
+    def once(self, key: str, message: Message) -> IdempotencyKey:
+        """See `Target`."""
+        return self._key_of(key, [message])
 
     def confirms(self, first_seq: int, count: int) -> bytes:
         """See `Target`; with their ids if that was asked for."""
@@ -75,8 +91,13 @@ class ToEvent:
         self._project = project
         self._event = event
 
-    def publish(self, messages: list[Message], on_done: Published) -> None:
+    def once(self, _key: str, _message: Message) -> IdempotencyKey:
         """See `Target`."""
+        raise BadRequest("an idempotency key is for a queue: the copies of a message to an event are not stored once")
+
+    def publish(self, messages: list[Message], on_done: Published, *, key: IdempotencyKey | None = None) -> None:
+        """See `Target`."""
+        assert key is None
         self._access.publish_event(self._event, messages, on_done, self._project)
 
     def confirms(self, _first_seq: int, count: int) -> bytes:

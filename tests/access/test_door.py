@@ -103,8 +103,8 @@ def test_leases_are_stale_to_others_and_their_messages_stay(tmp_path: Path) -> N
 def test_idempotency_keys_and_staged_transactions_are_ones_own(tmp_path: Path) -> None:
     it = world(tmp_path, user("u", "send shop/*"), user("v", "send shop/*"))
     mine, theirs = it.login("u", "open sesame"), it.login("v", "open sesame")
-    assert mine.key("k", b"").hashed != theirs.key("k", b"").hashed
-    assert it.gate.everyone.key("k", b"").key == "k"  # as before where there are no logins
+    assert mine.key("k", []).hashed != theirs.key("k", []).hashed
+    assert it.gate.everyone.key("k", []).key == "k"  # as before where there are no logins
     mine.staging.upload("shop", "t", "p", 1000).cancel()
     upload = mine.staging.upload("shop", "t", "p", 1000)
     with pytest.raises(Exception, match="nothing is staged under shop/t"):

@@ -15,6 +15,7 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.queue import Queue
 from curbstone.core.stats import Stats
+from curbstone.core.values import IdempotencyKey
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.session import Session
@@ -46,6 +47,11 @@ class Anybody(SocketLogin):
 
 
 ANYBODY = Anybody()
+
+
+def no_key(key: str, _messages: Sequence[Message]) -> IdempotencyKey:
+    """Nothing is stored once here."""
+    raise AssertionError(key)
 
 
 class FakeWire:
@@ -168,8 +174,15 @@ class FakeQueue:
         """See `core.queue`."""
         return f"uid-{seq}"
 
-    def publish(self, messages: list[Message], on_done: Callable[[CurbstoneError | None, int, int], None]) -> None:
+    def publish(
+        self,
+        messages: list[Message],
+        on_done: Callable[[CurbstoneError | None, int, int], None],
+        *,
+        key: IdempotencyKey | None = None,
+    ) -> None:
         """Keep the messages and the callback."""
+        assert key is None
         self.published.append(messages)
         self.done.append(on_done)
 

@@ -13,7 +13,7 @@ from curbstone.gateway.websocket.codec import Frames, Inbound
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.targets import ToQueue
-from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, delivery
+from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, delivery, no_key
 
 SETTINGS = GatewaySettings(max_message_size=200)
 
@@ -35,7 +35,7 @@ reads = st.lists(st.lists(frames, min_size=1, max_size=5), max_size=5)
 @given(reads)
 def test_a_producer_gets_one_answer_a_message_and_a_close_after_an_error(reads: list[list[Inbound]]) -> None:
     queue = FakeQueue()
-    session = PublishSession(ToQueue(queue.queue), ANYBODY, SETTINGS)
+    session = PublishSession(ToQueue(queue.queue, no_key), ANYBODY, SETTINGS)
     wire = FakeWire(session)
     for read in reads:
         session.receive(read)

@@ -15,6 +15,7 @@ from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, Que
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.stats import Stats
+from curbstone.core.values import IdempotencyKey
 
 START_MS = 1_700_000_000_000
 
@@ -158,7 +159,12 @@ class FakeQueue:
         return int(seq) if uid == self.uid and seq.isdigit() else None
 
     def publish(
-        self, messages: list[Message], on_done: Callable[[Any, int, int], None], *, atomic: bool = False
+        self,
+        messages: list[Message],
+        on_done: Callable[[Any, int, int], None],
+        *,
+        atomic: bool = False,
+        key: IdempotencyKey | None = None,
     ) -> None:
         self.broker.calls.append(("publish", self.name.queue, [message.body for message in messages]))
         count = len(messages)

@@ -13,7 +13,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.publish_session import UNCONFIRMED_MAX, PublishSession
 from curbstone.gateway.websocket.targets import ToQueue
-from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, binary, text
+from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, binary, no_key, text
 
 SETTINGS = GatewaySettings(max_message_size=500, max_ttl_s=3600)
 DEEP = "[" * 100_000
@@ -25,7 +25,7 @@ class Publisher:
     def __init__(self, *, groups: tuple[str, ...] = (), confirm_ids: bool = False) -> None:
         self.queue = FakeQueue()
         self.session = PublishSession(
-            ToQueue(self.queue.queue, confirm_ids=confirm_ids), ANYBODY, SETTINGS, groups=groups
+            ToQueue(self.queue.queue, no_key, confirm_ids=confirm_ids), ANYBODY, SETTINGS, groups=groups
         )
         self.wire = FakeWire(self.session)
 

@@ -19,7 +19,7 @@ from curbstone.gateway.websocket.session import Session
 from curbstone.gateway.websocket.targets import ToQueue
 from curbstone.net import turns as net_turns
 from curbstone.net.unfinished import Unfinished
-from tests.gateway.fakes import ANYBODY, FakeQueue
+from tests.gateway.fakes import ANYBODY, FakeQueue, no_key
 from tests.gateway.running import Running, running
 
 pytestmark = pytest.mark.anyio
@@ -193,7 +193,7 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
     """Return a WebSocket whose peer does not read."""
     queue = FakeQueue().queue
     session: Session = (
-        PublishSession(ToQueue(queue), ANYBODY, GatewaySettings())
+        PublishSession(ToQueue(queue, no_key), ANYBODY, GatewaySettings())
         if protocol == "publish"
         else ConsumeSession(queue, ANYBODY, settles=True, limit=10)
     )

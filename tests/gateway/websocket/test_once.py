@@ -1,0 +1,64 @@
+"""`Idempotency-Key` in the metadata of a publishing WebSocket: stored once, confirmed in order."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from tests.gateway.running import Running, json_from
+
+pytestmark = pytest.mark.anyio
+
+EVENT = "/v2/p1/events/order/messages"
+
+
+def once(key: object, **more: object) -> str:
+    return orjson.dumps({"Idempotency-Key": key, **more}).decode()
+
+
+async def test_a_repeated_message_is_stored_once_in_its_place(gateway: Running) -> None:
+    async with gateway.socket("publish", "?confirm=json") as socket:
+        for frame in ('{"message":"1"}', once("k", message="2"), '{"message":"3"}', once("k", message="2")):
+            await socket.send(frame)
+        ids = [(await json_from(socket))["id"] for _ in range(4)]
+    async with gateway.socket("publish", "?confirm=json") as socket:
+        await socket.send(once("k"))
+        await socket.send(b"2")
+        ids.append((await json_from(socket))["id"])
+    assert ids[1] == ids[3] == ids[4]
+    assert len(set(ids)) == 3
+    assert await gateway.pop_all() == [b"1", b"2", b"3"]
+
+
+async def test_it_is_the_key_of_http(gateway: Running) -> None:
+    headers = {"Idempotency-Key": "k", "Content-Type": "text/plain"}
+    message_id = (await gateway.http.post("/v2/p1/queues/q/messages", content=b"1", headers=headers)).headers[
+        "x-msg-id"
+    ]
+    async with gateway.socket("publish", "?confirm=json") as socket:
+        await socket.send(once("k", message="1", **{"Content-Type": "text/plain"}))
+        assert (await json_from(socket))["id"] == message_id
+
+
+@pytest.mark.parametrize(
+    "frame", [once("k", message="other"), once("a b", message="x"), once(5, message="x"), once("")]
+)
+async def test_a_bad_key_ends_the_connection_behind_what_came_before(gateway: Running, frame: str) -> None:
+    await gateway.publish(b"1", **{"Idempotency-Key": "k"})
+    async with gateway.socket("publish") as socket:
+        await socket.send('{"message":"2"}')
+        await socket.send(frame)
+        if "message" not in frame:
+            await socket.send(b"x")
+        assert await socket.recv() == ""
+        assert "error" in await json_from(socket)
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+    assert await gateway.pop_all() == [b"1", b"2"]
+
+
+async def test_an_event_takes_no_key(gateway: Running) -> None:
+    async with gateway.socket("publish", path=EVENT) as socket:
+        await socket.send(once("k", message="x"))
+        assert "queue" in (await json_from(socket))["error"]
