@@ -9,13 +9,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
-from curbstone.access.errors import NotLoggedIn, TooMany
+from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host, Timer
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
-    from curbstone.access.gate import Caller
+    from curbstone.access.gate import Admitted, Caller, Credentials
 
 OF_USER_MAX = 1_000
 TIMER_MS_MAX = 86_400_000
@@ -48,13 +48,39 @@ class Presence:
         self._end = end
         self._changed = changed
         self._is_over = False
+        self._is_renewing = False
         self._timer: Timer | None = None
         self._unwatch = access.identity.watch(self._look)
         self._arm()
 
-    def move(self, access: Access) -> None:
-        """The same user has logged in anew."""
-        assert self.access.identity.user == access.identity.user
+    def renew(self, credentials: Credentials, on_done: Admitted) -> None:
+        """Log in anew, so that the connection outlives what it was opened with; maybe before this returns.
+
+        `on_done(access)`: from now on that counts, and then `changed` is called. Whoever is refused keeps what there
+        was. Nothing is called back once the connection is over.
+        """
+        if self._is_renewing:
+            on_done(TooMany("a login of this connection is under way", 1))
+            return
+        self._is_renewing = True
+
+        def admitted(answer: Access | CurbstoneError) -> None:
+            self._is_renewing = False
+            if self._is_over:
+                return
+            if isinstance(answer, CurbstoneError):
+                on_done(answer)
+            elif answer.identity.user != self.access.identity.user:
+                on_done(NotAllowed("the connection is another user's"))
+            else:
+                self._move(answer)
+                on_done(answer)
+                if not self._is_over:
+                    self._changed()
+
+        self.access.gate.admit(credentials, self.caller, admitted)
+
+    def _move(self, access: Access) -> None:
         self._unwatch()
         self._stop_timer()
         self.access = access

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.errors import WANTED, NotAllowed, TooMany
+from curbstone.access.errors import WANTED, TooMany
 from curbstone.access.gate import NOTHING, Credentials
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks.errors import RequestError
@@ -72,20 +72,21 @@ class Login:
         credentials = Credentials(*words) if len(words) == 2 else Credentials("", words[0])
         self.is_pending = True
         is_later = False
+        presence = self._presence
 
         def admitted(answer: Access | CurbstoneError) -> None:
             self.is_pending = False
             on_done(self._answered(answer), is_later)
 
-        self._gate.admit(credentials, self._caller, admitted)
+        if presence is not None:
+            presence.renew(credentials, admitted)
+        else:
+            self._gate.admit(credentials, self._caller, admitted)
         is_later = True
 
     def _answered(self, answer: Access | CurbstoneError) -> CurbstoneError | RequestError | None:
         if self._is_over:
             return None
-        before = self.access.identity.user
-        if not isinstance(answer, CurbstoneError) and before and before != answer.identity.user and self._presence:
-            answer = NotAllowed("the connection is another user's")
         try:
             if isinstance(answer, CurbstoneError):
                 raise answer
@@ -98,9 +99,7 @@ class Login:
         return None
 
     def _take(self, access: Access) -> None:
-        if self._presence is not None:
-            self._presence.move(access)
-        else:
+        if self._presence is None:
             connections = access.gate.connections
             connections.check(access)
             self._presence = connections.enter(

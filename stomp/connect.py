@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from curbstone.access.gate import Credentials
 from curbstone.stomp import features
 from curbstone.stomp.codec import V10, V12, VERSIONS, Head
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
 
 SERVER = "curbstone/0.1.0"
 
@@ -56,6 +60,12 @@ def credentials_of(head: Head) -> Credentials:
     if scheme.lower() == "bearer":
         return Credentials("", token.strip())
     return Credentials(head.headers.get("login", ""), head.headers.get("passcode", ""))
+
+
+def expiry(access: Access, wall_ms: int) -> tuple[str, ...]:
+    """Return the header lines that say when a login ends: by the wall clock, and in how many ms. None for never."""
+    expires_ms = access.identity.expires_ms
+    return (f"expires:{expires_ms}", f"x-expires-in:{max(expires_ms - wall_ms, 0)}") if expires_ms else ()
 
 
 def _version(head: Head) -> str:

@@ -11,6 +11,8 @@
 | `/temp-queue/{name}`                           | QUEUE | one of the connection's own |
 | `/reply-queue/{id}`                            | REPLY | the temporary queue that a `reply-to` named |
 
+A SEND to `/session/token` is a login, see `session.py`.
+
 The home is the user's, `default` where there are no users. With a single queue (Curb)
 every destination is that queue, or its count.
 The queues of the last three are private (see `core.names`): these destinations are the only way to them.
@@ -27,6 +29,7 @@ from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_names import check_destination
 
 COUNT_SUFFIX = "/count"
+SESSION_TOKEN = "/session/token"
 TEMP_PREFIX = "/temp-queue/"
 REPLY_PREFIX = "/reply-queue/"
 

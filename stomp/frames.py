@@ -34,9 +34,9 @@ def connected(
     ).encode()
 
 
-def receipt(receipt_id: bytes) -> bytes:
+def receipt(receipt_id: bytes, more: tuple[str, ...] = ()) -> bytes:
     """Return RECEIPT; `receipt_id` as it came, which is also how it is written."""
-    return b"RECEIPT\nreceipt-id:%b\n\n\0\n" % receipt_id
+    return b"RECEIPT\nreceipt-id:%b\n%b\n\0\n" % (receipt_id, "".join([f"{line}\n" for line in more]).encode())
 
 
 def receipts(receipt_ids: Iterable[bytes]) -> bytes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from curbstone.access.gate import Credentials
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
@@ -21,6 +22,7 @@ from curbstone.core.traffic import Traffic
 from curbstone.stomp import connect, features, frames
 from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import ACK_BY_ID, V10, Frame, FrameParser, Head
+from curbstone.stomp.destinations import SESSION_TOKEN
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.liveness import Liveness
@@ -329,8 +331,7 @@ class Session:
         connection.version = self._parser.version = agreement.version
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._vital.agreed(*beats)
-        expires_ms = answer.identity.expires_ms
-        more: tuple[str, ...] = (f"expires:{expires_ms}",) if expires_ms else ()
+        more = connect.expiry(answer, connection.wall_ms)
         if agreement.features:
             told = ",".join([name for name in features.FEATURES if name in agreement.features])
             more += (f"x-features:{told}", f"x-body-max:{connection.limits.body_bytes_max}")
@@ -345,6 +346,9 @@ class Session:
             self._connection.fail(error)
 
     def _on_send(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        if head.headers.get("destination") == SESSION_TOKEN and self._takes_tokens:
+            self._renew(head, receipt, body)
+            return
         plan, lasting = self._publisher.plan(head)
         if plan.transaction is not None:
             self._flush()
@@ -360,6 +364,30 @@ class Session:
         if not plan.target.messages:
             self._make_way(plan.target.name)
         self._publisher.add(plan, receipt, body)
+
+    @property
+    def _takes_tokens(self) -> bool:
+        """Whether a SEND can log in; with a single queue and no users every destination is that queue."""
+        return self._connection.single_queue is None or self._connection.access.gate.wants_login
+
+    def _renew(self, head: Head, receipt: bytes | None, body: bytes) -> None:
+        """Log in with the token in a body; its RECEIPT says how long that counts."""
+        connection = self._connection
+        if "transaction" in head.headers:
+            raise ProtocolError("a login is part of no transaction")
+
+        def done(answer: Access | CurbstoneError) -> None:
+            if connection.ending:
+                return
+            if isinstance(answer, CurbstoneError):
+                connection.refuse(answer, [receipt])
+                return
+            connection.access = answer
+            if receipt is not None:
+                connection.write(frames.receipt(receipt, connect.expiry(answer, connection.wall_ms)))
+
+        assert self._presence is not None
+        self._presence.renew(Credentials("", body.decode("utf-8", "replace").strip()), done)
 
     def _on_ack(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         if "transaction" in head.headers:

@@ -141,6 +141,11 @@ class StompSocket:
         """What the handshake's response names; None for nothing."""
         return self._subprotocol
 
+    @property
+    def expires_ms(self) -> int:
+        """When the login that the handshake brought ends; 0 for never, or for none."""
+        return self._access.identity.expires_ms
+
     def start(self, wire: Wire) -> None:
         """The handshake is done; from here on the wire can be used."""
         self._wire = wire

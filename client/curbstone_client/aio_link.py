@@ -33,6 +33,8 @@ class Connection(asyncio.Protocol):
         self._news = asyncio.Event()
         link.changed = self._changed
         link.came_up = self._news.set
+        link.ask = self._ask
+        self._asking: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ what the client calls
 
@@ -64,6 +66,8 @@ class Connection(asyncio.Protocol):
         if self._task is None:
             return
         self._flush()
+        if self._asking is not None:
+            self._asking.cancel()
         self._task.cancel()
         await asyncio.wait([self._task])
         if self._timer is not None:
@@ -96,6 +100,18 @@ class Connection(asyncio.Protocol):
             self._ended.set_result(str(error) if error else "the server closed the connection")
 
     # ------------------------------------------------------------ inside
+
+    def _ask(self) -> None:
+        self._asking = self._loop.create_task(self._renew())
+
+    async def _renew(self) -> None:
+        """Ask for another token, in a thread: the connection goes on meanwhile."""
+        try:
+            token = await asyncio.to_thread(self._link.token)
+        except Exception:
+            token = None  # the application's function failed; it is asked again as long as the login counts
+        self._link.renew(token)
+        self._arm()
 
     async def _run(self) -> None:
         link = self._link

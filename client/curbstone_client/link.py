@@ -17,7 +17,7 @@ from typing import Protocol
 from curbstone_client import websocket
 from curbstone_client.address import Address
 from curbstone_client.errors import CantConnect, ClientError, NotAllowed, Refused, refusal
-from curbstone_client.wire import Delivery, Other, Parser, Receipts, WireError, connect
+from curbstone_client.wire import Delivery, Other, Parser, Receipts, WireError, connect, frame, parse_head
 
 FEATURES = "refusals,ids,window,joined"
 """What this client asks the server for; without them it does what it can."""
@@ -34,6 +34,11 @@ RETRY_S_MIN = 0.05
 RETRY_S_MAX = 5.0
 REFUSED_RETRY_S = 30.0
 """A login that was found wrong is tried again after so long: by then the server may have another users file."""
+RENEW_AFTER = 0.8
+"""After this part of the time that a login has left there is to be another."""
+RENEW_S_MIN, RENEW_AGAIN_S = 1.0, 5.0
+_RENEWAL = b"token"
+"""The receipt of a renewal."""
 _LF = b"\n"
 
 
@@ -78,6 +83,8 @@ class Link:
         """Called when there is output where there was none, or `failure` was set. The shell's."""
         self.came_up: Callable[[], None] = lambda: None
         """Called at each CONNECTED. The shell's."""
+        self.ask: Callable[[], None] = lambda: None
+        """Called when the login is to be renewed: ask for a token, which may block, and call `renew`. The shell's."""
         self.output: list[bytes] = []
         """Frames to be sent; the role may append to it, and calls `changed` for the first."""
         self.is_up = False
@@ -108,6 +115,8 @@ class Link:
         self._is_open = False
         self._heard_at = 0.0
         self._sent = False
+        self._renew_at = 0.0
+        self._is_renewing = False
 
     # ------------------------------------------------------------ what the shell calls
 
@@ -180,8 +189,24 @@ class Link:
                 self._raw.append(_LF if self._decoder is None else websocket.encode(_LF))
                 self.changed()
             self._sent = False
-        self.due = now + BEAT_S / 4
-        self.due = min(self.due, self.role.tick(now))
+        self.due = min(now + BEAT_S / 4, self.role.tick(now))
+        if self._renew_at and self._renew_at <= now:
+            self._renew_at = 0.0
+            self.ask()
+        elif self._renew_at:
+            self.due = min(self.due, self._renew_at)
+
+    def renew(self, token: str | None) -> None:
+        """Log in with another token while the connection goes on; None where there is none now."""
+        if not self.is_up:
+            return
+        if not token:
+            self._renew_in(RENEW_AGAIN_S)
+            return
+        data = token.encode()
+        headers = {"destination": "/session/token", "receipt": _RENEWAL.decode(), "content-length": str(len(data))}
+        self._is_renewing = True
+        self.write(frame("SEND", headers, data))
 
     def lost(self, reason: str, now: float) -> float:
         """The connection ended, or none could be made; return after how many seconds to try again."""
@@ -248,7 +273,7 @@ class Link:
                 deliveries = []
             if isinstance(item, Receipts):
                 self._retry_s = RETRY_S_MIN
-                role.receipts(item.pieces)
+                role.receipts(self._others(item.pieces) if self._is_renewing else item.pieces)
             elif isinstance(item, Other):
                 self._other(item)
         if deliveries:
@@ -257,19 +282,46 @@ class Link:
         if self._decoder is not None and self._decoder.close_reason is not None:
             self._fail(CantConnect(f"the server closed: {self._decoder.close_reason}"))
 
-    def _other(self, frame: Other) -> None:
-        headers = frame.headers
-        if frame.command == "CONNECTED" and not self.is_up:
+    def _others(self, pieces: list[bytes]) -> list[bytes]:
+        """Return the receipts that are not that of a renewal, which is dealt with."""
+        others = []
+        for piece in pieces:
+            receipt, _, more = piece.partition(b"\n")
+            if receipt != _RENEWAL:
+                others.append(piece)
+                continue
+            self._is_renewing = False
+            headers = parse_head(more)
+            if "x-error-code" in headers:
+                self._renew_in(RENEW_AGAIN_S)
+            else:
+                self._renew_before(headers)
+        return others
+
+    def _renew_before(self, headers: dict[str, str]) -> None:
+        """Renew the login in time, where it ends and there is a function to ask for another token."""
+        left_ms = headers.get("x-expires-in", "")
+        if left_ms.isdigit() and self.asks_for_token:
+            self._renew_in(max(RENEW_S_MIN, int(left_ms) / 1000 * RENEW_AFTER))
+
+    def _renew_in(self, seconds: float) -> None:
+        self._renew_at = self.now + seconds
+        self.due = min(self.due, self._renew_at)
+
+    def _other(self, other: Other) -> None:
+        headers = other.headers
+        if other.command == "CONNECTED" and not self.is_up:
             self.features = frozenset(headers.get("x-features", "").split(",")) - {""}
             self.body_bytes_max = int(headers.get("x-body-max", "0"))
             self.is_up = True
             self.refused = None
             self.ups += 1
+            self._renew_before(headers)
             self.role.up()
             self.came_up()
-        elif frame.command == "ERROR":
+        elif other.command == "ERROR":
             error = error_of(
-                headers, frame.body.decode("utf-8", "replace") or headers.get("message", "no reason given")
+                headers, other.body.decode("utf-8", "replace") or headers.get("message", "no reason given")
             )
             receipt = headers.get("receipt-id")
             if self.is_up:
@@ -279,7 +331,7 @@ class Link:
                 retry_after = error.retry_after if isinstance(error, Refused) else None
                 self._fail(error if isinstance(error, NotAllowed) else CantConnect(str(error), retry_after))
         else:
-            raise WireError(f"the server sent {frame.command} out of turn")
+            raise WireError(f"the server sent {other.command} out of turn")
 
 
 def error_of(headers: dict[str, str], text: str) -> ClientError:

@@ -38,6 +38,7 @@ class Connection:
         self._waker.setblocking(False)
         link.changed = self._changed
         link.came_up = self._news.notify_all
+        link.ask = self._ask
         self._thread = threading.Thread(target=self._run, name=f"curbstone {name}", daemon=True)
         self._thread.start()
 
@@ -80,6 +81,18 @@ class Connection:
         if not self._awake:
             self._awake = True
             self._waker.send(b"x")
+
+    def _ask(self) -> None:
+        """Ask for another token, in a thread: the connection goes on meanwhile."""
+        threading.Thread(target=self._renew, name="curbstone token", daemon=True).start()
+
+    def _renew(self) -> None:
+        try:
+            token = self._link.token()
+        except Exception:
+            token = None  # the application's function failed; it is asked again as long as the login counts
+        with self._lock:
+            self._link.renew(token)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -10,6 +10,10 @@ const SILENT_MS_MAX = 20_000;
 const RETRY_MS_MIN = 50;
 const RETRY_MS_MAX = 5_000;
 const REFUSED_RETRY_MS = 30_000;
+const RENEW_AFTER = 0.8; // of the time that a login has left
+const RENEW_MS_MIN = 1_000;
+const RENEW_MS_MAX = 86_400_000;
+const RENEW_AGAIN_MS = 5_000;
 const HANDLER_RETRY_S_MAX = 300;
 const PREFIX = "x-msg-x-";
 const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"]);
@@ -88,6 +92,7 @@ export class Client {
   #notBeforeMs = 0; // the server wants no other try for so long
   #heardAt = 0;
   #beat = null;
+  #renewal = null;
   #number = 0;
   #output = [];
   #bodyMax = Infinity;
@@ -191,6 +196,11 @@ export class Client {
 
   #receipt({ headers }) {
     const receipt = headers["receipt-id"];
+    if (receipt === "token") {
+      if (headers["x-error-code"]) this.#renewIn(RENEW_AGAIN_MS);
+      else this.#renewBefore(headers);
+      return;
+    }
     const sending = this.#unconfirmed.get(receipt);
     if (!sending) return;
     if (headers["x-error-code"] === "507" && this.#options.onFull === "wait") {
@@ -307,9 +317,28 @@ export class Client {
       if (Date.now() - this.#heardAt > SILENT_MS_MAX) this.#lost();
       else this.#socket.send(new Uint8Array([10]));
     }, BEAT_MS / 2);
+    this.#renewBefore(headers);
     this.#held.clear();
     for (const { request } of this.#subscriptions.values()) this.#write(request);
     for (const { bytes } of this.#unconfirmed.values()) this.#write(bytes);
+  }
+
+  /** Log in again in time, where the login ends and there is a function to ask for another token. */
+  #renewBefore({ "x-expires-in": leftMs }) {
+    if (leftMs !== undefined && typeof this.#options.token === "function") this.#renewIn(Number(leftMs) * RENEW_AFTER);
+  }
+
+  #renewIn(ms) {
+    const socket = this.#socket;
+    this.#renewal = setTimeout(async () => {
+      let secret;
+      try {
+        secret = await this.#options.token();
+      } catch {} // the application's function failed; it is asked again as long as the login counts
+      if (socket !== this.#socket || !this.#isUp) return;
+      if (secret) this.#write(frame("SEND", { destination: "/session/token", receipt: "token" }, new TextEncoder().encode(secret)));
+      else this.#renewIn(RENEW_AGAIN_MS);
+    }, Math.min(Math.max(ms, RENEW_MS_MIN), RENEW_MS_MAX));
   }
 
   /** The server ends the connection. Of what it names the end is known; all else goes out again. */
@@ -336,6 +365,7 @@ export class Client {
     const socket = this.#socket;
     this.#socket = null;
     clearInterval(this.#beat);
+    clearTimeout(this.#renewal);
     socket.close();
     if (this.#isUp) for (const sending of this.#unconfirmed.values()) sending.isRepeated = true;
     this.#isUp = false;

@@ -2,8 +2,8 @@
 
 Each message leaves as a metadata frame and a binary payload frame, or with `encoding` as one JSON frame. With
 `ack` the client settles: `{"ackId"}`, `{"ackToId"}`, `{"nackId"}`, `{"rejectId"}`; an empty frame ends the
-deliveries. An `ackId` names one delivery of one connection, as in "5f0c91aa.7": one that comes after a reconnect
-names nothing, and can't settle another message.
+deliveries; `{"token"}` logs in anew. An `ackId` names one delivery of one connection, as in "5f0c91aa.7": one that
+comes after a reconnect names nothing, and can't settle another message.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from curbstone.gateway.formats.parameters import seconds_ms
 from curbstone.gateway.http.json_body import check_members, parse_json
 from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.websocket.codec import Inbound, binary_frame, text_frame
+from curbstone.gateway.websocket.login import token_in
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class ConsumeSession:
         """What is unsettled: the number in the ackId to seq, in the order of delivery."""
         self._acked: list[int] = []
         """Seqs acknowledged in the read that is being worked off."""
+
+    @property
+    def expires_ms(self) -> int:
+        """See `Session.expires_ms`."""
+        return self._login.access.identity.expires_ms
 
     def start(self, wire: Wire) -> None:
         """Subscribe; deliveries begin."""
@@ -133,6 +139,9 @@ class ConsumeSession:
             self._acked.append(self._claim(int(plain[2]) if plain[1] == self._name_bytes else 0))
             return
         command = self._command(is_text, data)
+        if token := token_in(command):
+            self._login.renew(token, self._wire)
+            return
         if not self._settles:
             raise BadRequest("Acks can only be sent on connections without immediate acks.")
         match command:

@@ -1,11 +1,21 @@
-"""The login behind a WebSocket of a queue or event: it ends with the right it was opened under."""
+"""The login behind a WebSocket of a queue or event: it ends with the right it was opened under, or is renewed.
+
+`{"token":"…"}` logs the same user in anew, at any time; the answer is `{"expires":…}`, or an error behind which the
+connection goes on as long as the login it has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import orjson
+
+from curbstone.access.gate import Credentials
 from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.problem import status_of
+from curbstone.gateway.websocket.codec import text_frame
+from curbstone.gateway.websocket.session import Wire, error_frame
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -13,12 +23,19 @@ if TYPE_CHECKING:
     from curbstone.access.presence import Presence
 
 
+def token_in(fields: dict[str, Any]) -> str:
+    """Return the token that a JSON frame logs in with, "" where it is something else."""
+    token = fields.get("token") if len(fields) == 1 else None
+    return token if isinstance(token, str) else ""
+
+
 class SocketLogin:
     """Who is at the other end, and that the server knows of it."""
 
-    def __init__(self, access: Access, caller: Caller, check: Callable[[], None]) -> None:
+    def __init__(self, access: Access, caller: Caller, check: Callable[[Access], None]) -> None:
         """`check` raises where the right is lost."""
-        self._access = access
+        self.access = access
+        """What the client may do now."""
         self._caller = caller
         self._check = check
         self._presence: Presence | None = None
@@ -28,12 +45,25 @@ class SocketLogin:
 
         def changed() -> None:
             try:
-                self._check()
+                self._check(self.access)
             except CurbstoneError as error:
                 fail(error)
 
-        connections = self._access.gate.connections
-        self._presence = connections.enter(self._access, self._caller, end=fail, changed=changed, unacked=unacked)
+        connections = self.access.gate.connections
+        self._presence = connections.enter(self.access, self._caller, end=fail, changed=changed, unacked=unacked)
+
+    def renew(self, token: str, wire: Wire) -> None:
+        """Log in anew, and say on the wire what came of it."""
+
+        def done(answer: Access | CurbstoneError) -> None:
+            if isinstance(answer, CurbstoneError):
+                wire.send(error_frame(status_of(answer), str(answer)))
+                return
+            self.access = answer
+            wire.send(text_frame(orjson.dumps({"expires": answer.identity.expires_ms or None})))
+
+        assert self._presence is not None
+        self._presence.renew(Credentials("", token), done)
 
     def leave(self) -> None:
         """It is over."""

@@ -80,6 +80,8 @@ def shake_hands(
         return problem_of(error)
     if session.subprotocol:
         response.headers["Sec-WebSocket-Protocol"] = session.subprotocol
+    if session.expires_ms:
+        response.headers["X-Login-Expires"] = str(session.expires_ms)
     return response.serialize(), session
 
 

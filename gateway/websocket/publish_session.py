@@ -1,7 +1,8 @@
 """A WebSocket that publishes (subprotocol `publish`).
 
 A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame;
-or as one JSON object with `message`; or as a lone binary frame. JSON that is none of these is refused. Each
+or as one JSON object with `message`; or as a lone binary frame. JSON that is none of these is refused, but for
+`{"token"}`, which logs in anew. Each
 message is confirmed after its commit, in the order they came, with an empty text frame or `{"id":…}`. It goes to a
 queue, or to all queues that are bound to an event; then it is confirmed when all have it. Errors
 close the connection once everything before them is answered; only "the queue is full" leaves it open.
@@ -22,6 +23,7 @@ from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
+from curbstone.gateway.websocket.login import token_in
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
 from curbstone.gateway.websocket.targets import Target
 from curbstone.net.unconfirmed import Unconfirmed
@@ -77,6 +79,11 @@ class PublishSession:
         self._is_closed = False
         self._bytes_max = 0
 
+    @property
+    def expires_ms(self) -> int:
+        """See `Session.expires_ms`."""
+        return self._login.access.identity.expires_ms
+
     def start(self, wire: Wire) -> None:
         """See `Session.start`."""
         self._wire = wire
@@ -130,6 +137,9 @@ class PublishSession:
             fields = None
         if not isinstance(fields, dict):
             raise BadRequest("Payload must be binary or a JSON object.")
+        if token := token_in(fields):
+            self._login.renew(token, self._wire)
+            return None
         check_frame(fields, (MEMBER,))
         message = message_of(fields, self._settings.max_ttl_s, self._groups)
         if MEMBER in fields:

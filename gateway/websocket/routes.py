@@ -100,7 +100,7 @@ class WebSocketRoutes:
         right = Right.SEND if protocol == PublishSession.subprotocol else Right.RECEIVE
         queue = access.queue(name, right)
         access.gate.connections.check(access)
-        login = SocketLogin(access, request.caller, lambda: access.check(right, name))
+        login = SocketLogin(access, request.caller, lambda now: now.check(right, name))
         traffic = self._traffic
         if protocol == PublishSession.subprotocol:
             target = ToQueue(queue, access.key, confirm_ids=confirm_ids)
@@ -119,8 +119,8 @@ class WebSocketRoutes:
         access = request.access
         access.check_topic(Right.SEND, event, project)
         access.gate.connections.check(access)
-        login = SocketLogin(access, request.caller, lambda: access.check_topic(Right.SEND, event, project))
-        target = ToEvent(access, project, event, self._settings.max_message_size)
+        login = SocketLogin(access, request.caller, lambda now: now.check_topic(Right.SEND, event, project))
+        target = ToEvent(lambda: login.access, project, event, self._settings.max_message_size)
         groups = groups_of(query.get("groups", ""))
         return PublishSession(target, login, self._settings, groups=groups, traffic=self._traffic)
 

@@ -72,6 +72,10 @@ class Session(Protocol):
     def subprotocol(self) -> str | None:
         """What the 101 response names; None for nothing."""
 
+    @property
+    def expires_ms(self) -> int:
+        """When the login that the handshake brought ends, by the wall clock; 0 for never, or for none."""
+
     def start(self, wire: Wire) -> None:
         """The handshake is done; from here on the wire can be used."""
 

@@ -85,7 +85,8 @@ class ToEvent:
 
     ended = ""
 
-    def __init__(self, access: Access, project: str, event: str, bytes_max: int) -> None:
+    def __init__(self, access: Callable[[], Access], project: str, event: str, bytes_max: int) -> None:
+        """`access`: what the client may do now."""
         self.bytes_max = bytes_max
         self._access = access
         self._project = project
@@ -98,7 +99,7 @@ class ToEvent:
     def publish(self, messages: list[Message], on_done: Published, *, key: IdempotencyKey | None = None) -> None:
         """See `Target`."""
         assert key is None
-        self._access.publish_event(self._event, messages, on_done, self._project)
+        self._access().publish_event(self._event, messages, on_done, self._project)
 
     def confirms(self, _first_seq: int, count: int) -> bytes:
         """See `Target`; there is no one id for the copies of a message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,3 +51,13 @@ def test_it_works_on_a_page_in_chromium(tmp_path: Path, monkeypatch: pytest.Monk
         facts = pages.result(chromium(page, tmp_path / "profile"))
     judge(facts)
     assert "Chrome" in facts["agent"]
+
+
+def test_its_login_is_renewed_in_time_told_when_it_is_wrong_and_waited_for_when_the_server_says() -> None:
+    with node("logins_node.mjs") as process:
+        printed, _ = process.communicate(timeout=60)
+    facts = json.loads(printed)
+    assert (facts["first"], facts["second"], facts["again"]) == (80_000, 40_000, 5_000)
+    assert facts["renewal"].startswith("SEND\ndestination:/session/token\nreceipt:token\n\ntwo\0")
+    assert facts["refused"] == [401] and facts["published"] == ["Refused", 401]
+    assert facts["afterWrong"] == 30_000 and facts["afterThrottled"] == 17_000
