@@ -41,6 +41,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from access; and not __fish_see
 complete -c curbstone -n '__fish_seen_subcommand_from access; and not __fish_seen_subcommand_from check explain init' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from access; and __fish_seen_subcommand_from check' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from access; and __fish_seen_subcommand_from check' -F
+complete -c curbstone -n '__fish_seen_subcommand_from access; and __fish_seen_subcommand_from explain' -l role -rf -d 'Role in the JWT of an issuer\'s user'
 complete -c curbstone -n '__fish_seen_subcommand_from access; and __fish_seen_subcommand_from explain' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from access; and __fish_seen_subcommand_from explain' -F
 complete -c curbstone -n '__fish_seen_subcommand_from access; and __fish_seen_subcommand_from init' -l users -rF -d 'Users file to make. Default: users.toml'
@@ -199,6 +200,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from sql' -l format -rf -d 'How
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l chart -d 'Draw the last column, a number, as bars'
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l token-file -rF -d 'File with a token'
+complete -c curbstone -n '__fish_seen_subcommand_from sql' -l ca-file -rF -d 'Who signed the server\'s certificate'
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from token; and not __fish_seen_subcommand_from create list revoke' -a create -d 'Make a token and print it'
 complete -c curbstone -n '__fish_seen_subcommand_from token; and not __fish_seen_subcommand_from create list revoke' -a list -d 'List one\'s own tokens, or with the right admin all'
