@@ -27,7 +27,7 @@ from curbstone.access.sessions import LONGEST_MS, Sessions, Tickets
 from curbstone.access.throttle import Throttle
 from curbstone.access.tokens import DIRECTORY, Token, Tokens, new_token
 from curbstone.access.users import ANONYMOUS, Quota, User, Users, UsersError, load
-from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
+from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName
 from curbstone.core.port import Broker
@@ -39,6 +39,10 @@ KNOWN_MAX = 20_000
 """Identities in use, before those of JWTs that nobody is connected by are forgotten; they come again."""
 KEPT_MS = 60_000
 """An identity is kept so long after its end."""
+TOKENS_OF_ONE = (
+    "API tokens need the local engine: other gateways would not know them. On a cluster users log in with passwords,"
+    " client certificates or JWTs."
+)
 NOBODYS = "~"
 """Owner of what nobody who is logged in owns."""
 
@@ -392,6 +396,7 @@ class LoginGate:
         self, access: Access, *, user: str, grants: Iterable[str] | None, expires_ms: int, label: str, on_done: Done
     ) -> tuple[Secret, Token]:
         """Make a token; it counts when `on_done(None)` comes. Raise BadRequest or NotLoggedIn."""
+        self._check_tokens()
         known = self._of(access)
         is_own = user == access.identity.user
         if not is_own:
@@ -413,6 +418,7 @@ class LoginGate:
 
     def revoke_token(self, access: Access, identifier: str, on_done: Done) -> None:
         """Revoke a token and those that were made with it; what is connected by them ends at once."""
+        self._check_tokens()
         token = self.tokens.get(identifier)
         if token is None or token.user != access.identity.user:
             access.check_server(Right.ADMIN)
@@ -421,6 +427,11 @@ class LoginGate:
         self.did(access.identity, "revoke token", identifier)
         self.tokens.revoke(identifier, on_done)
         self._review()
+
+    def _check_tokens(self) -> None:
+        """Raise NotSupported where other servers would not know what is made or revoked here."""
+        if self._broker.shares_queues:
+            raise NotSupported(TOKENS_OF_ONE)
 
     # --- what is told
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Protocol
 
 from curbstone import __version__, cluster, descriptors, logs
+from curbstone.access import files
 from curbstone.access.gate import Gate, OpenGate
 from curbstone.access.login import LoginGate
 from curbstone.access.users import UsersError
@@ -240,6 +241,8 @@ def _gate(broker: Engine, host: AsyncioHost, settings: Settings) -> Gate:
         return OpenGate(broker, host)
     gate = LoginGate(broker, host, settings.users, settings.data)
     try:
+        if settings.engine is not None:
+            files.make_directory(settings.data)  # of which the local engine has made sure
         gate.open()
     except UsersError as error:
         raise Unavailable(f"the users file can't be used: {error}") from error

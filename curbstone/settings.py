@@ -262,14 +262,13 @@ def _check_engine(settings: Settings, command_line: Mapping[str, object]) -> Non
     given = settings.model_fields_set
     wrong = OF_THE_LOCAL_ENGINE if settings.engine is not None else OF_A_CLUSTER
     for name in wrong:
+        if name == "data" and settings.users is not None:
+            continue  # the audit of who came through this gateway
         if name in given:
             other = (
                 "has no meaning with --engine: the cluster keeps the messages" if settings.engine else "needs --engine"
             )
             raise SettingsError(f"{_origin(name, command_line)}: it {other}")
-    if settings.engine is not None and "users" in given:
-        origin = _origin("users", command_line)
-        raise SettingsError(f"{origin}: users need the local engine; their sessions and audit are files of one server")
 
 
 def warnings() -> list[str]:

@@ -269,3 +269,12 @@ def test_with_users_an_address_that_others_can_reach_needs_tls_or_plaintext(tmp_
     assert "--plaintext" in refusal(**users)
     assert load({**users, "plaintext": True}).users == tmp_path / "users.toml"
     assert load({**users, "stomp_addr": "127.0.0.1:1"}).is_loopback is True
+
+
+def test_users_and_the_place_of_their_audit_may_stand_beside_an_engine(tmp_path: Path) -> None:
+    cluster = {"engine": "amqp://u:p@a/"}
+    found = load({**cluster, "users": str(tmp_path / "users.toml"), "data": str(tmp_path)})
+    assert (found.users, found.data) == (tmp_path / "users.toml", tmp_path)
+    assert refusal(**cluster, data=str(tmp_path)) == (
+        "--data: it has no meaning with --engine: the cluster keeps the messages"
+    )
