@@ -157,12 +157,13 @@ class Access:
         to: QueueName | None,
         limit: int,
         on_done: Callable[[CurbstoneError | None, Redriven], None],
+        seq: int = 0,
     ) -> None:
         """See `Queue.redrive`: letters go only where one may send."""
         if to is not None:
             self.check(Right.SEND, to)
         queue = self.managed(name, "redrive")
-        queue.redrive(to, limit, on_done, lambda home: self.may(Right.SEND, home))
+        queue.redrive(to, limit, on_done, lambda home: self.may(Right.SEND, home), seq)
 
     # --- a queue of one's own
 

@@ -347,10 +347,11 @@ class Queue(Protocol):
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
 
-    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None) -> None:
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, what became of them)`.
 
-        A letter whose queue `may` says no to stays.
+        A letter whose queue `may` says no to stays. With a `seq` that letter alone is moved, if it is ready; neither
+        moved nor stayed where it is not there.
         """
 
 

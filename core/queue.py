@@ -363,9 +363,9 @@ class Queue(AloneQueue):
         erasing = partial(self._committer.erasing, self.log.uid)
         purge(self.state, self.agenda, self.pending, self.notes.losses, self.outbox, self._cleaner, erasing, on_done)
 
-    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None) -> None:
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """See `core.port.Queue.redrive`; an error's `members` say how many have moved, and no others are gone."""
-        Redrive(self._counter, self.log.room, self._elsewhere, to, limit, on_done, may).begin()
+        Redrive(self._counter, self.pending, self.log.room, self._elsewhere, to, limit, on_done, may, seq).begin()
 
     # --- turns
 

@@ -16,6 +16,7 @@ KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
 DELETING = (
     "Deleting a message that nobody has fetched needs the local engine: on a cluster only the next one can be taken."
 )
+TAKING_ONE = "Redriving one letter by its id needs the local engine: on a cluster only the next one can be taken."
 PAUSING = "Pausing a queue needs the local engine: on a cluster its consumers have to stop."
 GOING = "A queue that goes when nobody uses it (option unused) needs the local engine."
 EVENT_DELAY = (

@@ -419,8 +419,10 @@ class Queue:
 
         self.engine.propose(entry, known)
 
-    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None) -> None:
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """Move up to `limit` dead letters; see `core.port.Queue.redrive`."""
+        if seq:
+            raise NotSupported(lacking.TAKING_ONE)
         Redrive(self, to, limit, on_done, may).begin()
 
     # --- trouble, and the end

@@ -148,7 +148,12 @@ def test_purge_and_redrive(run: Run, server: ServerProcess) -> None:
     http.post("/a/messages/nack", json={"ackIds": [m["ackId"] for m in leased], "reject": True})
     assert good(run("redrive", "dead", "--json")).json == [{"moved": 2, "stayed": {}, "more": False}]
     assert counts(server) == (2, 0, 0)
-    assert good(run("purge", "a")).out == "2 messages removed\n"
+    leased = http.post("/a/messages/lease", json={"count": 2}).json()["messages"]
+    http.post("/a/messages/nack", json={"ackIds": [m["ackId"] for m in leased], "reject": True})
+    second = http.get("/dead/messages").json()["messages"][1]["id"]
+    assert good(run("redrive", "dead", "--id", second)).out == "1 messages moved\n"
+    assert http.get("/a/messages").json()["messages"][0]["message"] == "y"
+    assert good(run("purge", "a")).out == "1 messages removed\n"
     http.close()
 
 

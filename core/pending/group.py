@@ -199,6 +199,16 @@ class Group:
             self.delayed -= 1
         self.wip.add(seq)
 
+    def seize_ready(self, message: Message) -> Delivery:
+        """Take a message out of turn that is ready, as a delivery: it counts as handed out."""
+        seq = message.seq
+        tries = self.tries_of(seq)
+        if seq not in self.retries:  # the cursor, where it is not there yet, looks at what it knows something of
+            self._remember(seq, Retry(tries, 0, 0))
+        mature_ms = self.retries[seq].mature_ms or message.timestamp_ms
+        self.seize(seq)
+        return Delivery(message, tries, mature_ms)
+
     def forget(self, seq: int) -> None:
         """Drop what is known of a message that was settled."""
         retry = self.retries.pop(seq, None)

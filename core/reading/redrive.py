@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 from curbstone.core import headers, port
 from curbstone.core.delivery.dead import Elsewhere, without_provenance
-from curbstone.core.delivery.waiters import Counter, Waiter
+from curbstone.core.delivery.waiters import Counter
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import SETTLE_BYTES
 from curbstone.core.log.room import RELEASE_BYTES, Room
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.pending.pending import Pending
+from curbstone.core.reading.letters import Letters, NextLetters, OneLetter
 from curbstone.core.values import UNNAMED, May, Moved, Redriven
 
 AT_ONCE = 100
@@ -34,15 +35,18 @@ class Redrive:
     def __init__(
         self,
         counter: Counter,
+        pending: Pending,
         room: Room,
         elsewhere: Elsewhere,
         to: QueueName | None,
         limit: int,
         on_done: Moved,
         may: May | None = None,
+        seq: int = 0,
     ) -> None:
-        """`may`: whether letters may go to a queue; None for any."""
+        """`may`: whether letters may go to a queue; None for any. `seq`: of the one letter to move; 0 for all."""
         self._counter = counter
+        self._letters: Letters = OneLetter(pending, seq) if seq else NextLetters(counter)
         self._state = counter.state
         self._room = room
         self._elsewhere = elsewhere
@@ -72,18 +76,17 @@ class Redrive:
         state = self._state
         is_over = self._left <= 0 or (self._to is not None and self._full)
         if state.is_closed or is_over:
-            self._finish(state.refusal() if state.is_closed else None, more=True)
+            self._finish(state.refusal() if state.is_closed else None)
         elif self._taken:
             self._move()
         elif len(self._staying) >= STAYING_MAX or self._staying_bytes >= STAYING_BYTES_MAX:
-            self._finish(None, more=True)
+            self._finish(None)
         else:
-            most = min(self._left, AT_ONCE)
-            Waiter(self._counter, UNNAMED, most, 0, self._take, partial(self._finish, more=True)).begin()
+            self._letters.take(min(self._left, AT_ONCE), self._take, self._finish)
 
     def _take(self, deliveries: list[Delivery]) -> None:
         if not deliveries:
-            self._finish(None, more=False)
+            self._finish(None, is_all=True)
             return
         self._taken.extend(deliveries)
         self._go_on()
@@ -144,7 +147,7 @@ class Redrive:
             self._left -= len(piece)
             self._most = min(2 * self._most, AT_ONCE)
         elif self._state.is_closed or not isinstance(error, QueueFull | MessageTooLarge | NoSuchQueue):
-            self._finish(error, more=True)
+            self._finish(error)
             return
         elif len(piece) > 1:
             self._most = len(piece) // 2
@@ -159,14 +162,15 @@ class Redrive:
         self._staying_bytes += len(delivery.message.body)
         self._stayed[why] = self._stayed.get(why, 0) + 1
 
-    def _finish(self, error: CurbstoneError | None, *, more: bool) -> None:
+    def _finish(self, error: CurbstoneError | None, *, is_all: bool = False) -> None:
         """Give back what stays, and answer; where all that was tried found no room, with that."""
         if error is None and not self._moved and self._full:
             error = next(iter(self._full.values()))
         if error is not None:
             error.members = {**error.members, "moved": self._moved}
         self._counter.settling.put_back(UNNAMED, [*self._staying, *self._taken])
-        redriven = Redriven(self._moved, self._stayed, more)
+        more = self._letters.has_more and not is_all
+        redriven = Redriven(self._moved, self._letters.stayed | self._stayed, more)
         self._state.host.call_soon(lambda: self._on_done(error, redriven))
 
 

@@ -13,6 +13,7 @@ def redrive(
     queue: Queue,
     to: Annotated[str, typer.Option("--to", metavar="QUEUE", help="Where to; else where each came from")] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, help="How many at most; 0 for all")] = 0,
+    message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only the letter of this id")] = "",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
@@ -23,6 +24,8 @@ def redrive(
     wishes: dict[str, Any] = {}
     if to:
         wishes["to"] = str(queue_of(to)) if "/" in to else queue_of(to).queue
+    if message_id:
+        wishes["id"] = message_id
     if limit:
         wishes["limit"] = limit
     with Client(server) as client, progress("Moving dead letters"):

@@ -1,7 +1,7 @@
 // Messages of a queue, looked at and not taken: a page at a time, each opened with a click.
 
 import * as api from './api.js'
-import { bytes, h } from './dom.js'
+import { bytes, h, notice } from './dom.js'
 
 const LIMIT = 50
 const PREVIEW_CHARS = 120
@@ -32,10 +32,17 @@ export class MessageList {
   async load(after = '') {
     const found = await api.peek(this.name, { limit: LIMIT, after, state: this.state.value })
     if (!after) this.rows.replaceChildren()
-    this.rows.append(...found.map(message => row(message)))
+    this.rows.append(...found.map(message => row(message, () => this.redrive(message))))
     this.last = found.at(-1)?.id ?? after
     this.more.hidden = found.length < LIMIT
     if (!this.rows.children.length) this.rows.append(h('tr', {}, h('td', { class: 'empty', colspan: COLUMNS }, 'Nothing here.')))
+  }
+
+  /** Send one dead letter back where it came from. */
+  async redrive(message) {
+    const { stayed } = await api.redrive(this.name, { id: message.id })
+    notice(Object.keys(stayed)[0] ?? `${message.id} went back to ${message.dead.queue}`)
+    await this.load()
   }
 }
 
@@ -44,7 +51,7 @@ function size(message) {
   return new TextEncoder().encode(message.message).length
 }
 
-function row(message) {
+function row(message, redrive) {
   const cells = [message.id, STATES[message.state], message.tries, time(message.timestamp), message['Content-Type'], bytes(size(message))]
   const open = h('button', { type: 'button', 'aria-expanded': 'false', title: 'Show all of it' }, 'Open')
   const line = h('tr', {}, cells.map((cell, index) => h('td', { class: 'text' }, String(cell), index === 1 && message.dead
@@ -56,7 +63,7 @@ function row(message) {
       opened.remove()
       opened = null
     } else {
-      opened = h('tr', { class: 'opened' }, h('td', { colspan: COLUMNS }, whole(message)))
+      opened = h('tr', { class: 'opened' }, h('td', { colspan: COLUMNS }, whole(message, redrive)))
       line.after(opened)
     }
     open.setAttribute('aria-expanded', String(Boolean(opened)))
@@ -65,12 +72,13 @@ function row(message) {
   return line
 }
 
-function whole(message) {
+function whole(message, redrive) {
   const metadata = Object.entries(message).filter(([name]) => !FIELDS.has(name))
   if (message.due) metadata.push(['due', time(message.due)])
   for (const [name, value] of Object.entries(message.dead ?? {})) metadata.push([`dead ${name}`, name === 'time' ? time(value) : value])
   if (message.encoding) metadata.push(['encoding', message.encoding])
   return [
+    message.dead ? h('p', {}, h('button', { type: 'button', click: redrive }, 'Redrive')) : null,
     h('dl', { class: 'options' }, metadata.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, String(value))])),
     h('pre', {}, pretty(message)),
   ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
@@ -12,8 +14,12 @@ from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.resources.message import missing
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
 
 REDRIVE_MAX = 1_000_000_000
 
@@ -31,13 +37,25 @@ class Admin:
         await reply_json(send, {"purged": purged})
 
     async def redrive(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST redrive: move dead letters back where they came from, or to the queue named in `to`."""
+        """POST redrive: move dead letters, or that of an `id`, back where they came from, or to the queue in `to`."""
         queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a redrive", ("to", "limit"))
+        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a redrive", ("to", "limit", "id"))
         to = fields.get("to")
         if to is not None and not isinstance(to, str):
             raise BadRequest("bad to: a queue name, or project/queue")
         target = parse_queue_name(to, queue.name.project) if to else None
         limit = whole_number("limit", fields.get("limit", REDRIVE_MAX), 1, REDRIVE_MAX)
-        _, redriven = await answer(lambda done: access_of(scope).redrive(queue.name, target, limit, done))
+        seq = _seq_of(queue, fields["id"]) if "id" in fields else 0
+        _, redriven = await answer(lambda done: access_of(scope).redrive(queue.name, target, limit, done, seq))
+        if seq and not redriven.moved and not redriven.stayed:
+            raise missing(queue, str(fields["id"]))
         await reply_json(send, {"moved": redriven.moved, "stayed": redriven.stayed, "more": redriven.more})
+
+
+def _seq_of(queue: Queue, message_id: object) -> int:
+    if not isinstance(message_id, str):
+        raise BadRequest("bad id: it must be a message's id")
+    seq = queue.parse_id(message_id)
+    if not seq:
+        raise missing(queue, message_id)
+    return seq

@@ -39,7 +39,7 @@ class OneMessage:
         encoding = encoding_of(query_of(scope))
         found = await look_at(queue, scope["path_params"]["id"])
         if found is None:
-            raise _missing(queue, scope)
+            raise missing(queue, scope["path_params"]["id"])
         await reply_json(send, peeked_json(queue, found, encoding))
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -47,13 +47,15 @@ class OneMessage:
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         seq = queue.parse_id(scope["path_params"]["id"])
         if not seq:
-            raise _missing(queue, scope)
+            raise missing(queue, scope["path_params"]["id"])
         _, was_there = await answer(lambda done: access_of(scope).settle_by_id(queue, seq, done))
         if not was_there:
-            raise _missing(queue, scope)
+            raise missing(queue, scope["path_params"]["id"])
         await reply(send, 204)
 
 
-def _missing(queue: Queue, scope: Scope) -> Problem:
-    message_id = scope["path_params"]["id"][:80]
-    return Problem(404, f"there is no message {message_id!r} in queue {queue.name}: it was settled, or never there")
+def missing(queue: Queue, message_id: str) -> Problem:
+    """Return what to say where there is no message of an id."""
+    return Problem(
+        404, f"there is no message {message_id[:80]!r} in queue {queue.name}: it was settled, or never there"
+    )

@@ -166,3 +166,64 @@ def test_what_moved_before_a_failure_is_told_and_no_other_letter_is_gone() -> No
         lab.pass_time(5000)
         assert (lab.bodies(queue), lab.bodies(dead)) == (bodies[: redriven.moved], bodies[redriven.moved :])
     assert len(told) > 1, "it never failed in the middle"
+
+
+def one(lab: Lab, dead: Queue, seq: int, to: str = "a") -> tuple[CurbstoneError | None, Redriven]:
+    error, redriven = lab.answer(lambda done: dead.redrive(queue_name(to), 1, done, None, seq), passing_ms=60_000)
+    assert isinstance(redriven, Redriven)
+    return error, redriven
+
+
+@pytest.mark.parametrize("taken", [0, 4])
+@pytest.mark.parametrize("from_disk", [False, True])
+def test_one_letter_is_moved_out_of_turn_and_the_others_keep_their_order(taken: int, from_disk: bool) -> None:
+    """Also from before the place that was reached, where others were given back."""
+    lab = Lab()
+    queue, dead = lab.queue("a"), lab.queue("dead")
+    lab.publish(dead, *numbered(6))
+    if taken:
+        peer = Peer(lab, dead, window=taken)
+        assert len(peer.seqs) == taken
+        peer.close()
+    if from_disk:
+        lab.restart("power")
+        queue, dead = lab.again(queue), lab.again(dead)
+    assert one(lab, dead, 3) == (None, Redriven(1, {}, False))
+    assert lab.bodies(queue) == numbered(6)[2:3]
+    left = [body for n, body in enumerate(numbered(6)) if n != 2]
+    assert lab.bodies(dead) == left
+    assert lab.pop_all(dead) == left
+    lab.restart("power")
+    assert (lab.bodies(lab.again(queue)), lab.bodies(lab.again(dead))) == (numbered(6)[2:3], [])
+
+
+def test_one_letter_that_cannot_be_moved_stays_in_its_place() -> None:
+    lab = Lab(cap=256 * KIB)
+    full, dead = lab.queue("a", cap=64 * KIB), lab.queue("dead")
+    lab.publish(dead, *numbered(4, 3000))
+    with pytest.raises(QueueFull):
+        for size in (4000, 400, 40, 4, 0):
+            for _ in range(1000):
+                lab.publish(full, b"x" * size)
+            pytest.fail("never full")
+    error, redriven = one(lab, dead, 2)
+    assert isinstance(error, QueueFull) and redriven.moved == 0
+    assert [found.tries for found in lab.peek(dead)] == [0] * 4
+    assert lab.pop_all(dead) == numbered(4, 3000)
+
+
+def test_one_letter_that_somebody_holds_or_that_waits_stays_and_one_that_is_gone_is_not_there() -> None:
+    lab = Lab()
+    lab.queue("a")
+    dead = lab.queue("dead")
+    lab.publish(dead, *numbered(3))
+    peer = Peer(lab, dead, window=2)
+    assert one(lab, dead, 2) == (None, Redriven(0, {"it was delivered and is not settled": 1}, False))
+    peer.consumer.nack([2], 60_000)
+    assert one(lab, dead, 2) == (None, Redriven(0, {"it is delayed": 1}, False))
+    peer.ack(1)
+    for gone in (1, 9):
+        assert one(lab, dead, gone) == (None, Redriven(0, {}, False))
+    assert one(lab, dead, 3)[1].moved == 0, "it was delivered in place of the others"
+    peer.close()
+    assert one(lab, dead, 3) == (None, Redriven(1, {}, False))

@@ -86,3 +86,21 @@ async def test_encoding_and_trace_travel_with_a_message(gateway: Running) -> Non
         reply = await gateway.http.delete(MESSAGES)
         assert reply.content == b"body", "the client decodes it, as of any reply"
         assert {name: reply.headers[name] for name in headers} == headers
+
+
+async def test_one_dead_letter_goes_home(gateway: Running) -> None:
+    await gateway.http.put("/v2/p1/queues/q", json={"dead_letter": "dead"})
+    await gateway.publish(b"1", b"2", b"3")
+    leased = (await gateway.http.post(MESSAGES + "/lease", json={"count": 3})).json()["messages"]
+    tokens = [message["ackId"] for message in leased]
+    await gateway.http.post(MESSAGES + "/nack", json={"ackIds": tokens, "reject": True})
+    dead = "/v2/p1/queues/dead"
+    letters = (await gateway.http.get(dead + "/messages")).json()["messages"]
+    wish = {"id": letters[1]["id"]}
+    reply = await gateway.http.post(dead + "/redrive", json=wish)
+    assert reply.json() == {"moved": 1, "stayed": {}, "more": False}
+    assert await gateway.pop_all() == [b"2"]
+    assert [item["message"] for item in (await gateway.http.get(dead + "/messages")).json()["messages"]] == ["1", "3"]
+    assert (await gateway.http.post(dead + "/redrive", json=wish)).status_code == 404, "it is not there any more"
+    assert (await gateway.http.post(dead + "/redrive", json={"id": "made-up"})).status_code == 404
+    assert (await gateway.http.post(dead + "/redrive", json={"id": 5})).status_code == 400
