@@ -136,6 +136,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from recv' -l json -d 'Print JS
 complete -c curbstone -n '__fish_seen_subcommand_from recv' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from redrive' -l to -rf -d 'Where to; else where each came from'
 complete -c curbstone -n '__fish_seen_subcommand_from redrive' -l limit -rf -d 'How many at most; 0 for all. Default: 0'
+complete -c curbstone -n '__fish_seen_subcommand_from redrive' -l id -rf -d 'Only the letter of this id'
 complete -c curbstone -n '__fish_seen_subcommand_from redrive' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'
 complete -c curbstone -n '__fish_seen_subcommand_from redrive' -l json -d 'Print JSON'
 complete -c curbstone -n '__fish_seen_subcommand_from redrive' -l help -d 'Show this message and exit.'
