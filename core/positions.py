@@ -107,5 +107,10 @@ class Backlog(NamedTuple):
     delayed: int
     declared: bool
 
+    @property
+    def lag(self) -> int:
+        """How many messages the group is not done with."""
+        return self.rdy + self.wip + self.delayed
+
 
 Informed = Callable[[CurbstoneError | None, GroupInfo | None], None]

@@ -24,7 +24,6 @@ from typing import Protocol
 from curbstone import __version__, cluster, descriptors, logs
 from curbstone.access import files
 from curbstone.access.gate import Gate, OpenGate
-from curbstone.access.login import LoginGate
 from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.cluster import ServedEngine
@@ -239,6 +238,8 @@ def _gate(broker: Engine, host: AsyncioHost, settings: Settings) -> Gate:
     """Read the users, if there are any; nothing is served before that."""
     if settings.users is None:
         return OpenGate(broker, host)
+    from curbstone.access.login import LoginGate
+
     gate = LoginGate(broker, host, settings.users, settings.data)
     try:
         if settings.engine is not None:

@@ -299,3 +299,17 @@ def test_help_and_version_need_no_server(tmp_path: Path) -> None:
     text = " ".join(output("serve", "--help").split())
     assert "-cap, --cap SIZE" in text
     assert "--users FILE" in text
+
+
+RARE = {
+    *("argon2", "cryptography", "curbstone_client", "deltalake", "duckdb", "httpx", "jwt", "opentelemetry", "pika"),
+    *("prometheus_client", "pyarrow", "pydantic_settings", "pyspark", "rich", "sqlite3", "unittest", "xml", "yaml"),
+    *("curbstone.access.login", "curbstone.backup.restore", "curbstone.rabbit.engine", "curbstone.tracing"),
+}
+
+
+def test_a_start_with_defaults_imports_nothing_that_only_options_and_other_commands_need(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", env=clean_environment(PYTHONPROFILEIMPORTTIME="1")) as server:
+        imported = {line.rpartition("|")[2].strip() for line in server.log.splitlines() if "import time:" in line}
+    assert "curbstone.gateway.app" in imported, "else nothing was looked at"
+    assert not {name for name in imported for rare in RARE if name == rare or name.startswith(f"{rare}.")}

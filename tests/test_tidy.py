@@ -274,12 +274,6 @@ def test_tests_and_bench_import_the_parts_by_their_full_names() -> None:
         assert not tops & set(FOLDERS), f"{relative(path)}: write curbstone.…"
 
 
-def test_server_and_command_line_know_nothing_of_spark() -> None:
-    extras = "{'pyspark', 'pyarrow', 'pika'}"
-    code = f"import sys, curbstone.serve, curbstone.cli.main; sys.exit(bool({extras} & {{*sys.modules}}))"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_modules_at_the_top_ship() -> None:
     assert sorted(SETUPTOOLS["py-modules"]) == [path.stem for path in TOP_MODULES]
 

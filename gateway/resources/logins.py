@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -11,7 +11,6 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.door import Access
 from curbstone.access.errors import WANTED, NotLoggedIn
 from curbstone.access.gate import Credentials, Gate
-from curbstone.access.login import LoginGate
 from curbstone.access.presence import Presence
 from curbstone.access.rights import Right
 from curbstone.access.sessions import TICKET_MS, WAYS
@@ -26,6 +25,9 @@ from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import Header, reply, reply_json
 from curbstone.gateway.http.resource import Resource
+
+if TYPE_CHECKING:  # it is loaded where there are users
+    from curbstone.access.login import LoginGate
 
 BODY_BYTES_MAX = 16 * 1024
 TOKEN_S_MAX = 10 * 365 * 86400
@@ -167,9 +169,9 @@ class Logins:
         await reply(send, 204)
 
     def _users(self) -> LoginGate:
-        if not isinstance(self._gate, LoginGate):
+        if not self._gate.wants_login:
             raise Problem(409, "this server has no users: nobody has to log in; see serve --users")
-        return self._gate
+        return cast("LoginGate", self._gate)  # the one that wants logins
 
 
 def login_routes(gate: Gate, host: Host) -> list[Route]:

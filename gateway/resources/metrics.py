@@ -1,188 +1,44 @@
-"""Figures for Prometheus, with names like RabbitMQ's.
+"""The handler of `/metrics`: figures for Prometheus, which `exposition` writes.
 
 Figures of each queue are bounded in number; the totals are of all queues, also of deleted ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import accumulate, islice
-from typing import TYPE_CHECKING
+from itertools import islice
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from starlette.types import Receive, Scope, Send
 
-from curbstone.core.names import QueueName
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import in_thread
 from curbstone.gateway.http.reply import reply
-from curbstone.gateway.resources.figures import (
-    BY_PROTOCOL,
-    PYTHON,
-    QUEUE_GAUGES,
-    SECONDS_TO_FULL,
-    TOTALS,
-    VERSION,
-    Figures,
-    HistogramFigures,
-    Snapshot,
-)
-
-if TYPE_CHECKING:
-    from curbstone.core.positions import Backlog
+from curbstone.gateway.resources.figures import Figures
 
 QUEUES_MAX = 1000
 """The most queues that have figures of their own: the first ones by name."""
 GROUPS_MAX = 1000
 """The most named groups that have figures, of all queues together: who publishes may name any number."""
 
-_QUEUE_LABELS = ("project", "queue")
-_GROUP_GAUGES = {
-    "ready": ("rdy", "Messages that can be delivered to a named group now"),
-    "unacked": ("wip", "Messages delivered to a named group and unsettled"),
-    "delayed": ("delayed", "Messages to be delivered to a named group later"),
-}
-
 
 class Metrics:
-    """The handler of `/metrics`."""
+    """See the module's docstring."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
     async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET /metrics: read here, written in a thread, which with many queues takes a while."""
-        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
-        encode, content_type = choose_encoder(accept.decode("latin-1"))
+        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"").decode("latin-1")
         access = access_of(scope)
         await self._figures.refresh(access)
         groups = list(islice(self._figures.backlogs(access, QUEUES_MAX), GROUPS_MAX))
-        exposition = _Exposition(self._figures.look(access), groups)
-        body = await in_thread(lambda: encode(_registry(exposition)))
+        now = self._figures.look(access)
+
+        def write() -> tuple[bytes, str]:
+            # What it imports is for those who have a Prometheus.
+            from curbstone.gateway.resources.exposition import written
+
+            return written(now, groups, QUEUES_MAX, accept)
+
+        body, content_type = await in_thread(write)
         await reply(send, 200, [(b"content-type", content_type.encode()), (b"cache-control", b"no-store")], body)
-
-
-class _Exposition:
-    """All figures of one moment, as prometheus-client wants them."""
-
-    def __init__(self, now: Snapshot, groups: list[tuple[QueueName, Backlog]]) -> None:
-        self.now = now
-        self.groups = groups
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield them."""
-        if self.now.is_whole:
-            yield from self._of_the_server()
-            yield from self._of_commits()
-            yield from self._by_protocol()
-            yield from self._of_logins()
-        yield from self._by_queue()
-        yield from self._by_group()
-
-    def _of_the_server(self) -> Iterator[Metric]:
-        now = self.now
-        yield GaugeMetricFamily("curbstone_up", "Whether messages are taken (see /readyz)", float(now.is_healthy))
-        build = GaugeMetricFamily("curbstone_build_info", "What runs here", labels=("version", "python"))
-        build.add_metric((VERSION, PYTHON), 1)
-        yield build
-        mode = GaugeMetricFamily("curbstone_sync_info", "When commits are made durable", labels=("mode",))
-        mode.add_metric((now.sync,), 1)
-        yield mode
-        engine = GaugeMetricFamily("curbstone_engine_info", "What keeps the messages", labels=("name", "version"))
-        engine.add_metric((now.engine.name, now.engine.version), 1)
-        yield engine
-        yield GaugeMetricFamily("curbstone_queues", "Queues", len(now.queues))
-        left_out = max(len(now.queues) - QUEUES_MAX, 0)
-        yield GaugeMetricFamily("curbstone_queues_left_out", "Queues without figures of their own here", left_out)
-        yield GaugeMetricFamily("curbstone_staged_transactions", "Transactions staged or being committed", now.staged)
-        yield GaugeMetricFamily("curbstone_staged_bytes", "What their parts take on disk", now.staged_bytes)
-        for name, count in now.held.items():
-            yield GaugeMetricFamily(f"curbstone_{name}", f"{QUEUE_GAUGES[name]}, all queues", count)
-        for name, (field, text) in TOTALS.items():
-            yield CounterMetricFamily(f"curbstone_{name}", f"{text}, all queues", now.totals[field])
-
-    def _of_commits(self) -> Iterator[Metric]:
-        commits, sync = self.now.commits, self.now.sync
-        yield _histogram(commits.took_us, "curbstone_commit_duration_seconds", "Time a commit took", sync, 1_000_000)
-        yield _histogram(commits.messages, "curbstone_commit_batch_messages", "Messages in a commit", sync)
-        if commits.sync_us is not None:
-            text = "Time that making one file durable took"
-            yield _histogram(commits.sync_us, "curbstone_sync_duration_seconds", text, sync, 1_000_000)
-        yield CounterMetricFamily("curbstone_syncs", "Times that commits were made durable", commits.syncs)
-        yield CounterMetricFamily("curbstone_commits_failed", "Commits that the disk refused", commits.failed)
-
-    def _by_protocol(self) -> Iterator[Metric]:
-        for name, (field, text) in BY_PROTOCOL.items():
-            family = CounterMetricFamily(f"curbstone_protocol_{name}", f"{text}, by protocol", labels=("protocol",))
-            for protocol, numbers in self.now.protocols.items():
-                family.add_metric((protocol,), numbers[field])
-            yield family
-        opened = GaugeMetricFamily("curbstone_connections", "Open connections", labels=("protocol",))
-        for protocol, count in self.now.connections.items():
-            opened.add_metric((protocol,), count)
-        yield opened
-        away = CounterMetricFamily("curbstone_connections_refused", "Connections not let in", labels=("reason",))
-        for reason, count in self.now.sent_away.items():
-            away.add_metric((reason,), count)
-        yield away
-        text = "Requests and frames that were refused"
-        refused = CounterMetricFamily("curbstone_refusals", text, labels=("protocol", "reason"))
-        for protocol, reasons in self.now.refusals.items():
-            for reason, count in reasons.items():
-                refused.add_metric((protocol, reason), count)
-        yield refused
-
-    def _of_logins(self) -> Iterator[Metric]:
-        logins = CounterMetricFamily("curbstone_logins", "Logins, by outcome", labels=("protocol", "outcome"))
-        for (protocol, outcome), count in self.now.logins.items():
-            logins.add_metric((protocol, outcome), count)
-        yield logins
-        denied = CounterMetricFamily("curbstone_denied", "Calls that lacked a right", labels=("right",))
-        for right, count in self.now.denied.items():
-            denied.add_metric((right,), count)
-        yield denied
-
-    def _by_queue(self) -> Iterator[Metric]:
-        shown = self.now.queues[:QUEUES_MAX]
-        for name, text in QUEUE_GAUGES.items():
-            gauge = GaugeMetricFamily(f"curbstone_queue_{name}", text, labels=_QUEUE_LABELS)
-            for queue in shown:
-                gauge.add_metric(queue.name, queue.gauges[name])
-            yield gauge
-        filling = GaugeMetricFamily("curbstone_queue_seconds_to_full", SECONDS_TO_FULL, labels=_QUEUE_LABELS)
-        for queue in shown:
-            if queue.to_full_s is not None:
-                filling.add_metric(queue.name, queue.to_full_s)
-        yield filling
-        for name, (field, text) in TOTALS.items():
-            counter = CounterMetricFamily(f"curbstone_queue_{name}", text, labels=_QUEUE_LABELS)
-            for queue in shown:
-                counter.add_metric(queue.name, queue.counters[field])
-            yield counter
-
-    def _by_group(self) -> Iterator[Metric]:
-        labels = (*_QUEUE_LABELS, "group", "declared")
-        for name, (field, text) in _GROUP_GAUGES.items():
-            gauge = GaugeMetricFamily(f"curbstone_group_messages_{name}", text, labels=labels)
-            for queue, backlog in self.groups:
-                gauge.add_metric((*queue, backlog.group, str(backlog.declared).lower()), getattr(backlog, field))
-            yield gauge
-
-
-def _histogram(figures: HistogramFigures, name: str, text: str, sync: str, unit: float = 1) -> Metric:
-    """Return it as Prometheus wants it: each bucket with what is in those before; `unit` is of the values."""
-    texts = [str(bound / unit) for bound in figures.bounds] + ["+Inf"]
-    family = HistogramMetricFamily(name, text, labels=("sync",))
-    buckets = list(zip(texts, accumulate(figures.counts), strict=True))
-    family.add_metric((sync,), buckets, figures.sum / unit)
-    return family
-
-
-def _registry(exposition: _Exposition) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(exposition)
-    if exposition.now.is_whole:
-        ProcessCollector(registry=registry)
-    return registry

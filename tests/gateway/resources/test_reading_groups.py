@@ -230,6 +230,7 @@ async def test_a_group_that_is_not_declared_shows_what_waits_for_it(gateway: Run
     figures = (await gateway.http.get("/metrics")).text
     labels = 'declared="false",group="zz",project="p1",queue="q"'
     assert f"curbstone_group_messages_ready{{{labels}}} {sent}.0" in figures
+    assert f"curbstone_group_lag{{{labels}}} {sent}.0" in figures
     for query, count in (("&group=zz", sent), ("&group=mine", 0), ("&group=", 0), ("&group=none", 0), ("", sent)):
         assert len((await gateway.http.get(f"{MESSAGES}?limit=100{query}")).json()["messages"]) == count, query
     await gateway.http.post(QUEUE + "/purge")
