@@ -5,6 +5,7 @@ And with no right but the one it needs: not refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -132,14 +133,36 @@ def test_http(name: str, right: str, call: str, options: dict[str, object], it: 
 def test_all_operations_of_queues_are_in_the_table() -> None:
     from tests.openapi.test_contract import operations
 
-    listed = {row[0] for row in HTTP} | {name for name, _ in ANY}
-    free = {"getHealth", "getReadiness", "getFront", "getConsole", "getConsoleFile", "openSession", "openMqSession"}
-    own = {"getTransaction", "dropTransaction", "commitTransaction", "listQueues", "getMetrics", "getSession"}
-    own |= {"closeSession", "listTokens", "makeToken", "revokeToken", "makeTicket"}
-    own |= {"listProjects", "listEvents", "bindQueue", "unbindQueue", "getStats"}
-    admin = {"listConnections", "endConnection", "reload", "readAudit", "backup"}
-    documents = {"getOpenapiYaml", "getOpenapiJson", "getAsyncapiYaml", "getDocs", "getDocsFile", "getProblems"}
-    assert {operation["operationId"] for _, _, operation in operations()} <= listed | free | own | admin | documents
+    rights = {name: right for name, right, _, _ in HTTP} | {name: "any" for name, _ in ANY}
+    for _, _, operation in operations():
+        name, right = operation["operationId"], operation["x-right"]
+        assert right == rights.get(name, right), name
+        assert name in rights or right in ("none", "own", "login", "admin") or name in ("bindQueue", "unbindQueue")
+
+
+def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: Doors) -> None:
+    from tests.openapi.test_contract import operations
+
+    def status(user: str, method: str, path: str) -> int:
+        """Return how a call is answered that says nothing; only its login and right matter."""
+        path = re.sub(r"\{[a-z]+\}", "x", path)
+        headers = {"authorization": f"Bearer {it.secrets[user]}"} if user else {}
+        with it.http.stream(method, path, headers=headers) as reply:
+            return reply.status_code
+
+    seen = set()
+    for path, verb, operation in operations():
+        right = operation["x-right"]
+        if right in ("none", "own", "login", "admin"):
+            is_document = path.startswith(
+                ("/docs", "/openapi", "/asyncapi")
+            )  # open to all on this machine's own listeners
+            told = status("", verb, path)
+            assert (told == 401) == (right != "none" and not is_document) or path.endswith(("/session", "/auth")), path
+            if right != "none" and verb != "DELETE":
+                assert (status("nothing", verb, path) == 403) == (right == "admin"), path
+            seen.add(right)
+    assert seen == {"none", "own", "login", "admin"}
 
 
 @pytest.mark.parametrize(("name", "call"), ANY)

@@ -109,6 +109,7 @@ def test_references_lead_somewhere_and_everything_is_used(contract: dict[str, An
         if "$ref" in node:
             assert resolved(contract, node)
             used.add(node["$ref"])
+    used |= {f"#/components/securitySchemes/{name}" for way in contract.get("security", ()) for name in way}
     for kind, members in contract["components"].items():
         for name in members:
             assert f"#/components/{kind}/{name}" in used, f"{kind} {name} is not used"

@@ -1,4 +1,4 @@
-"""What a user of the Python client does: create, publish, lease, ack, pop, delete. Run by test_sdk.py."""
+"""What a user of the Python client does: log in, create, publish, lease, ack, pop, delete. Run by test_sdk.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from io import BytesIO
 from typing import Any
 
-from curbstone_http import Client
+from curbstone_http import AuthenticatedClient, Client
 from curbstone_http.api.leases import ack_leases, lease_messages
 from curbstone_http.api.messages import peek_messages, pop_message, publish_batch, publish_message
 from curbstone_http.api.queues import delete_queue, ensure_queue, get_queue
@@ -28,8 +28,15 @@ from curbstone_http.types import File
 PROJECT, QUEUE = "sdk", "python"
 
 
-def main(url: str) -> None:
-    client = Client(base_url=url, raise_on_unexpected_status=True)
+def main(url: str, token: str) -> None:
+    client = AuthenticatedClient(base_url=url, token=token, raise_on_unexpected_status=True)
+    stranger = Client(base_url=url, raise_on_unexpected_status=True)
+    try:
+        get_queue.sync(PROJECT, QUEUE, client=stranger)
+    except ProblemError as refused:
+        assert refused.status == 401
+    else:
+        raise AssertionError("there was no need to log in")
     created = ensure_queue.sync_detailed(PROJECT, QUEUE, client=client, body=QueueChanges(max_tries=5))
     assert created.status_code == 201
 
@@ -68,7 +75,7 @@ def main(url: str) -> None:
     print("done")
 
 
-def bodies(client: Client) -> None:
+def bodies(client: AuthenticatedClient) -> None:
     """What is given as a body arrives, with its type, or raises; nothing is stored as an empty message instead."""
     for body, stored, media in (
         ("text: ü", "text: ü".encode(), "text/plain; charset=utf-8"),
@@ -93,4 +100,4 @@ def bodies(client: Client) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -1,4 +1,4 @@
-// What a user of the TypeScript client does: create, publish, lease, ack, pop, delete.
+// What a user of the TypeScript client does: log in, create, publish, lease, ack, pop, delete.
 import { asItIs, curbstone, type Schemas } from "./index.js";
 
 declare const process: { argv: string[]; exitCode: number };
@@ -7,10 +7,14 @@ function check(holds: boolean, what: string): void {
   if (!holds) throw new Error(what);
 }
 
-const client = curbstone({ baseUrl: process.argv[2] ?? "" });
+const baseUrl = process.argv[2] ?? "";
+const client = curbstone({ baseUrl, token: async () => process.argv[3] ?? "" });
 const params = { path: { project: "sdk", queue: "typescript" } } as const;
 const QUEUE = "/v2/{project}/queues/{queue}" as const;
 const MESSAGES = "/v2/{project}/queues/{queue}/messages" as const;
+
+const stranger = await curbstone({ baseUrl }).GET(QUEUE, { params });
+check(stranger.error?.status === 401, "no login");
 
 const created = await client.PUT(QUEUE, { params, body: { max_tries: 5 } });
 check(created.response.status === 201, "create");

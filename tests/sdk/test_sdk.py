@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.access.doors import Doors, doors
 from tests.sdk.tools import FOLDER, NODE_MODULES, node_tool, run, tool
 from tests.server import ServerProcess
 
@@ -23,11 +25,17 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_python_client_works(sdk: Path, server: ServerProcess) -> None:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with doors(tmp_path_factory.mktemp("guarded"), '[users.sdk]\ngrants = ["send,receive,peek,manage sdk/*"]\n') as it:
+        yield it
+
+
+def test_the_python_client_works_and_logs_in(sdk: Path, guarded: Doors) -> None:
     folder = sdk / "python"
     shutil.copy(HERE / "roundtrip.py", folder)
     run(tool("mypy"), "--strict", "curbstone_http", "roundtrip.py", cwd=folder)
-    assert run(tool("python"), "roundtrip.py", server.url, cwd=folder) == "done\n"
+    assert run(tool("python"), "roundtrip.py", guarded.server.url, guarded.secrets["sdk"], cwd=folder) == "done\n"
 
 
 def test_the_example_of_the_python_client_runs_as_it_is_printed(sdk: Path, server: ServerProcess) -> None:
@@ -38,12 +46,12 @@ def test_the_example_of_the_python_client_runs_as_it_is_printed(sdk: Path, serve
     assert [said[0].split()[0], *said[1:]] == ["201", '{"total": 12} 0', "404 no such queue: shop/none"]
 
 
-def test_the_typescript_client_works(sdk: Path, server: ServerProcess) -> None:
+def test_the_typescript_client_works_and_logs_in(sdk: Path, guarded: Doors) -> None:
     folder = sdk / "typescript"
     (folder / "node_modules").symlink_to(NODE_MODULES)
     shutil.copy(HERE / "roundtrip.ts", folder)
     run(node_tool("tsc"), cwd=folder)
-    assert run("node", "roundtrip.js", server.url, cwd=folder) == "done\n"
+    assert run("node", "roundtrip.js", guarded.server.url, guarded.secrets["sdk"], cwd=folder) == "done\n"
 
 
 def test_each_operation_has_its_function_in_both_clients(sdk: Path) -> None:
