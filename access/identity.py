@@ -20,6 +20,10 @@ LOCAL = "local"
 """The name of everyone where there are no users."""
 
 
+def _nothing() -> None:
+    """Watches no more."""
+
+
 class Identity:
     """See the module's docstring. Called on the host's thread."""
 
@@ -96,7 +100,9 @@ class Identity:
         """Call `fn` when the rights have changed or the identity has ended; returns what ends that."""
 
         def unwatch() -> None:
+            nonlocal fn
             self._watchers.pop(fn, None)
+            fn = _nothing  # whoever keeps this is mostly what it was for
 
         self._watchers[fn] = None
         return unwatch

@@ -24,6 +24,18 @@ ENDED = "an administrator ended the connection"
 EXPIRED = "the login has expired"
 
 
+def _nothing() -> None:
+    """A connection that is over has nothing to hear."""
+
+
+def _nothing_more(_reason: CurbstoneError) -> None:
+    """It is over already."""
+
+
+def _none() -> int:
+    return 0
+
+
 class Presence:
     """One connection of somebody. `leave` when it is over."""
 
@@ -94,6 +106,10 @@ class Presence:
             self._unwatch()
             self._stop_timer()
             self._connections.left(self)
+            # What is told of it holds it, too.
+            self._unwatch = self._changed = _nothing
+            self._end = _nothing_more
+            self.unacked = _none
 
     def end(self, reason: CurbstoneError) -> None:
         """End the connection; the client is told the reason."""

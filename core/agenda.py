@@ -8,6 +8,10 @@ from functools import partial
 from curbstone.core.host import Host, Timer
 
 
+def _nothing() -> None:
+    """Watches no more."""
+
+
 class Agenda:
     """See the module's docstring."""
 
@@ -47,8 +51,10 @@ class Agenda:
         self.watchers.append(fn)
 
         def unwatch() -> None:
+            nonlocal fn
             if fn in self.watchers:
                 self.watchers.remove(fn)
+            fn = _nothing  # whoever keeps this is mostly what it was for
 
         return unwatch
 

@@ -3,7 +3,8 @@
 Python starts a full collection whenever enough was allocated, and it looks at all that lives. Under a load that makes
 and drops connections and subscriptions that was twice a second, for 40 to 95 ms each. So here they are called by the
 clock: each `LOOK_EVERY_MS` if there were young collections enough. Between two of them only `FULL_AFTER` young ones
-start one, which bounds what dead cycles may keep.
+start one, which bounds what dead cycles may keep. Connections leave none (`tests/test_gone_connections.py`), so mostly
+there is nothing to find, and then the next look comes later and later.
 
 What lives long is not even looked at: it is frozen. It is thawed and looked at once whenever the number of queues has
 doubled, or halved; so what has died since is kept for so long at most, and that is never more than what once lived.
@@ -25,6 +26,10 @@ YOUNG_MIN = 5
 """After fewer collections of the middle generation there is little that a full one could find."""
 FULL_AFTER = 200
 """So many of them start a full one at once: by then more than a million objects more were made than dropped."""
+FOUND_MIN = 1_000
+"""One that finds fewer dead objects was not worth its pause."""
+LOOKS_MAX = 30
+"""The most looks of which all but one are left out while there is nothing to find."""
 QUEUES_MIN = 100
 """Fewer take no time worth the trouble."""
 
@@ -37,6 +42,9 @@ class Collections:
         self._queues = queues
         self._frozen = 0
         """How many queues there were when last frozen."""
+        self._looks = 1
+        """Of so many looks one counts."""
+        self._looked = 0
 
     def start(self) -> None:
         """Freeze what there is, and begin to look after what comes."""
@@ -56,9 +64,15 @@ class Collections:
         if many >= 2 * few:
             self._freeze()
         elif gc.get_count()[2] >= YOUNG_MIN:
-            gc.collect()
-            self._host.submit(give_back, lambda result, error: None)
+            self._looked += 1
+            if self._looked >= self._looks:
+                self._collect()
         self._host.call_later(LOOK_EVERY_MS, self._look)
+
+    def _collect(self) -> None:
+        self._looked = 0
+        self._looks = min(2 * self._looks, LOOKS_MAX) if gc.collect() < FOUND_MIN else 1
+        self._host.submit(give_back, lambda result, error: None)
 
 
 def give_back() -> None:

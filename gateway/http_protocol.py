@@ -130,7 +130,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._linger.close()
         self.flow.resume_writing()
         self.transport.close()
-        self.parser = None  # type: ignore[assignment]  # the two hold each other
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """It is over: drop what holds this connection in turn, and nothing waits for the garbage collector."""
+        self.parser = None  # type: ignore[assignment]
+        self.cycle = self._answering = self.scope = None
 
     def eof_received(self) -> None:
         """The client sends no more: the connection closes, and nothing more is answered."""
@@ -470,6 +475,7 @@ class HttpProtocol(HttpToolsProtocol):
             gateway.turns,
         )
         wire.leave = self._visit.leave
+        self._let_go()
         self.transport.set_protocol(wire)  # type: ignore[arg-type]  # asyncio asks for the methods only
         wire.begin(response, rest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from curbstone.access.rights import Right
@@ -55,17 +56,11 @@ class Actions:
         self._limits = limits
         self._login = login
         self.consumers: dict[bytes, QueueConsumer] = {}
-        self.by_name: dict[bytes, Callable[[Request], None]] = {
-            b"publish": self._publish,
-            b"consume": self._consume,
-            b"rebind": self._rebind,
-            b"ack": self._ack,
-            b"reject": self._reject,
-            b"delete_consumer": self._delete_consumer,
-            b"delete_queue": self._delete_queue,
-            b"ping": self._ping,
-            b"_eval": self._eval,
-        }
+
+    def named(self, name: bytes) -> Callable[[Request], None] | None:
+        """Return what carries out the requests of this name; None where there is no such action."""
+        action = _ACTIONS.get(name)
+        return partial(action, self) if action is not None else None
 
     @property
     def unacked(self) -> int:
@@ -266,3 +261,16 @@ class Actions:
         """The queue of a consumer was deleted, or the engine stopped. It can be deleted still, and gets nothing."""
         if isinstance(error, NoSuchQueue):
             self._registry.deleted(consumer)
+
+
+_ACTIONS: dict[bytes, Callable[[Actions, Request], None]] = {
+    b"publish": Actions._publish,
+    b"consume": Actions._consume,
+    b"rebind": Actions._rebind,
+    b"ack": Actions._ack,
+    b"reject": Actions._reject,
+    b"delete_consumer": Actions._delete_consumer,
+    b"delete_queue": Actions._delete_queue,
+    b"ping": Actions._ping,
+    b"_eval": Actions._eval,
+}

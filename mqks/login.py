@@ -25,6 +25,14 @@ FAILURES_MAX = 3
 AUTH = b"auth"
 
 
+def _nothing(*_: object) -> None:
+    """Nobody is to be told any more."""
+
+
+def _none() -> int:
+    return 0
+
+
 class Login:
     """The login of one connection."""
 
@@ -113,3 +121,6 @@ class Login:
         self._is_over = True
         if self._presence is not None:
             self._presence.leave()
+        # Whom to tell knows this login, too.
+        self._end = self._changed = self._logged_in = _nothing
+        self._unacked = _none

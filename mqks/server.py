@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.access.gate import Caller
@@ -80,7 +81,7 @@ class _Client(Connection[Session]):
             self._server.registry,
             self._server.limits,
             self.changed,
-            self._report,
+            partial(_report, self._server.reports, str(self.peer)),
             host.call_later,
             host.now_ms(),
             Caller.of(self.peer, "mqks"),
@@ -114,5 +115,6 @@ class _Client(Connection[Session]):
         session.tick(self._host.now_ms())
         self._timer = self._host.call_later(session.tick_ms, self._tick) if session.tick_ms else None
 
-    def _report(self, text: str, is_mistake: bool) -> bytes:
-        return self._server.reports.report(str(self.peer), text, is_mistake=is_mistake)
+
+def _report(reports: ErrorLog, peer: str, text: str, is_mistake: bool) -> bytes:
+    return reports.report(peer, text, is_mistake=is_mistake)

@@ -41,6 +41,10 @@ Later = Callable[[int, Callable[[], None]], object]
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
+def _nothing() -> None:
+    """The socket is gone, and nobody is to be told."""
+
+
 class Session:
     """The state machine of one connection.
 
@@ -99,7 +103,6 @@ class Session:
         )
         registry.sessions.add(self)
         self._actions = Actions(self, registry, limits, self._login)
-        self._by_name = {**self._actions.by_name, AUTH: self._auth}
         self._login.begin()
 
     # --- the socket's side
@@ -180,6 +183,9 @@ class Session:
         self._output = []
         self._login.leave()
         self._registry.sessions.discard(self)
+        # Late answers of the engine still come; whom to tell of them, and what carries out requests, hold this one.
+        self._changed = _nothing
+        del self._actions
 
     # --- lines
 
@@ -236,7 +242,7 @@ class Session:
             request = codec.parse_request(text)
             if len(request.request_id) > self._limits.id_bytes_max:
                 raise RequestError(f"an id has at most {self._limits.id_bytes_max} bytes")
-            action = self._by_name.get(request.action)
+            action = self._auth if request.action == AUTH else self._actions.named(request.action)
             if action is None:
                 raise RequestError("unknown action")
             self._login.check(request.action)

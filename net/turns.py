@@ -123,7 +123,7 @@ class Intake:
 
     def __init__(self, turns: Turns, taker: Taker) -> None:
         self._turns = turns
-        self._taker = taker
+        self._taker: Taker = taker
         self._us_per_byte = UNKNOWN_US_PER_BYTE
         self._held = b""
         self._held_from = 0
@@ -164,8 +164,9 @@ class Intake:
             self._taker.caught_up()
 
     def close(self) -> None:
-        """Forget what waits: the connection is gone."""
+        """Forget what waits, and the taker: the connection is gone."""
         self._held = b""
+        del self._taker  # the two hold each other
         if self._turns.last is self:
             self._turns.last = None
 

@@ -133,7 +133,7 @@ class FrameParser:
         try:
             rest = self._read_all(data, *searched, frames)
         except ProtocolError as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # by which the two would hold each other
             return frames
         if rest < len(data):
             self._held = [data[rest:] if rest else data]

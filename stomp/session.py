@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from curbstone.access.gate import Caller
     from curbstone.access.presence import Presence
 
-_Handler = Callable[[Head, bytes | None, bytes], None]
+
+def _nobody(_user: str) -> None:
+    """Nobody wants to hear of a login."""
 
 
 class Session:
@@ -79,23 +81,10 @@ class Session:
         self._agreement: connect.Agreement | None = None
         """What CONNECT settled, until its login is found good."""
         self._presence: Presence | None = None
-        self.on_connected: Callable[[str], None] = lambda _user: None
+        self.on_connected: Callable[[str], None] = _nobody
         """Called when CONNECT is answered, with whose login it is."""
         self._now_ms = now_ms
         self._sniffs = sniffs
-        self._handlers: dict[str, _Handler] = {
-            "SEND": self._on_send,
-            "ACK": self._on_ack,
-            "NACK": self._on_nack,
-            "SUBSCRIBE": self._on_subscribe,
-            "UNSUBSCRIBE": self._on_unsubscribe,
-            "BEGIN": self._on_begin,
-            "COMMIT": self._on_commit,
-            "ABORT": self._on_abort,
-            "DISCONNECT": self._on_disconnect,
-            "CONNECT": self._on_connect,
-            "STOMP": self._on_connect,
-        }
 
     @property
     def connected(self) -> bool:
@@ -213,6 +202,8 @@ class Session:
         connection.closing = True
         connection.output = []
         self._subscriptions.delete_private()
+        connection.let_go()
+        self.on_connected = _nobody
 
     def _on_ending(self) -> None:
         if self._presence is not None:
@@ -282,7 +273,7 @@ class Session:
             self._flush()
             if self._connection.ending:
                 return
-        self._handlers[command](head, receipt, body)
+        _HANDLERS[command](self, head, receipt, body)
 
     def _on_connect(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         connection = self._connection
@@ -426,3 +417,18 @@ class Session:
 
     def _on_disconnect(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         self._connection.finish(frames.receipt(receipt) if receipt is not None else b"")
+
+
+_HANDLERS: dict[str, Callable[[Session, Head, bytes | None, bytes], None]] = {
+    "SEND": Session._on_send,
+    "ACK": Session._on_ack,
+    "NACK": Session._on_nack,
+    "SUBSCRIBE": Session._on_subscribe,
+    "UNSUBSCRIBE": Session._on_unsubscribe,
+    "BEGIN": Session._on_begin,
+    "COMMIT": Session._on_commit,
+    "ABORT": Session._on_abort,
+    "DISCONNECT": Session._on_disconnect,
+    "CONNECT": Session._on_connect,
+    "STOMP": Session._on_connect,
+}

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from curbstone.access.door import Access
 
 
+def _nothing() -> None:
+    """Nobody is to be told."""
+
+
+def _no_reply(_destination: str, _queue: QueueName) -> None:
+    """Nobody waits for one."""
+
+
 class SessionState:
     """The state and the output of one connection.
 
@@ -61,13 +69,18 @@ class SessionState:
         """The rule that was broken, for the log."""
         self.failed_by_rule = False
         """Whether `failure` is a rule of the protocol; else it is what the engine refused."""
-        self.on_ending: Callable[[], None] = lambda: None
-        self.on_closing: Callable[[], None] = lambda: None
-        self.on_reply_wanted: Callable[[str, QueueName], None] = lambda _destination, _queue: None
+        self.on_ending: Callable[[], None] = _nothing
+        self.on_closing: Callable[[], None] = _nothing
+        self.on_reply_wanted: Callable[[str, QueueName], None] = _no_reply
         """A message was sent that wants its answer in this temporary queue of ours."""
         self._changed = changed
         self._last = b""
         self.unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
+
+    def let_go(self) -> None:
+        """The connection is gone: forget whom to tell, for they hold this one. The engine may still call back."""
+        self.on_ending = self.on_closing = self._changed = _nothing
+        self.on_reply_wanted = _no_reply
 
     def write(self, data: bytes) -> None:
         """Send these bytes; in one piece with everything else of this turn."""

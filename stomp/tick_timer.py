@@ -10,6 +10,10 @@ LATE_MS = 20
 AGAIN_MS = 50
 
 
+def _never(now_ms: int) -> int:
+    return now_ms
+
+
 class TickTimer:
     """Calls `tick(now)`, which returns when to be called again, in engine time.
 
@@ -42,7 +46,8 @@ class TickTimer:
             self._timer = self._host.call_later(due_ms - now_ms, self.look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more; what was looked at is let go."""
         self._stopped = True
+        self._tick = _never
         if self._timer is not None:
             self._timer.cancel()

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from curbstone.collection import LOOK_EVERY_MS, QUEUES_MIN, YOUNG_MIN, Collections
+from curbstone.collection import FOUND_MIN, LOOK_EVERY_MS, QUEUES_MIN, YOUNG_MIN, Collections
 from tests.sim.world import SimHost
 
 
@@ -55,6 +55,19 @@ def test_what_was_made_since_the_start_is_frozen_and_thawed_again() -> None:
     assert dead() is None
 
 
+def looks_until(full: list[str], host: SimHost) -> int:
+    """Return how many looks it takes until another full collection."""
+    del full[:]
+    for looks in range(1, 100):
+        for _ in range(YOUNG_MIN):
+            gc.collect(1)
+        host.pass_time(LOOK_EVERY_MS)
+        host.settle()
+        if full:
+            return looks
+    raise AssertionError("there was none")
+
+
 def test_dead_cycles_are_found_by_the_clock_and_not_by_every_burst() -> None:
     """A burst of connections started full collections twice a second, and each held everybody up."""
     host = SimHost(Random(0), 0)
@@ -79,5 +92,12 @@ def test_dead_cycles_are_found_by_the_clock_and_not_by_every_burst() -> None:
         assert full
         assert dead() is None
         del lasting
+        assert looks_until(full, host) == 2, "there was nothing to find, so the next look was left out"
+        assert looks_until(full, host) == 4
+        rings = [Ring() for _ in range(FOUND_MIN)]
+        gc.collect(1)
+        del rings
+        assert looks_until(full, host) == 8
+        assert looks_until(full, host) == 1, "there was much to find"
     finally:
         gc.callbacks.remove(watch)

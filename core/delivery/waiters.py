@@ -29,7 +29,7 @@ class Counter(NamedTuple):
 class Waiter:
     """Takes up to `count` deliveries once, now or within `wait_ms`; then it is gone.
 
-    `give` is called once, unless it was given up before: with what is ready now, or nothing. Where there is no such
+    It is answered once, unless it was given up before: with what is ready now, or nothing. Where there is no such
     group, nor may be, `refuse` is called instead.
     """
 
@@ -41,17 +41,19 @@ class Waiter:
         group: str,
         count: int,
         wait_ms: int,
-        give: Callable[[list[Delivery]], None],
         refuse: Callable[[CurbstoneError], None],
     ) -> None:
         self._counter = counter
         self._state = counter.state
         self.group = group
         self.room = count
-        self._give = give
         self._refuse = refuse
         self._waits = wait_ms > 0
         self._timer = counter.state.host.call_later(wait_ms, self.give_nothing) if self._waits else None
+
+    def _answer(self, deliveries: list[Delivery]) -> None:
+        """It got these, or nothing."""
+        raise NotImplementedError
 
     def begin(self) -> Waiter:
         """Take part in the round robin of the group; return itself."""
@@ -75,7 +77,7 @@ class Waiter:
             self._counter.settling.put_back(self.group, deliveries)
             return
         self._leave()
-        self._give(deliveries)
+        self._answer(deliveries)
 
     def give_nothing(self) -> None:
         """Answer that there is nothing, or nothing more."""
@@ -108,7 +110,26 @@ class Waiter:
         self._counter.rings.leave(self)
 
 
-class Gatherer(Waiter):
+class Taker(Waiter):
+    """One whose answer goes to a function."""
+
+    def __init__(
+        self,
+        counter: Counter,
+        group: str,
+        count: int,
+        wait_ms: int,
+        give: Callable[[list[Delivery]], None],
+        refuse: Callable[[CurbstoneError], None],
+    ) -> None:
+        super().__init__(counter, group, count, wait_ms, refuse)
+        self._answer_with = give
+
+    def _answer(self, deliveries: list[Delivery]) -> None:
+        self._answer_with(deliveries)
+
+
+class Gatherer(Taker):
     """One that takes all it can get: until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready.
 
     What must be read from disk first counts as ready; it is waited for.
@@ -164,4 +185,4 @@ class Gatherer(Waiter):
 
     def _finish(self) -> None:
         self._leave()
-        self._give([] if self._state.is_closed else self._gathered)
+        self._answer([] if self._state.is_closed else self._gathered)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from curbstone.core.delivery.waiters import Counter, Waiter
+from curbstone.core.delivery.waiters import Counter, Taker
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.pending.pending import Pending
@@ -38,7 +38,7 @@ class NextLetters:
 
     def take(self, most: int, give: Take, refuse: Refuse) -> None:
         """See `Letters`."""
-        Waiter(self._counter, UNNAMED, most, 0, give, refuse).begin()
+        Taker(self._counter, UNNAMED, most, 0, give, refuse).begin()
 
 
 class OneLetter:

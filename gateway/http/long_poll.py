@@ -40,15 +40,20 @@ async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, .
     Where its first argument is an error, that is raised.
     """
     future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
+    # An error leads to this frame by its traceback. Were it kept by anything here, the two would hold each other.
+    errors: list[CurbstoneError] = []
 
     def on_done(*results: Any) -> None:
         if not future.done():
+            if isinstance(results[0], CurbstoneError):
+                errors.append(results[0])
+                results = ()
             future.set_result(results)
 
     start(on_done)
     results = await future
-    if isinstance(results[0], CurbstoneError):
-        raise results[0]
+    if errors:
+        raise errors.pop()
     return results
 
 
@@ -128,23 +133,35 @@ class Polls:
         An error is raised, ClientGone where the client went away, and what `held` raises where the client lost its
         right; then the call was given up. What came too late for that goes to `give_back`.
         """
-        future: asyncio.Future[T | CurbstoneError | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        errors: list[Exception] = []  # not in the future, see `answer`
 
         def on_done(result: T | CurbstoneError) -> None:
-            if not future.done():
-                future.set_result(result)
-            elif not isinstance(result, CurbstoneError):
+            if isinstance(result, CurbstoneError):
+                if not future.done():
+                    errors.append(result)
+                    future.set_result(None)
+            elif future.done():
                 give_back(result)
+            else:
+                future.set_result(result)
+
+        def give_up(error: Exception) -> None:
+            waiter = self._open.pop(future, None)
+            if waiter is not None and not future.done():
+                waiter.cancel()
+                errors.append(error)
+                future.set_result(None)
 
         self._open[future] = start(on_done)
         watch = asyncio.ensure_future(_disconnected(receive))
-        watch.add_done_callback(lambda _: self._give_up(future, ClientGone()))
+        watch.add_done_callback(lambda _: give_up(ClientGone()))
 
         def look() -> None:
             try:
                 held.check()
             except CurbstoneError as error:
-                self._give_up(future, error)
+                give_up(error)
 
         unwatch = held.watch(look)
         try:
@@ -153,8 +170,8 @@ class Polls:
             unwatch()
             self._open.pop(future, None)
             watch.cancel()
-        if isinstance(result, CurbstoneError):
-            raise result
+        if errors:
+            raise errors.pop()
         return result
 
     def release(self) -> None:
@@ -162,12 +179,6 @@ class Polls:
         for future, waiter in list(self._open.items()):
             if not future.done() and waiter.cancel():
                 future.set_result(None)
-
-    def _give_up(self, future: asyncio.Future[Any], error: Exception) -> None:
-        waiter = self._open.pop(future, None)
-        if waiter is not None and not future.done():
-            waiter.cancel()
-            future.set_exception(error)
 
 
 async def _disconnected(receive: Receive) -> None:

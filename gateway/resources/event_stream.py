@@ -128,6 +128,7 @@ class EventStream:
             departure.close()
             if self._waiter:
                 self._waiter.cancel()
+                self._waiter = None  # it knows whom to tell
 
     def _ask(self) -> None:
         """Have the engine give what there is room for."""
