@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, QuotaReached
 from curbstone.access.identity import Identity
+from curbstone.access.producing import Producing
 from curbstone.access.rights import Right, names_taken
 from curbstone.access.users import Quota
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
@@ -33,12 +34,14 @@ from curbstone.core.values import (
     Published,
     Redriven,
     Stale,
+    producer_key,
 )
 
 if TYPE_CHECKING:
     from curbstone.access.gate import Gate
 
 _KEY = re.compile(r"[!-~]{1,255}")
+PRODUCER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 class Access:
@@ -308,6 +311,16 @@ class Access:
             raise BadRequest("bad idempotency key: 1 to 255 visible ASCII characters, no spaces")
         owner = self.identity.owner
         return IdempotencyKey(f"{owner}\n{text}" if owner else text, b"".join(map(_content, messages)))
+
+    def producer(self, name: str) -> bytes:
+        """Return how a numbered producer of this identity is known; raise BadRequest."""
+        if not PRODUCER_NAME.fullmatch(name):
+            raise BadRequest(f"bad name of a producer: {name[:80]!r} is not 1 to 64 of A-Z a-z 0-9 . _ : -")
+        return producer_key(self.identity.owner, name)
+
+    def producing(self, end: Callable[[CurbstoneError], None]) -> Producing:
+        """Return what a connection that publishes as numbered producers has to keep to; see `access.producing`."""
+        return Producing(self.gate.connections.producing, end)
 
     @property
     def staging(self) -> AccessStaging:

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.producing import Key, Producing
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host, Timer
 
@@ -149,6 +150,8 @@ class Connections:
         self.host = host
         self._numbers = count(1)
         self._presences: dict[str, Presence] = {}
+        self.producing: dict[Key, Producing] = {}
+        """Who publishes as which numbered producer."""
         self._by_user: dict[str, int] = {}
 
     def __len__(self) -> int:

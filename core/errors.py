@@ -11,7 +11,8 @@ adapter's to know::
     ├── Conflict                an option contradicts what the queue holds
     │   ├── AlreadyCommitted    the staged transaction has been committed
     │   ├── StagedDamaged       what was staged is damaged on the disk, and has to be staged again
-    │   └── OtherReader         another program reads as the same group
+    │   ├── OtherReader         another program reads as the same group
+    │   └── NumberGap           a numbered message came before the one that belongs in front of it
     ├── KeyReused               an idempotency key came back with other content
     ├── StaleDelivery           the delivery ended before it was settled
     ├── Gone                    what is asked for is no longer in the log
@@ -80,6 +81,15 @@ class OtherReader(Conflict):
     def __init__(self, text: str, **members: object) -> None:
         super().__init__(text)
         self.members = {"other_reader": True, **members}
+
+
+class NumberGap(Conflict):
+    """The message before a numbered one is not stored, so this one was not; `expected` is one above the last stored."""
+
+    def __init__(self, expected: int) -> None:
+        super().__init__(f"the messages before this one are not stored: this producer's next number here is {expected}")
+        self.expected = expected
+        self.members = {"expected": expected}
 
 
 class KeyReused(CurbstoneError):

@@ -7,8 +7,8 @@ one stands behind the same Protocols, or around them: whoever guards the access 
 first.
 
 Two rules hold for all calls. They are made on the host's thread and never block; what takes time ends in a callback,
-`on_done`, which comes once, in a later turn, and with an error where nothing happened. What is wrong with the call
-itself is raised at once, as an error of `core.errors`.
+`on_done`, which comes once, in a later turn, and with an error where nothing happened; but what is wrong with the call
+is raised at once.
 
 An engine may lack parts of this: `Broker.capabilities` names those it has, and a call to another raises NotSupported
 with a sentence for people.
@@ -49,9 +49,11 @@ from curbstone.core.values import (
     Health,
     Holder,
     IdempotencyKey,
+    LastNumber,
     Lease,
     May,
     Moved,
+    Numbered,
     Outcome,
     Peeked,
     Published,
@@ -69,6 +71,8 @@ class Capability(Enum):
     """Batches and transactions are all or nothing, also across a crash."""
     KEYS = "keys"
     """Idempotency keys."""
+    NUMBERS = "numbers"
+    """Numbered producers: `core.notes.producers`."""
     LOOKING = "looking"
     """Peek: messages as they stand, without taking them."""
     READING = "reading"
@@ -245,14 +249,24 @@ class Queue(Protocol):
         """Return the seq of a message id of this queue, or None."""
 
     def publish(
-        self, messages: list[Message], on_done: Published, *, atomic: bool = False, key: IdempotencyKey | None = None
+        self,
+        messages: list[Message],
+        on_done: Published,
+        *,
+        atomic: bool = False,
+        key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
     ) -> None:
         """Publish messages in order.
 
         `on_done(None, first_seq, count)`: the next `count` of the list are on disk, with consecutive seqs.
         `on_done(error, 0, count)`: the next `count` were refused. It is called until all are covered; once
-        for all if `atomic` or with a `key`, under which they are stored once.
+        for all if `atomic` or with a `key`, under which they are stored once. Of a `numbered` list what is stored
+        already is answered first, `on_done(None, 0, count)`; NumberGap refuses what comes too early.
         """
+
+    def last_number(self, producer: bytes) -> LastNumber | None:
+        """Return what a producer (see `core.values.producer_key`) has stored last; None where it is not known."""
 
     def subscribe(
         self,
@@ -472,8 +486,7 @@ class Broker(Protocol):
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         """Publish to another connection's private queue; False if that connection is gone.
 
-        It fails only where the disk does: what the other client does not take must not end the connection of the one
-        who serves them all.
+        It fails only where the disk does: what another client does not take must not end that of who serves them all.
         """
 
     # --- the whole

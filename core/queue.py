@@ -29,13 +29,11 @@ from curbstone.core.delivery.retrying import Retrying
 from curbstone.core.delivery.settling import Settling
 from curbstone.core.delivery.timers import IDLE_MS, Timers
 from curbstone.core.delivery.waiters import Counter, Waiter
-from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, Unavailable
+from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
 from curbstone.core.log.commit import Commit
-from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.log.format import Reason
 from curbstone.core.log.log import Log
 from curbstone.core.log.meta import Meta, meta_reserve
-from curbstone.core.log.publish import Publish
-from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.notes.notes import Notes
@@ -58,9 +56,11 @@ from curbstone.core.values import (
     Done,
     Holder,
     IdempotencyKey,
+    LastNumber,
     Lease,
     May,
     Moved,
+    Numbered,
     Outcome,
     Peeked,
     Published,
@@ -70,12 +70,11 @@ from curbstone.core.values import (
 from curbstone.core.writing.batch import Batch
 from curbstone.core.writing.cleaner import Cleaner
 from curbstone.core.writing.committer import Committer
+from curbstone.core.writing.intake import Intake
 from curbstone.core.writing.meta_writer import MetaWriter
 from curbstone.core.writing.outbox import Outbox
 from curbstone.core.writing.sources import Sources
 from curbstone.core.writing.writer import Writer
-
-ATOMIC_SHARE = 2
 
 logger = logging.getLogger("curbstone.core")
 
@@ -117,6 +116,7 @@ class Queue(AloneQueue):
         notes = self.notes = Notes(state, log.room)
         pending = self.pending = Pending(state, agenda, log, self._groups_in_use)
         outbox = self.outbox = Outbox(agenda)
+        self._intake = Intake(state, pending, notes.keys, outbox)
         self.meta_writer = MetaWriter(state, log, outbox)
         self._cleaner = Cleaner(log, pending, outbox)
         self.settling = Settling(state, agenda, pending, outbox)
@@ -193,52 +193,20 @@ class Queue(AloneQueue):
         *,
         atomic: bool = False,
         key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
     ) -> None:
-        """See `core.port.Queue.publish`; with a `key` they are stored once (see `core.notes.keys`)."""
+        """See `core.port.Queue.publish`, `core.notes.keys` and `core.notes.producers`."""
         refusal = self.refusal()
         if refusal is not None or not messages:
             self.host.call_soon(lambda: on_done(refusal, 0, len(messages)))
         elif atomic or key is not None:
-            self._publish_whole(messages, on_done, key)
+            self._intake.whole(messages, on_done, key, numbered)
         else:
-            most = self.state.options.max_message_size
-            if all([len(message.body) <= most for message in messages]):
-                self.outbox.publish(Publish(messages, on_done))
-            else:
-                self._publish_but_large(messages, on_done, most)
+            self._intake.each(messages, on_done, numbered)
 
-    def _publish_whole(self, messages: list[Message], on_done: Published, key: IdempotencyKey | None) -> None:
-        """Publish all or nothing."""
-        cap, most = self.options.cap, self.options.max_message_size
-        tries = RELEASE_BYTES * sum(map(self.pending.entitled_count, messages))
-        size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES + tries
-        too_large = next((message for message in messages if len(message.body) > most), None)
-        error: CurbstoneError | None = None
-        if too_large is not None:
-            error = self.state.too_large(too_large)
-        elif size > cap // ATOMIC_SHARE:
-            error = MessageTooLarge(f"{size} bytes at once can never fit the queue's cap of {cap} bytes")
-        publish = Publish(messages, on_done, size)
-        if error is not None:
-            self.host.call_soon(lambda: on_done(error, 0, len(messages)))
-        elif key is None or self.notes.keys.begin(publish, key):
-            self.outbox.publish(publish)
-
-    def _publish_but_large(self, messages: list[Message], on_done: Published, most: int) -> None:
-        """Publish all but those that are too large, each answered in its turn."""
-        good: list[Message] = []
-        for message in messages:
-            if len(message.body) <= most:
-                good.append(message)
-                continue
-            if good:
-                self.outbox.publish(Publish(good, on_done))
-                good = []
-            refused = Publish([message], on_done)
-            refused.refusal = self.state.too_large(message)
-            self.outbox.publish(refused)
-        if good:
-            self.outbox.publish(Publish(good, on_done))
+    def last_number(self, producer: bytes) -> LastNumber | None:
+        """See `core.port.Queue.last_number`."""
+        return self.notes.producers.last(producer)
 
     # --- consumers
 

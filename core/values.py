@@ -149,6 +149,36 @@ class Look(NamedTuple):
     messages: int
 
 
+class Numbered(NamedTuple):
+    """Who publishes, and the numbers of what is published: of each message one above that of the one before."""
+
+    producer: bytes
+    """See `producer_key`."""
+    first: int
+    """The number of the first message, from 1 on."""
+    after: int
+    """The number that must be stored for it to be stored: that of the message before it, or 0 for none."""
+
+    def behind(self, count: int) -> Numbered:
+        """Return the numbers of what comes behind so many of the messages."""
+        return Numbered(self.producer, self.first + count, self.first + count - 1) if count else self
+
+
+class LastNumber(NamedTuple):
+    """What a producer has stored last in a queue."""
+
+    number: int
+    seq: int
+    """Of the message."""
+    time_ms: int
+    """Engine time."""
+
+
+def producer_key(owner: str, name: str) -> bytes:
+    """Return how a producer is known: its name is its owner's alone."""
+    return blake2b(f"{owner}\n{name}".encode(), digest_size=DIGEST_BYTES).digest()
+
+
 class IdempotencyKey(NamedTuple):
     """A key as a client gave it, and a digest of everything it published under it."""
 

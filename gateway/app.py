@@ -37,6 +37,7 @@ from curbstone.gateway.resources.message import OneMessage
 from curbstone.gateway.resources.messages import Messages
 from curbstone.gateway.resources.metrics import Metrics
 from curbstone.gateway.resources.offsets import Offsets
+from curbstone.gateway.resources.publishing import Producers
 from curbstone.gateway.resources.queues import Queues
 from curbstone.gateway.resources.reading_groups import ReadingGroups
 from curbstone.gateway.resources.reading_many import ReadingMany
@@ -91,6 +92,7 @@ def routes(
         Route(QUEUE + "/messages/extend", Resource(POST=leases.extend)),
         Route(QUEUE + "/messages/{id}", Resource(GET=one.get, DELETE=one.delete)),
         Route(QUEUE + "/leases/{lease}", Resource(DELETE=leases.confirm)),
+        Route(QUEUE + "/producers/{producer}", Resource(GET=Producers().get)),
         Route(QUEUE + "/explain", Resource(GET=Explain().get)),
         Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),

@@ -13,6 +13,7 @@ READING = "Reading by position needs the local engine: a queue on a cluster has 
 STAGING = "Staged transactions need the local engine."
 LOOKING = "Looking into a queue needs the local engine: on a cluster it would count as a delivery."
 KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
+NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers."
 DELETING = (
     "Deleting a message that nobody has fetched needs the local engine: on a cluster only the next one can be taken."
 )

@@ -19,9 +19,11 @@ from curbstone.core.values import (
     Done,
     Holder,
     IdempotencyKey,
+    LastNumber,
     Lease,
     May,
     Moved,
+    Numbered,
     Outcome,
     Peeked,
     Published,
@@ -129,11 +131,19 @@ class Queue:
         return gone(self.name) if self.is_closed else None
 
     def publish(
-        self, messages: list[Message], on_done: Published, *, atomic: bool = False, key: IdempotencyKey | None = None
+        self,
+        messages: list[Message],
+        on_done: Published,
+        *,
+        atomic: bool = False,
+        key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
     ) -> None:
         """See `core.port.Queue.publish`; `atomic` on a cluster: one answer, and its error says how many are stored."""
         if key is not None:
             raise NotSupported(lacking.KEYS)
+        if numbered is not None:
+            raise NotSupported(lacking.NUMBERS)
         refusal = self.refusal()
         if refusal is not None or not messages:
             self.engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
@@ -256,6 +266,10 @@ class Queue:
             engine.publisher.send(self.opening.text, parcel, on_done)
 
         self.opening.with_ladder(group, bound)
+
+    def last_number(self, producer: bytes) -> LastNumber | None:
+        """Not here."""
+        raise NotSupported(lacking.NUMBERS)
 
     # --- consumers
 

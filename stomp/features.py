@@ -2,7 +2,7 @@
 
 `refusals`: what can't be done is answered by a RECEIPT that says why, and the connection goes on. `ids`: the RECEIPT
 of a SEND has the message's id. `window`: a SUBSCRIBE of an id in use changes the window. `joined`: over a WebSocket,
-frames that are sent together are one message.
+frames that are sent together are one message. `numbers`: numbered producers, see `numbers.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from curbstone.core.errors import (
     MessageTooLarge,
     NoSuchQueue,
     NotSupported,
+    NumberGap,
     QueueFull,
     StaleDelivery,
     Unavailable,
@@ -26,8 +27,8 @@ from curbstone.core.errors import (
 from curbstone.core.headers import escape
 from curbstone.stomp.errors import ProtocolError
 
-REFUSALS, IDS, WINDOW, JOINED = "refusals", "ids", "window", "joined"
-FEATURES = (REFUSALS, IDS, WINDOW, JOINED)
+REFUSALS, IDS, WINDOW, JOINED, NUMBERS = "refusals", "ids", "window", "joined", "numbers"
+FEATURES = (REFUSALS, IDS, WINDOW, JOINED, NUMBERS)
 
 _CODES: dict[type[CurbstoneError], int] = {
     BadRequest: 400,
@@ -85,8 +86,14 @@ def refusals(receipts: Iterable[bytes], error: CurbstoneError | NotUnsettled) ->
     retry_s = retry_after_of(error)
     retry = f"retry-after:{retry_s}\n" if retry_s else ""
     text = escape(str(error) or type(error).__name__)
-    rest = f"x-error-code:{code}\nx-error:{text}\n{retry}\n\0\n".encode("utf-8", "backslashreplace")
+    expected = f"x-expected:{error.expected}\n" if isinstance(error, NumberGap) else ""
+    rest = f"x-error-code:{code}\nx-error:{text}\n{retry}{expected}\n\0\n".encode("utf-8", "backslashreplace")
     return b"".join([b"RECEIPT\nreceipt-id:%b\n%b" % (receipt, rest) for receipt in receipts])
+
+
+def repeats(receipts: Iterable[bytes]) -> bytes:
+    """Return the RECEIPTs of SENDs whose numbers are stored already."""
+    return b"".join([b"RECEIPT\nreceipt-id:%b\nx-duplicate:true\n\n\0\n" % receipt for receipt in receipts])
 
 
 def receipts_with_ids(receipts: Iterable[bytes | None], uid: str, first_seq: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from curbstone.access.rights import Right
@@ -11,12 +11,16 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.stomp import arguments, features, frames, header_values, temp_queues
+from curbstone.core.values import Numbered
+from curbstone.stomp import arguments, features, frames, header_values, numbers, temp_queues
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination, reply_destination
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.session_state import SessionState
+
+if TYPE_CHECKING:
+    from curbstone.access.producing import Producing
 
 SERVER_HEADERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length"]
@@ -36,7 +40,9 @@ NOT_STORED = (
 """Headers of a SEND that do not travel with the message: the server's, orders to it, and the gateway's own mark."""
 
 _ORDERS = (
-    frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY, *header_values.TTL]) | HEADERS | arguments.OF_SEND
+    frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY, *header_values.TTL, numbers.PRODUCER])
+    | HEADERS
+    | arguments.OF_SEND
 )
 """Headers of a SEND that the engine acts on, and those that are refused."""
 
@@ -50,9 +56,13 @@ _DESTINATIONS_MAX = 256
 class Target:
     """A queue or topic that is sent to, and the messages for it of the current read."""
 
-    __slots__ = ("__weakref__", "destination", "messages", "name", "receipts")
+    __slots__ = ("__weakref__", "destination", "messages", "name", "producer", "receipts", "wishes")
 
-    def __init__(self, destination: Destination) -> None:
+    def __init__(self, destination: Destination, producer: bytes = b"") -> None:
+        self.producer = producer
+        """Of a numbered producer: how it is known."""
+        self.wishes: dict[int, numbers.Wish] = {}
+        """Of a numbered producer: what the heads of messages say of their numbers, by place in `messages`."""
         self.destination = destination
         self.name: QueueName = destination.queue
         self.messages: list[Message] = []
@@ -62,11 +72,12 @@ class Target:
 class SendPlan:
     """Everything the head of a SEND says, worked out once for all frames that share it."""
 
-    __slots__ = ("block", "key", "options", "target", "transaction")
+    __slots__ = ("block", "key", "options", "target", "transaction", "wish")
 
     def __init__(
         self, target: Target, block: bytes, options: dict[str, Any] | None, transaction: str | None, key: str = ""
     ) -> None:
+        self.wish: numbers.Wish | None = None
         self.target = target
         self.block = block
         self.options = options
@@ -87,10 +98,16 @@ class Publisher:
         self._connection = connection
         # One target per queue, by whatever name it was sent to, or the order of its messages would be lost.
         # The plans keep the targets alive, and the parser keeps so many heads with plans.
-        self._targets: WeakValueDictionary[tuple[Kind, QueueName, str], Target] = WeakValueDictionary()
+        self._targets: WeakValueDictionary[tuple[Kind, QueueName, str, bytes], Target] = WeakValueDictionary()
         self._destinations: dict[str, Target] = {}
         self.opened: list[Target] = []
         """Targets that hold messages."""
+        self._producing: Producing | None = None
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether anything was sent by a numbered producer."""
+        return self._producing is not None
 
     def plan(self, head: Head) -> tuple[SendPlan, bool]:
         """Return what a head of a SEND means, and whether that holds for later frames too; raise ProtocolError."""
@@ -114,9 +131,14 @@ class Publisher:
             options["ttl_ms"] = ttl
         if groups := header_values.groups(head, "x-ks-groups"):
             options["groups"] = groups
-        key = self._key(head, target.destination)
+        key, wish = self._key(head, target.destination), None
+        if numbers.PRODUCER in headers and features.NUMBERS in self._connection.features:
+            if key:
+                raise ProtocolError(f"a SEND with {numbers.PRODUCER} has no {KEY}", head.lines[KEY])
+            target, wish = self._numbered(head, target.destination)
         plan = SendPlan(target, self._block(head), options or None, headers.get("transaction"), key)
-        return plan, not has_arguments and headers.keys().isdisjoint(_ONCE)
+        plan.wish = wish
+        return plan, not has_arguments and wish is None and headers.keys().isdisjoint(_ONCE)
 
     @staticmethod
     def _key(head: Head, destination: Destination) -> str:
@@ -138,6 +160,8 @@ class Publisher:
         target = plan.target
         if not target.messages:
             self.opened.append(target)
+        if plan.wish is not None:
+            target.wishes[len(target.messages)] = plan.wish
         target.messages.append(plan.message(body))
         target.receipts.append(receipt)
 
@@ -161,10 +185,43 @@ class Publisher:
             receipts, target.receipts = target.receipts, []
             if self._connection.ending:
                 continue
+            if target.producer:
+                self._flush_numbered(target, messages, receipts)
+                continue
             try:
                 _Run(self._connection, target, messages, receipts)
             except CurbstoneError as error:
                 self._connection.refuse(error, receipts)
+
+    def close(self) -> None:
+        """The connection is ending."""
+        if self._producing is not None:
+            self._producing.leave()
+
+    def _numbered(self, head: Head, destination: Destination) -> tuple[Target, numbers.Wish | None]:
+        """Return where a SEND of a numbered producer goes, and what its head says of its number."""
+        wish = numbers.wish_of(head, destination)
+        connection = self._connection
+        producer = connection.access.producer(head.headers[numbers.PRODUCER])
+        if self._producing is None:
+            self._producing = connection.access.producing(connection.fail)
+        self._producing.claim(producer, destination.queue)
+        key = destination.kind, destination.queue, destination.event, producer
+        target = self._targets.get(key)
+        if target is None:
+            target = self._targets[key] = Target(destination, producer)
+        return target, wish
+
+    def _flush_numbered(self, target: Target, messages: list[Message], receipts: list[bytes | None]) -> None:
+        wishes, target.wishes = target.wishes, {}
+        try:
+            for piece in numbers.pieces(target.producer, messages, receipts, wishes):
+                try:
+                    _Run(self._connection, target, piece.messages, piece.receipts, numbered=piece.numbered)
+                except CurbstoneError as error:
+                    self._connection.refuse(error, piece.receipts)
+        except ProtocolError as error:
+            self._connection.fail(error)
 
     def _target(self, destination: str) -> Target:
         parsed = self._parse(destination)
@@ -172,7 +229,7 @@ class Publisher:
             raise ProtocolError("a count can be subscribed to, not sent to", f"destination:{destination}")
         if parsed.kind is Kind.TOPIC and is_mask(parsed.event):
             raise ProtocolError("a topic with wildcards is for subscribing", f"destination:{destination}")
-        key = parsed.kind, parsed.queue, parsed.event
+        key = parsed.kind, parsed.queue, parsed.event, b""
         target = self._targets.get(key)
         if target is None:
             target = self._targets[key] = Target(parsed)
@@ -187,7 +244,10 @@ class Publisher:
 
     def _block(self, head: Head) -> bytes:
         """Return the header lines to store. The encoding of 1.2 is that of the store, so they go in as they came."""
-        lines = [line for name, line in head.lines.items() if name not in NOT_STORED]
+        not_stored = NOT_STORED
+        if numbers.PRODUCER in head.headers and features.NUMBERS in self._connection.features:
+            not_stored = not_stored.union(numbers.HEADERS)
+        lines = [line for name, line in head.lines.items() if name not in not_stored]
         lines.append(b"")
         block = b"\n".join(lines)
         reply_to = head.headers.get("reply-to", "")
@@ -197,7 +257,7 @@ class Publisher:
         pairs = {
             name: value
             for name, value in head.headers.items()
-            if name not in NOT_STORED and not name.lower().startswith(_DEAD_PREFIX)
+            if name not in not_stored and not name.lower().startswith(_DEAD_PREFIX)
         }
         if temporary:
             # The answer comes from another connection, which may only send to it.
@@ -211,7 +271,7 @@ class Publisher:
 class _Run:
     """The messages of one read for one queue, on their way to the disk."""
 
-    __slots__ = ("_bytes", "_connection", "_done", "_receipts", "_uid")
+    __slots__ = ("_bytes", "_connection", "_done", "_numbered", "_receipts", "_uid")
 
     def __init__(
         self,
@@ -220,8 +280,10 @@ class _Run:
         messages: list[Message],
         receipts: list[bytes | None],
         key: str = "",
+        numbered: Numbered | None = None,
     ) -> None:
         self._connection = connection
+        self._numbered = numbered
         self._receipts = receipts
         self._uid = ""
         self._done = 0
@@ -249,7 +311,8 @@ class _Run:
             queue = access.ensure(target.name, Right.SEND)
             if features.IDS in self._connection.features:
                 self._uid = queue.uid
-            queue.publish(messages, self._published, key=access.key(key, messages) if key else None)
+            once = access.key(key, messages) if key else None
+            queue.publish(messages, self._published, key=once, numbered=self._numbered)
         return True
 
     def _published(self, error: CurbstoneError | None, first_seq: int, count: int) -> None:
@@ -265,7 +328,10 @@ class _Run:
             connection.refuse(error, mine)
         elif asked and not connection.lost:
             uid = self._uid
-            connection.write(features.receipts_with_ids(mine, uid, first_seq) if uid else frames.receipts(asked))
+            if self._numbered is not None and not first_seq:
+                connection.write(features.repeats(asked))
+            else:
+                connection.write(features.receipts_with_ids(mine, uid, first_seq) if uid else frames.receipts(asked))
         size = 0
         if self._done >= len(self._receipts):
             size, self._bytes = self._bytes, 0

@@ -18,6 +18,7 @@ from curbstone.access.gate import Credentials
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
+from curbstone.core.port import Capability
 from curbstone.core.traffic import Traffic
 from curbstone.stomp import connect, features, frames
 from curbstone.stomp.acks import Settler
@@ -209,6 +210,7 @@ class Session:
         if self._presence is not None:
             self._presence.leave()
         self._parser.close()
+        self._publisher.close()
         self._transactions.close()
         self._subscriptions.close()
 
@@ -264,6 +266,8 @@ class Session:
         """Before a SEND to a queue come the acks of this read for it: they make room under its cap."""
         if self._settler.holds(name):
             self._settler.flush()
+        if self._publisher.has_numbers and self._publisher.holds(name):  # the same queue, by another producer or none
+            self._publisher.flush()
 
     def _handle(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         command = head.command
@@ -303,7 +307,7 @@ class Session:
         agreement, self._agreement = self._agreement, None
         if connection.ending or agreement is None:
             return
-        connection.features = agreement.features
+        connection.features = wished = agreement.features
         try:
             if isinstance(answer, CurbstoneError):
                 raise answer
@@ -311,6 +315,8 @@ class Session:
         except CurbstoneError as error:
             connection.fail(error)
             return
+        if Capability.NUMBERS not in answer.capabilities:
+            connection.features = wished = wished - {features.NUMBERS}
         connection.access = answer
         self._presence = answer.gate.connections.enter(
             answer,
@@ -323,8 +329,8 @@ class Session:
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._vital.agreed(*beats)
         more = connect.expiry(answer, connection.wall_ms)
-        if agreement.features:
-            told = ",".join([name for name in features.FEATURES if name in agreement.features])
+        if wished:
+            told = ",".join([name for name in features.FEATURES if name in wished])
             more += (f"x-features:{told}", f"x-body-max:{connection.limits.body_bytes_max}")
         connection.write(frames.connected(agreement.version, beats, connection.name, connect.SERVER, self._sync, more))
         self.on_connected(answer.identity.user)

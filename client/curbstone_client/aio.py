@@ -13,7 +13,7 @@ from curbstone_client.aio_link import SMALL_BATCH, Connection
 from curbstone_client.aio_messages import Batches, Ended, Message, Messages, ended, until_ended
 from curbstone_client.aio_worker import Handler, Worker, run_until_signal
 from curbstone_client.consuming import PREFETCH, Consumer, Subscription
-from curbstone_client.errors import ClientError, Closed, Unknown
+from curbstone_client.errors import ClientError, Closed, NoSuchQueue, Unknown
 from curbstone_client.link import Link
 from curbstone_client.outcome import Outcome
 from curbstone_client.publishing import Confirm as BaseConfirm
@@ -50,6 +50,7 @@ class Client(base.ClientBase):
         self._publisher: Publisher[Confirm] = Publisher(
             out_link,
             Confirm,
+            producer=self._producer,
             waits_when_full=self._on_full == "wait",
             window=self._window,
             window_bytes=self._window_bytes,
@@ -171,7 +172,7 @@ class Client(base.ClientBase):
 
     # ------------------------------------------------------------ for the classes beside this one
 
-    async def send(self, lane: Lane, body: content.Body, more: str, type: str | None) -> Confirm:
+    async def send(self, lane: Lane, body: content.Body, more: str, type: str | None, seq: int | None) -> Confirm:
         """Send one message; wait only while the window is full."""
         connection = self._out or self._publishing()
         publisher = self._publisher
@@ -180,7 +181,7 @@ class Client(base.ClientBase):
             await self._room_again()
             if self._is_closed:
                 raise Closed("the client is closed")
-        confirm = publisher.send(lane, body, more, type)
+        confirm = publisher.send(lane, body, more, type, seq)
         if not publisher.sent % SMALL_BATCH:
             connection.flush()
             await asyncio.sleep(0)
@@ -294,13 +295,15 @@ class _Target:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        seq: int | None = None,
     ) -> Awaitable[Confirm]:
         """Send a message, and return its `Confirm` without waiting for it; `await` waits only while the window is full.
 
-        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds.
+        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds. `seq`:
+        its number, of a client with a `producer` of its own.
         """
         more = content.lines(type, headers, delay, ttl) if type or headers or delay or ttl is not None else ""
-        return self.client.send(self._lane, body, more, type)
+        return self.client.send(self._lane, body, more, type, seq)
 
     async def publish(
         self,
@@ -310,10 +313,11 @@ class _Target:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        seq: int | None = None,
         timeout: float | None = None,
     ) -> Stored:
         """Publish a message; it is on disk when this returns. Raise Refused, or Unknown after `timeout` seconds."""
-        confirm = await self.send(body, type=type, headers=headers, delay=delay, ttl=ttl)
+        confirm = await self.send(body, type=type, headers=headers, delay=delay, ttl=ttl, seq=seq)
         if timeout is None:
             return await confirm
         try:
@@ -340,6 +344,14 @@ class Queue(_Target):
     ) -> Message:
         """Send a message and return the answer: what the handler of a worker returned."""
         return await self.client.request(self.destination, body, timeout, dict(headers or {}))
+
+    async def last_seq(self) -> int | None:
+        """Return the last `seq` of this client's producer that is stored in the queue; None where it knows of none."""
+        try:
+            found = await self.client.call("GET", self.client.producer_path(self.name))
+        except NoSuchQueue:  # or it knows no such producer
+            return None
+        return int(found["seq"])
 
     async def info(self) -> dict[str, Any]:
         """Return what the queue holds, and its options."""

@@ -54,6 +54,7 @@ class ClientBase:
         project: str = "default",
         token: Token = None,
         connect_timeout: float = CONNECT_TIMEOUT_S,
+        producer: str | None = None,
         on_full: OnFull = "wait",
         window: int = WINDOW,
         window_bytes: int = WINDOW_BYTES,
@@ -62,8 +63,9 @@ class ClientBase:
         """`url`: of the server's HTTP, such as http://localhost:8080, or stomp://host:61613; several are tried in turn.
 
         Without one it is CURBSTONE_URL of the environment, or that of a server on this machine. `token` may be a
-        function, asked at each connection. `on_full`: whether publishing to a full queue waits for room, or raises
-        `QueueFull`.
+        function, asked at each connection. `producer`: a name for an application that numbers its messages itself, so
+        that what it publishes again after a restart, with the same `seq`, is stored once. `on_full`: whether
+        publishing to a full queue waits for room, or raises `QueueFull`.
         """
         urls = [url] if isinstance(url, str) else url or [os.environ.get("CURBSTONE_URL") or DEFAULT_URL]
         self.addresses: list[Address] = [parse(each) for each in urls]
@@ -71,6 +73,7 @@ class ClientBase:
         self.connect_timeout = connect_timeout
         self._token = token
         self._tls = tls
+        self._producer = producer
         self._on_full = on_full
         self._window = window
         self._window_bytes = window_bytes
@@ -111,6 +114,12 @@ class ClientBase:
     def queue_path(self, queue: str, more: str = "") -> str:
         """Return the path of a queue over HTTP."""
         return calls.queue_path(*self.split(queue), more)
+
+    def producer_path(self, queue: str) -> str:
+        """Return the path of what the server knows of this client's producer; raise ValueError."""
+        if self._producer is None:
+            raise ValueError("only a client with a producer can ask for its last seq: Client(…, producer=NAME)")
+        return self.queue_path(queue, f"/producers/{self._producer}")
 
     def _current_token(self) -> str | None:
         return self._token() if callable(self._token) else self._token

@@ -19,7 +19,8 @@ from curbstone_client.address import Address
 from curbstone_client.errors import CantConnect, ClientError, NotAllowed, Refused, refusal
 from curbstone_client.wire import Delivery, Other, Parser, Receipts, WireError, connect, frame, parse_head
 
-FEATURES = "refusals,ids,window,joined"
+NUMBERS = "numbers"
+FEATURES = f"refusals,ids,window,joined,{NUMBERS}"
 """What this client asks the server for; without them it does what it can."""
 
 BEAT_S = 10

@@ -4,18 +4,23 @@ A lane is all that one client sends to one destination; its frames are numbered,
 says lane and number. What is unconfirmed when a connection is lost goes out again on the next, first and in order. A
 lane whose queue is full is held: after the time that the server said its first message is tried, and all others
 behind it once that one is stored.
+
+What goes to a queue is numbered: the server stores a number of this producer once, however often it is sent, and none
+behind one that is missing. Where a message is refused for good, those behind it on their way are refused too, as
+coming too early; they are held like those of a full queue, and the first of them then names the last that is stored.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from curbstone_client.content import Body, encode, lines
-from curbstone_client.errors import ClientError, QueueFull, TooLarge, Unknown
-from curbstone_client.link import Link, error_of
+from curbstone_client.errors import ClientError, NotSupported, QueueFull, TooLarge, Unknown
+from curbstone_client.link import NUMBERS, Link, error_of
 from curbstone_client.outcome import Outcome
 from curbstone_client.wire import CONTENT_LENGTH_FROM, Delivery, escape, parse_head
 
@@ -24,6 +29,7 @@ WINDOW_BYTES = 8 * 1024 * 1024
 
 FULL_RETRY_S = 1.0
 """After so long a full queue is tried again, if the server names no time."""
+LOOK_AGAIN_S = 0.05
 _HEADS_MAX = 256
 _NEVER = float("inf")
 
@@ -37,12 +43,14 @@ class Stored:
     maybe_repeated: bool
     """It was sent again over another connection, and the server could not tell whether it had it: it may be there
     twice."""
+    repeated: bool = False
+    """The server had it already under this number, and did not store it again."""
 
 
 class Confirm(Outcome):
     """One message on its way. The shells add the waiting."""
 
-    __slots__ = ("_lines", "frame", "lane", "order", "receipt", "resent")
+    __slots__ = ("_lines", "expected", "frame", "lane", "order", "receipt", "resent")
 
     def __init__(self, lane: Lane, receipt: bytes, frame: bytes, order: int) -> None:
         # Written out: a call to the base for each message costs more than it is worth.
@@ -55,13 +63,16 @@ class Confirm(Outcome):
         self.frame = frame
         self.order = order
         self.resent = False
+        self.expected = 0
+        """The number that the server wanted when this came too early; else 0."""
         self._lines = b""
 
     def stored(self) -> Stored:
         """Return how it was stored, once it is done; raise what it was refused for."""
         self.check()
         headers = parse_head(self._lines) if self._lines else {}
-        return Stored(headers.get("x-msg-id", ""), self.resent)
+        is_repeat = "x-duplicate" in headers
+        return Stored(headers.get("x-msg-id", ""), self.resent and not self.lane.producer, is_repeat)
 
     def confirmed(self, more: bytes) -> None:
         """It is on disk; `more` are further lines of the receipt."""
@@ -73,9 +84,11 @@ class Confirm(Outcome):
 class Lane:
     """What goes to one destination."""
 
-    __slots__ = ("_heads", "destination", "held", "number", "owner", "prefix", "probe", "retry_at")
+    __slots__ = ("_heads", "destination", "held", "number", "owner", "prefix", "probe", "producer", "retry_at")
 
-    def __init__(self, index: int, destination: str, owner: object) -> None:
+    def __init__(self, index: int, destination: str, owner: object, producer: str) -> None:
+        self.producer = producer
+        """Whose numbers the messages have; empty where they have none."""
         self.owner = owner
         """The shell's client."""
         self.destination = destination
@@ -94,10 +107,18 @@ class Lane:
         if head is None:
             if len(self._heads) >= _HEADS_MAX:
                 self._heads.clear()
-            head = f"SEND\ndestination:{escape(self.destination)}{more}\nreceipt:".encode() + self.prefix
-            self._heads[more] = head
+            producer = self.producer and f"\nx-producer:{self.producer}"
+            text = f"SEND\ndestination:{escape(self.destination)}{producer}{more}\nreceipt:"
+            head = self._heads[more] = text.encode() + self.prefix
         return head
 
+    def unnumbered(self) -> None:
+        """The server keeps no numbers."""
+        self.producer = ""
+        self._heads.clear()
+
+
+NO_NUMBERS = "this server keeps no numbers of producers"
 
 C = TypeVar("C", bound=Confirm)
 
@@ -111,6 +132,7 @@ class Publisher(Generic[C]):
         make: Callable[[Lane, bytes, bytes, int], C],
         *,
         owner: object = None,
+        producer: str | None = None,
         waits_when_full: bool = True,
         window: int = WINDOW,
         window_bytes: int = WINDOW_BYTES,
@@ -118,6 +140,11 @@ class Publisher(Generic[C]):
         self._link = link
         self._make = make
         self._owner = owner
+        self._producer = producer or secrets.token_hex(10)
+        self._has_own_numbers = producer is not None
+        """Whether the application gives each message its number."""
+        self._is_numbered = True
+        """Whether the server keeps numbers, as far as is known."""
         self._waits_when_full = waits_when_full
         self._window = window
         self._window_bytes = window_bytes
@@ -149,18 +176,27 @@ class Publisher(Generic[C]):
         """Return the lane of a destination."""
         lane = self._lanes.get(destination)
         if lane is None:
-            lane = self._lanes[destination] = Lane(len(self._lanes) + 1, destination, self._owner)
+            producer = self._producer if self._is_numbered and destination.startswith("/queue/") else ""
+            lane = self._lanes[destination] = Lane(len(self._lanes) + 1, destination, self._owner, producer)
         return lane
 
-    def send(self, lane: Lane, body: Body, more: str = "", type: str | None = None) -> C:
-        """Send one message; `more` and `type` as `content.lines` says. Raise TypeError, ValueError or TooLarge."""
+    def send(self, lane: Lane, body: Body, more: str = "", type: str | None = None, seq: int | None = None) -> C:
+        """Send one message; `more` and `type` as `content.lines` says. Raise TypeError, ValueError or TooLarge.
+
+        `seq`: its number, where the application numbers its messages.
+        """
         data, kind = encode(body)
         if type is None and kind is not None:
             more += self._type_line(kind)
         most = self._link.body_bytes_max
         if most and len(data) > most:
             raise TooLarge(f"a body of {len(data)} bytes is larger than {most}", 413)
-        number = lane.number = lane.number + 1
+        number = lane.number + 1
+        if self._has_own_numbers or seq is not None:
+            number = self._own_number(lane, seq)
+            if number != lane.number + 1 or not lane.number:
+                more += f"\nx-after:{lane.number}"
+        lane.number = number
         receipt = b"%b%d" % (lane.prefix, number)
         if len(data) >= CONTENT_LENGTH_FROM or b"\0" in data:
             more += f"\ncontent-length:{len(data)}"
@@ -196,6 +232,8 @@ class Publisher(Generic[C]):
 
     def up(self) -> None:
         """See `Role`: what is unconfirmed goes out again, in order."""
+        if self._is_numbered and NUMBERS not in self._link.features:
+            self._go_without_numbers()
         for lane in self._held:
             lane.held = lane.probe = None
         self._held.clear()
@@ -232,7 +270,7 @@ class Publisher(Generic[C]):
             size += len(confirm.frame)
             self.confirmed += 1
             if confirm.lane.held is not None:
-                self._leaves(confirm.lane, confirm)
+                self._leaves(confirm.lane, confirm, is_stored=True)
             confirm.confirmed(more)
         self._bytes -= size
         self._progress()
@@ -248,14 +286,41 @@ class Publisher(Generic[C]):
         due = _NEVER
         for lane in self._held:
             if lane.probe is None and lane.held and self._link.is_up:
-                if now < lane.retry_at:
+                if now >= lane.retry_at:
+                    self._probe(lane, now)
+                if lane.probe is None:
                     due = min(due, lane.retry_at)
-                else:
-                    lane.probe = min(lane.held.values(), key=_order)
-                    self._link.write(lane.probe.frame)
         return due
 
     # ------------------------------------------------------------ inside
+
+    def _own_number(self, lane: Lane, seq: int | None) -> int:
+        """Return the number that the application gives a message; raise ValueError, NotSupported."""
+        if not self._has_own_numbers:
+            raise ValueError("seq is for a client with a producer: Client(…, producer=NAME)")
+        if not lane.destination.startswith("/queue/"):
+            if seq is not None:
+                raise ValueError("only what goes to a queue has a seq")
+            return lane.number + 1
+        if seq is None or seq <= lane.number:
+            raise ValueError(f"a client with a producer gives each message a seq above its last, {lane.number}")
+        if not lane.producer:
+            raise NotSupported(NO_NUMBERS)
+        return seq
+
+    def _go_without_numbers(self) -> None:
+        """The server keeps no numbers: what is sent again may be stored twice."""
+        self._is_numbered = False
+        line = f"\nx-producer:{self._producer}\n".encode()
+        for confirm in list(self._unconfirmed.values()):
+            if self._has_own_numbers and confirm.lane.producer:
+                self._end(confirm.receipt, NotSupported(NO_NUMBERS))
+            elif line in confirm.frame:
+                confirm.frame = confirm.frame.replace(line, b"\n", 1)
+                self._bytes -= len(line) - 1
+        for lane in self._lanes.values():
+            lane.unnumbered()
+        self._progress()
 
     def _type_line(self, kind: str) -> str:
         line = self._types.get(kind)
@@ -267,28 +332,57 @@ class Publisher(Generic[C]):
         """The server refused a message, and the connection goes on."""
         error = error_of(headers, headers.get("x-error", "no reason given"))
         confirm = self._unconfirmed.get(receipt)
-        if confirm is not None and isinstance(error, QueueFull) and self._waits_when_full:
-            self._hold(confirm, error)
+        expected = headers.get("x-expected", "")
+        if confirm is not None and expected.isdigit():
+            confirm.expected = int(expected)
+            self._hold(confirm, 0.0)
+        elif confirm is not None and isinstance(error, QueueFull) and self._waits_when_full:
+            self._hold(confirm, error.retry_after or FULL_RETRY_S)
         else:
             self._end(receipt, error)
 
-    def _hold(self, confirm: Confirm, error: QueueFull) -> None:
-        """Keep a message until there is room; what comes behind it on its lane waits, too."""
+    def _hold(self, confirm: Confirm, wait: float) -> None:
+        """Keep a message for so many seconds; what comes behind it on its lane waits, too."""
         lane = confirm.lane
+        is_new = lane.held is None
         if lane.held is None:
             lane.held = {}
             self._held.add(lane)
         lane.held[confirm.receipt] = confirm
+        if wait or is_new or confirm is lane.probe:
+            self._try_at(lane, self._link.now + wait)
         if confirm is lane.probe:
             lane.probe = None
-        lane.retry_at = self._link.now + (error.retry_after or FULL_RETRY_S)
-        self._link.due = min(self._link.due, lane.retry_at)
 
-    def _leaves(self, lane: Lane, confirm: Confirm) -> None:
-        """A message of a held lane has ended: if it was the one that was tried, there may be room for the others."""
+    def _try_at(self, lane: Lane, time: float) -> None:
+        lane.retry_at = time
+        self._link.due = min(self._link.due, time)
+
+    def _probe(self, lane: Lane, now: float) -> None:
+        """Send the first of what a lane holds, to see whether it is taken now."""
+        assert lane.held
+        first = min(lane.held.values(), key=_order)
+        frame = first.frame
+        if lane.producer and first is not next(each for each in self._unconfirmed.values() if each.lane is lane):
+            lane.retry_at = now + LOOK_AGAIN_S  # one in front of it has not ended yet, and must not be passed over
+            return
+        if first.expected:
+            frame = frame.replace(b"\nreceipt:", b"\nx-after:%d\nreceipt:" % (first.expected - 1), 1)
+        lane.probe = first
+        self._link.write(frame)
+
+    def _leaves(self, lane: Lane, confirm: Confirm, *, is_stored: bool) -> None:
+        """A message of a held lane has ended: if it was the one that was tried, there may be room for the others.
+
+        Of a numbered lane, those behind one that was refused would come too early, but for the first of them.
+        """
         assert lane.held is not None
         lane.held.pop(confirm.receipt, None)
-        if confirm is lane.probe or not lane.held:
+        if lane.held and lane.producer and not is_stored:
+            if confirm is lane.probe:
+                lane.probe = None
+                self._try_at(lane, self._link.now)
+        elif confirm is lane.probe or not lane.held:
             waiting, lane.held, lane.probe = lane.held, None, None
             self._held.discard(lane)
             for each in sorted(waiting.values(), key=_order):
@@ -299,7 +393,7 @@ class Publisher(Generic[C]):
         if confirm is not None:
             self._bytes -= len(confirm.frame)
             if confirm.lane.held is not None:
-                self._leaves(confirm.lane, confirm)
+                self._leaves(confirm.lane, confirm, is_stored=False)
             confirm.finish(error)
             self._refused.append(confirm)
 

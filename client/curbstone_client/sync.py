@@ -110,6 +110,7 @@ class Client(base.ClientBase):
             out_link,
             Confirm,
             owner=self,
+            producer=self._producer,
             waits_when_full=self._on_full == "wait",
             window=self._window,
             window_bytes=self._window_bytes,
@@ -229,7 +230,7 @@ class Client(base.ClientBase):
 
     # ------------------------------------------------------------ for the classes beside this one
 
-    def send(self, destination: str, body: content.Body, more: str, type: str | None) -> Confirm:
+    def send(self, destination: str, body: content.Body, more: str, type: str | None, seq: int | None) -> Confirm:
         """Send one message; wait only while the window is full."""
         with self.lock:
             if self._out is None or self._is_closed:
@@ -240,7 +241,7 @@ class Client(base.ClientBase):
                 self._room.wait()
                 if self._is_closed:
                     raise Closed("the client is closed")
-            return publisher.send(publisher.lane(destination), body, more, type)
+            return publisher.send(publisher.lane(destination), body, more, type, seq)
 
     def subscribe(
         self, destination: str, prefetch: int, headers: dict[str, str] | None = None, *, acked: bool = True
@@ -362,13 +363,15 @@ class _Target:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        seq: int | None = None,
     ) -> Confirm:
         """Send a message, and return its `Confirm` without waiting for it; wait only while the window is full.
 
-        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds.
+        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds. `seq`:
+        its number, of a client with a `producer` of its own.
         """
         more = content.lines(type, headers, delay, ttl) if type or headers or delay or ttl is not None else ""
-        return self.client.send(self.destination, body, more, type)
+        return self.client.send(self.destination, body, more, type, seq)
 
     def publish(
         self,
@@ -378,10 +381,11 @@ class _Target:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        seq: int | None = None,
         timeout: float | None = None,
     ) -> Stored:
         """Publish a message; it is on disk when this returns. Raise Refused, or Unknown after `timeout` seconds."""
-        return self.send(body, type=type, headers=headers, delay=delay, ttl=ttl).result(timeout)
+        return self.send(body, type=type, headers=headers, delay=delay, ttl=ttl, seq=seq).result(timeout)
 
 
 class Queue(_Target):
@@ -399,6 +403,14 @@ class Queue(_Target):
     def request(self, body: content.Body, *, timeout: float = 30, headers: Mapping[str, str] | None = None) -> Message:
         """Send a message and return the answer: what the handler of a worker returned."""
         return self.client.request(self.destination, body, timeout, dict(headers or {}))
+
+    def last_seq(self) -> int | None:
+        """Return the last `seq` of this client's producer that is stored in the queue; None where it knows of none."""
+        try:
+            found = self.client.call("GET", self.client.producer_path(self.name))
+        except NoSuchQueue:  # or it knows no such producer
+            return None
+        return int(found["seq"])
 
     def info(self) -> dict[str, Any]:
         """Return what the queue holds, and its options."""

@@ -86,6 +86,7 @@ class Note(IntEnum):
     STAGED = 4  # how many messages of a staged transaction are in this log
     LOSS = 5  # what a declared group has lost: how far, and how much
     ACKED = 6  # up to where a declared group was acked
+    PRODUCER = 7  # the last number of a producer
     FILLER = 255  # nothing; it fills the place of what a repair took out
 
 

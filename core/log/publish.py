@@ -8,7 +8,7 @@ from typing import NamedTuple
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason, Released
 from curbstone.core.message import Delivery, Message
-from curbstone.core.values import Published
+from curbstone.core.values import Numbered, Published
 
 SETTLE_BYTES = 96
 """The most that is written of a delivery that a transaction ends."""
@@ -57,6 +57,7 @@ class Publish:
         "mark",
         "messages",
         "next",
+        "numbered",
         "on_done",
         "on_room",
         "records",
@@ -92,6 +93,8 @@ class Publish:
         """What is noted in the same batch where these are messages of a staged transaction: promised likewise."""
         self.key: tuple[bytes, bytes] | None = None
         """The idempotency key and digest, to be noted in the same batch."""
+        self.numbered: Numbered | None = None
+        """Whose messages they are, and their numbers: what its producer has stored already is not stored again."""
         self.refusal: CurbstoneError | None = None
         """Said in its turn, instead of writing anything."""
 

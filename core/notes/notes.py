@@ -14,8 +14,10 @@ from curbstone.core.log.room import Room
 from curbstone.core.notes.acks import Acks
 from curbstone.core.notes.keys import Keys, Known
 from curbstone.core.notes.losses import Loss, Losses
+from curbstone.core.notes.producers import Producers
 from curbstone.core.notes.staged_marks import StagedMarks
 from curbstone.core.state import QueueState
+from curbstone.core.values import LastNumber
 
 
 class Said(NamedTuple):
@@ -26,9 +28,10 @@ class Said(NamedTuple):
     acks: dict[str, int]
     keys: dict[bytes, Known]
     staged: dict[int, int]
+    numbers: dict[bytes, LastNumber]
 
 
-SILENCE = Said(b"", {}, {}, {}, {})
+SILENCE = Said(b"", {}, {}, {}, {}, {})
 
 
 class Notes:
@@ -39,21 +42,26 @@ class Notes:
         self.acks = Acks(state)
         self.keys = Keys(state, room)
         self.staged = StagedMarks(room)
+        self.producers = Producers(state, room)
 
-    def to_say(self, publishes: Sequence[Publish], first_seq: int, floor: int) -> Said:
-        """Return what a batch with these publishes has to note, with which the segments below `floor` go."""
+    def to_say(
+        self, publishes: Sequence[Publish], first_seq: int, floor: int, numbers: dict[bytes, LastNumber]
+    ) -> Said:
+        """Return what a batch with these publishes, and numbers, has to note; the segments below `floor` go with it."""
         losses = self.losses.to_log(floor) if self.losses.is_used else {}
         acks = self.acks.to_log(floor) if self.acks.is_used else {}
         says_more = floor or [publish for publish in publishes if publish.key is not None or publish.mark is not None]
         keys = self.keys.to_log(publishes, first_seq, floor) if says_more else {}
         staged = self.staged.to_log(publishes, floor) if says_more else {}
-        if not (losses or acks or keys or staged):
+        numbers = self.producers.to_log(numbers, floor) if floor or numbers else numbers
+        if not (losses or acks or keys or staged or numbers):
             return SILENCE
         data = [encode_loss(name, *loss) for name, loss in losses.items()]
         data += [encode_acked(name, seq) for name, seq in acks.items()]
         data += [self.keys.encode(hashed, known) for hashed, known in keys.items()]
         data += [self.staged.encode(number, count) for number, count in staged.items()]
-        return Said(b"".join(data), losses, acks, keys, staged)
+        data += [self.producers.encode(producer, last) for producer, last in numbers.items()]
+        return Said(b"".join(data), losses, acks, keys, staged, numbers)
 
     def said(self, said: Said, segment: int) -> None:
         """What a batch noted is on disk, in that segment."""
@@ -65,6 +73,8 @@ class Notes:
             self.keys.add(hashed, known._replace(segment=segment))
         for number, count in said.staged.items():
             self.staged.add(number, count, segment)
+        for producer, last in said.numbers.items():
+            self.producers.add(producer, last, segment)
 
     def recover(self, kind: int, payload: bytes, segment: int, earlier: set[str]) -> None:
         """Take in a note that was read; what is of `earlier` groups is no more than known to be in the log."""
@@ -78,6 +88,8 @@ class Notes:
             self.keys.recover(payload, segment)
         elif kind == Note.STAGED:
             self.staged.recover(payload, segment)
+        elif kind == Note.PRODUCER:
+            self.producers.recover(payload, segment)
 
     def forget_group(self, name: str) -> None:
         """A group is no longer declared."""

@@ -34,6 +34,7 @@ from curbstone.core.notes.notes import SILENCE
 from curbstone.core.pending.group import Group
 from curbstone.core.values import Done
 from curbstone.core.writing.cleaner import Copy
+from curbstone.core.writing.numbering import Numbering, Verdict
 from curbstone.core.writing.outbox import Pop
 from curbstone.core.writing.sources import Sources
 
@@ -79,6 +80,9 @@ class Batch:
         self.end = 0
         self.marks: dict[str, int] = {}
         self.said = SILENCE
+        self.must_go_on = False
+        """Whether something waits for the next batch though there is room for it."""
+        self._numbering = Numbering(sources.state, sources.notes.producers, sources.outbox)
         self._settled_parts: list[bytes] = []
         self._released_part = b""
         self._records_bytes = 0
@@ -216,6 +220,15 @@ class Batch:
         budget = log.room.publish_left - overhead - log.room.promised
         while inbox:
             publish = inbox[0]
+            if publish.numbered is not None and publish.refusal is None:
+                verdict = self._numbering.look(publish, publish.numbered, is_first=not self.taken)
+                if verdict is Verdict.LATER:
+                    self.must_go_on = True
+                    break
+                if verdict is Verdict.ANSWERED:
+                    continue
+                noted = self._numbering.note_bytes(publish.numbered)
+                room, budget = room - noted, budget - 2 * noted  # it will be said again one day
             if publish.refusal is not None:
                 self.taken.append(Taken(inbox.popleft(), 0, 0))
             elif publish.on_room is not None:
@@ -262,7 +275,7 @@ class Batch:
         released_part = encode_released(self.given_back)
         self._released_part += released_part
         self._records_bytes += len(released_part)
-        self._take_messages(publish, 0, publish.messages)
+        self._take_messages(publish, publish.next, publish.messages[publish.next :])
         return False
 
     def _keep_room(self, publish: Publish, on_room: Callable[[], None], budget: int) -> bool:
@@ -328,6 +341,7 @@ class Batch:
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Let the cleaner make room, or refuse; True where the publish is done with."""
+        size += 2 * self._numbering.note_bytes(publish.numbered) if publish.numbered is not None else 0
         if not self._disk_is_full and self._make_room(size + self._log.room.reserved):
             return False
         return self._refused(publish, QueueFull(f"queue {self._state.name} {self._log.fullness}"))
@@ -372,6 +386,8 @@ class Batch:
         self._messages_bytes += total
         self.messages += messages
         publish.next = first + len(messages)
+        if publish.numbered is not None and messages:
+            self._numbering.taken(publish, publish.numbered, seq - 1)
         if messages or publish.ends or publish.tx:
             self.taken.append(Taken(publish, first, len(messages)))
 
@@ -450,7 +466,9 @@ class Batch:
                 self.marks[group.name] = mark
                 if group.name:  # the unnamed one's is in the head of every batch
                     notes += encode_delivered(group.name, mark)
-        self.said = self._notes.to_say([part.publish for part in self.taken], self._state.next_seq, floor)
+        self.said = self._notes.to_say(
+            [part.publish for part in self.taken], self._state.next_seq, floor, self._numbering.coming
+        )
         return notes + self.said.data
 
     def _delivered_soon(self, group: Group) -> int:

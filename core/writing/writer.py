@@ -131,7 +131,7 @@ class Writer:
     def _refuse_taken(self, publish: Publish, count: int, error: CurbstoneError) -> None:
         """Refuse what of a publish was in a commit."""
         if publish.settles or publish.atomic_bytes or publish.refusal:
-            publish.next = 0
+            publish.next -= count
             refuse(self._state.host, publish, error)
         else:
             self._state.host.tell(publish.on_done, error, 0, count)
@@ -160,6 +160,8 @@ class Writer:
         commit = batch.commit()
         if commit is None:
             self._nothing_written(batch)
+            if batch.must_go_on:
+                self._agenda.dirty()
             if copy is not None or (self._cleaner.is_active and not was_cleaning):
                 self._copy_next = False
                 self._agenda.dirty()  # a publish has to wait, and it is the cleaner's turn

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.core.names import QueueName
     from curbstone.core.port import Waiter
+    from curbstone.core.values import Published
 
 T = TypeVar("T")
 
@@ -55,6 +56,29 @@ async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, .
     if errors:
         raise errors.pop()
     return results
+
+
+async def answers_for(count: int, start: Callable[[Published], object]) -> list[tuple[int, int]]:
+    """Call `start` with a callback of a publish; return its (first seq, count) once they cover `count` messages.
+
+    The first error is raised then.
+    """
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    told: list[tuple[int, int]] = []
+    errors: list[CurbstoneError] = []
+
+    def on_done(error: CurbstoneError | None, first_seq: int, covered: int) -> None:
+        told.append((first_seq, covered))
+        if error is not None:
+            errors.append(error)
+        if sum([each for _, each in told]) >= count and not future.done():
+            future.set_result(None)
+
+    start(on_done)
+    await future
+    if errors:
+        raise errors[0]
+    return told
 
 
 async def all_answers(starts: Sequence[Callable[[Callable[..., None]], object]]) -> None:

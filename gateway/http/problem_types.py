@@ -19,6 +19,7 @@ from curbstone.core.errors import (
     NoSuchQueue,
     NoSuchTransaction,
     NotSupported,
+    NumberGap,
     OtherReader,
     QueueFull,
     StagedDamaged,
@@ -120,6 +121,13 @@ TYPES = (
         409,
         "Another program reads as the same group; one of the two needs a group of its own.",
         OtherReader,
+    ),
+    ProblemType(
+        "number-gap",
+        409,
+        "The message before this one of a numbered producer is not stored, so neither is this one. `expected` is the "
+        "number that comes next.",
+        NumberGap,
     ),
     ProblemType(
         "gone",

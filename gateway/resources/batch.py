@@ -6,11 +6,10 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.formats.idempotency import key_of
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.incoming import read_batch
+from curbstone.gateway.resources.publishing import publish
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
@@ -28,7 +27,6 @@ class Batch:
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         messages = await read_batch(scope, receive, self._settings, bytes_max)
         self._traffic.published += len(messages)
-        key = key_of(access_of(scope), scope["headers"], messages)
-        _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=True, key=key))
-        self._traffic.confirmed += count
-        await reply_json(send, {"ids": [queue.message_id(seq) for seq in range(first, first + count)]}, 201)
+        stored = await publish(queue, scope, messages, atomic=True)
+        self._traffic.confirmed += len(messages)
+        await reply_json(send, {"ids": stored.ids}, 201, stored.headers)

@@ -12,7 +12,6 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Delivery
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.formats.idempotency import key_of
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.formats.metadata import http_headers
 from curbstone.gateway.formats.parameters import (
@@ -32,6 +31,7 @@ from curbstone.gateway.http.reply import OPAQUE, reply, reply_json
 from curbstone.gateway.resources.event_stream import EventStream, EventStreams
 from curbstone.gateway.resources.incoming import read_message
 from curbstone.gateway.resources.leases import Leases
+from curbstone.gateway.resources.publishing import publish
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import MIB, GatewaySettings
 
@@ -72,10 +72,9 @@ class Messages:
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         message = await read_message(scope, receive, self._settings, bytes_max)
         self._traffic.published += 1
-        key = key_of(access_of(scope), scope["headers"], [message])
-        _, seq, _ = await answer(lambda done: queue.publish([message], done, key=key))
+        stored = await publish(queue, scope, [message], atomic=False)
         self._traffic.confirmed += 1
-        await reply(send, 201, [(b"x-msg-id", queue.message_id(seq).encode())])
+        await reply(send, 201, [*stored.headers, *[(b"x-msg-id", name.encode()) for name in stored.ids]])
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
         """DELETE: take one message; it is settled when the reply leaves, and not before that can be sent."""

@@ -35,6 +35,7 @@ HTTP: list[tuple[str, str, str, dict[str, object]]] = [
     ("confirmPop", "receive", f"DELETE {Q}/leases/x", {}),
     ("getMessage", "peek", f"GET {Q}/messages/x", {}),
     ("explainQueue", "peek", f"GET {Q}/explain", {}),
+    ("getProducer", "send", f"GET {Q}/producers/x", {}),
     ("peekMessages", "peek", f"GET {Q}/messages", {}),
     ("getQueue", "peek", f"GET {Q}", {}),
     ("getOffsets", "peek", f"GET {Q}/offsets", {}),

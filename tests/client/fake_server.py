@@ -25,8 +25,11 @@ class Connection:
 class FakeServer:
     """Queues of bodies, and the connections to them."""
 
-    def __init__(self, dice: random.Random, cap: int) -> None:
+    def __init__(self, dice: random.Random, cap: int, keeps_numbers: bool) -> None:
         self.dice = dice
+        self.keeps_numbers = keeps_numbers
+        self.numbers: dict[tuple[str, str], int] = {}
+        """The last number stored, by queue and producer."""
         self.cap = cap
         self.stored: dict[str, list[bytes]] = {}
         """Everything that was ever stored, in order."""
@@ -74,18 +77,28 @@ class FakeServer:
         return len(self.stored.get(queue, ())) - len(self.settled.get(queue, ()))
 
     def _connect(self, connection: Connection, headers: dict[str, str], body: bytes) -> None:
-        assert headers["x-features"].split(",") == ["refusals", "ids", "window", "joined"]
-        connection.outbound += b"CONNECTED\nversion:1.2\nx-features:refusals,ids\nx-body-max:100\n\n\0\n"
+        assert headers["x-features"].split(",") == ["refusals", "ids", "window", "joined", "numbers"]
+        features = "refusals,ids,numbers" if self.keeps_numbers else "refusals,ids"
+        connection.outbound += f"CONNECTED\nversion:1.2\nx-features:{features}\nx-body-max:100\n\n\0\n".encode()
 
     def _send(self, connection: Connection, headers: dict[str, str], body: bytes) -> None:
         queue = headers["destination"]
         receipt = f"RECEIPT\nreceipt-id:{headers['receipt']}\n"
-        if self.depth(queue) >= self.cap:
+        assert ("x-producer" in headers) == self.keeps_numbers
+        line = queue, headers.get("x-producer", "")
+        number = int(headers.get("x-seq", headers["receipt"].rpartition(".")[2]))
+        last = self.numbers.get(line)
+        if last is not None and self.keeps_numbers and number <= last:
+            receipt += "x-duplicate:true\n"
+        elif last is not None and self.keeps_numbers and int(headers.get("x-after", number - 1)) > last:
+            receipt += f"x-error-code:409\nx-error:too early\nx-expected:{last + 1}\n"
+        elif self.depth(queue) >= self.cap:
             receipt += "x-error-code:507\nx-error:full\nretry-after:1\n"
         elif body.endswith(b"!"):
             receipt += "x-error-code:413\nx-error:too loud\n"
         else:
             self.stored.setdefault(queue, []).append(body)
+            self.numbers[line] = number
             self.ready.setdefault(queue, []).append(len(self.stored[queue]) - 1)
             receipt += f"x-msg-id:m-{len(self.stored[queue]) - 1}\n"
         connection.outbound += receipt.encode() + b"\n\0\n"

@@ -61,12 +61,13 @@ class Producer(threading.Thread):
 
 
 def check_all_there(shell: Shell, sent: list[Any]) -> None:
-    """All were confirmed and are there; twice are only those that are said to be."""
+    """All were confirmed and are there, once each, in order."""
     stored = [shell.result(confirm) for confirm in sent]
-    found = drain(shell, "jobs", len(sent))
-    assert set(found) == {b"%d" % number for number in range(len(sent))}
-    for body, copies in found.items():
-        assert copies == 1 or stored[int(body)].maybe_repeated
+    assert not any(each.maybe_repeated for each in stored)
+    shell.publish("jobs", b"end")
+    found = drain(shell, "jobs", len(sent) + 1)
+    assert list(found) == [*(b"%d" % number for number in range(len(sent))), b"end"]
+    assert set(found.values()) == {1}
 
 
 def kill_while_publishing(server: ServerProcess, shell: Shell, kills: int) -> None:

@@ -1,9 +1,9 @@
 """The client's core against a small server, by chance: connections that come and go, queues that are full, slow
 answers.
 
-Held: each publish ends once, with what the server did; what is stored was sent, in order, and twice only where the
-client says so; no settling names a delivery of another connection; the window is kept; what is acked was delivered
-and stays so.
+Held: each publish ends once, with what the server did; what is stored was sent, and twice only where the client says
+so: where the server keeps numbers it is stored once, in order, and what was refused is not there; no settling names a
+delivery of another connection; the window is kept; what is acked was delivered and stays so.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PREFETCH = 5
 class World:
     """A client's core, its server, and the wire between them."""
 
-    def __init__(self, seed: int, waits_when_full: bool) -> None:
+    def __init__(self, seed: int, waits_when_full: bool, has_numbers: bool) -> None:
         self.dice = random.Random(seed)
         self.waits = waits_when_full
         self.now = 0.0
-        self.server = FakeServer(self.dice, cap=12)
+        self.server = FakeServer(self.dice, 12, has_numbers)
         out, into = (Link([parse("stomp://server")]) for _ in range(2))
         self.links: dict[Link, Connection | None] = {out: None, into: None}
         self.publisher = Publisher(out, Confirm, waits_when_full=waits_when_full, window=WINDOW)
@@ -156,6 +156,9 @@ def check(world: World) -> None:
     for queue in QUEUES:
         stored = world.server.stored.get(queue, [])
         copies = Counter(stored)
+        if world.server.keeps_numbers:
+            expected = [body for body, confirm in world.sent[queue] if confirm.error is None]
+            assert stored == expected
         for body, confirm in world.sent[queue]:
             assert confirm.done
             assert world.ended[confirm.order] == 1
@@ -172,10 +175,13 @@ def check(world: World) -> None:
 
 
 @pytest.mark.parametrize("waits_when_full", [True, False])
-def test_whatever_happens_each_publish_ends_once_and_no_settling_goes_astray(waits_when_full: bool) -> None:
+@pytest.mark.parametrize("has_numbers", [True, False])
+def test_whatever_happens_each_publish_ends_once_and_no_settling_goes_astray(
+    waits_when_full: bool, has_numbers: bool
+) -> None:
     for seed in range(60):
         print(f"seed {seed}")
-        world = World(seed, waits_when_full)
+        world = World(seed, waits_when_full, has_numbers)
         for _ in range(STEPS):
             world.step()
         world.finish()
@@ -185,7 +191,7 @@ def test_whatever_happens_each_publish_ends_once_and_no_settling_goes_astray(wai
 def test_without_a_lost_connection_nothing_comes_twice_also_where_a_queue_is_full() -> None:
     for seed in range(60):
         print(f"seed {seed}")
-        world = World(seed, True)
+        world = World(seed, True, False)
         for link in world.links:
             world.connect(link)
         world.lose = lambda link: None  # type: ignore[method-assign]

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 import curbstone_client as client_package
-from curbstone_client import CantConnect, NoSuchQueue, NotSupported, QueueFull, Reject, Retry, Stale, TooLarge, Unknown
+from curbstone_client import (
+    CantConnect,
+    ClientError,
+    NoSuchQueue,
+    NotSupported,
+    QueueFull,
+    Reject,
+    Retry,
+    Stale,
+    TooLarge,
+    Unknown,
+)
 from tests.client.shells import SHELLS, WAIT_S_MAX, Shell
 from tests.server import ServerProcess
 
@@ -310,3 +321,50 @@ def test_a_token_goes_with_each_connection_and_call(tmp_path: Path) -> None:
             assert b"GET /stomp HTTP/1.1\r\n" in heard[0]
             assert b"\r\nAuthorization: Bearer secret\r\n" in heard[0]
     assert asked
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_an_application_that_numbers_its_messages_may_send_them_again_after_a_restart(
+    common: ServerProcess, name: str
+) -> None:
+    queue = f"numbered-{name}"
+    with SHELLS[name](common.url, producer="billing") as shell:
+        shell.call("declare", queue)
+        assert shell.on_queue(queue, "last_seq") is None
+        for seq in (3, 4, 9):
+            assert not shell.publish(queue, str(seq), seq=seq).repeated
+        with pytest.raises(ValueError, match="above its last, 9"):
+            shell.send(queue, "9", seq=9)
+        with pytest.raises(ValueError, match="above its last, 9"):
+            shell.send(queue, "10")
+    with SHELLS[name](common.url, producer="billing") as shell:
+        assert shell.on_queue(queue, "last_seq") == 9
+        assert [shell.publish(queue, str(seq), seq=seq).repeated for seq in (4, 9, 11)] == [True, True, False]
+        messages = shell.consume(queue)
+        assert [shell.take(messages).text for _ in range(4)] == ["3", "4", "9", "11"]
+    with SHELLS[name](common.url) as shell:
+        with pytest.raises(ValueError, match="a client with a producer"):
+            shell.send(queue, "x", seq=1)
+        with pytest.raises(ValueError, match="a client with a producer"):
+            shell.on_queue(queue, "last_seq")
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_nothing_overtakes_a_message_that_is_refused(common: ServerProcess, name: str) -> None:
+    queue = f"overtaken-{name}"
+    with SHELLS[name](common.url) as shell:
+        shell.call("declare", queue, max_message_size=1024)
+        sent = [shell.send(queue, body) for body in ("1", "x" * 2000, "3", "x" * 2000, "x" * 2000, "6", "7")]
+        assert [type(error_of(shell, each)) for each in sent] == [
+            *(type(None), TooLarge, type(None), TooLarge, TooLarge, type(None), type(None))
+        ]
+        messages = shell.consume(queue)
+        assert [shell.take(messages).text for _ in range(4)] == ["1", "3", "6", "7"]
+
+
+def error_of(shell: Shell, sent: Any) -> Exception | None:
+    try:
+        shell.result(sent)
+    except ClientError as error:
+        return error
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from curbstone.core.log.room import RETRY_BYTES
 from curbstone.core.notes.keys import KEY_NOTE_BYTES
+from curbstone.core.notes.producers import PRODUCER_NOTE_BYTES
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
 from curbstone.core.queue import Queue
 
@@ -17,6 +18,7 @@ def check_room(queue: Queue) -> None:
         pending += group.pending
         unlogged += group.pending - sum(retry.leads for retry in group.retries.values())
     notes = KEY_NOTE_BYTES * len(queue.notes.keys._known) + MARK_NOTE_BYTES * len(queue.notes.staged._known)
+    notes += PRODUCER_NOTE_BYTES * len(queue.notes.producers._known)
     assert (room.pending, room.notes_bytes, room.kept) == (pending, notes, RETRY_BYTES * unlogged + notes)
     if not log.segments:
         return

@@ -12,6 +12,7 @@ from random import Random
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.frames import decode_frame
+from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.positions import EARLIEST, Frame, GroupInfo, Wanted
 from curbstone.core.queue import Queue
@@ -123,3 +124,10 @@ class Reader:
                 raise Violation(f"{queue.name}: {len(found)} found, {info}")
 
         self._look(queue, 1_000_000, judged)
+
+
+def is_pending(queue: Queue, message: Message) -> bool:
+    """Return whether somebody else than the declared group waits for a message."""
+    run = queue.pending.runs.find(message.seq)
+    others = [bits for name, bits in (run.named or {}).items() if name != GROUP] if run else []
+    return run is not None and any(bits >> (message.seq - run.first) & 1 for bits in [run.bits, *others])

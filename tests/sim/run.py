@@ -7,7 +7,7 @@ from random import Random
 
 from curbstone.core.broker import Broker
 from curbstone.core.delivery.consumer import Consumer
-from curbstone.core.errors import CurbstoneError, QueueFull, StaleDelivery
+from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
@@ -19,7 +19,8 @@ from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
 from tests.sim.history import History, Unit, Violation
-from tests.sim.reader import GROUP, Reader
+from tests.sim.producer import Producers
+from tests.sim.reader import GROUP, Reader, is_pending
 from tests.sim.trouble import disk_recovers, from_the_start, trouble
 from tests.sim.world import Crash, SimDisk, SimHost
 
@@ -36,6 +37,7 @@ class Run:
         self.directories = Directories(self, seed, focus)
         self.disk.caps = self.directories.cap_of
         self.history = History()
+        self.producers = Producers(self.history, seed, focus)
         self.wall_ms = 1_700_000_000_000
         self.names = [queue_name(name) for name in ("a", "b", "dead")][: self.rng.choice([2, 3, 3])]
         grouped = self.rng.random() < 0.3
@@ -99,7 +101,7 @@ class Run:
         weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
         weights["publish"] += 2
         weights["go_on"] += 6
-        weights |= self.directories.weights()
+        weights |= self.directories.weights() | self.producers.weights()
         names = list(weights)
         for _ in range(self.steps):
             action = self.rng.choices(names, list(weights.values()))[0]
@@ -327,6 +329,10 @@ class Run:
             changes["max_tries"] = 0
         self.broker.declare(self.rng.choice(names), changes, lambda _: None)
 
+    def number(self) -> None:
+        """A numbered producer sends some, maybe again."""
+        self.producers.step(self._queue(), self.max_size)
+
     def purge(self) -> None:
         """Empty a queue of what nobody holds."""
         if self.rng.random() < 0.7:
@@ -340,7 +346,7 @@ class Run:
         def peeked(found: list[Peeked] | CurbstoneError) -> None:
             assert isinstance(found, list)
             there = [entry.message for entry in found if entry.state != "wip" or not alone]
-            present.extend([message for message in there if not self.reader or _is_pending(queue, message)])
+            present.extend([message for message in there if not self.reader or is_pending(queue, message)])
 
         queue.peek(100_000, peeked)
         self.host.settle()
@@ -466,16 +472,11 @@ class Run:
     def _judge_order(self, name: QueueName, messages: list[Message]) -> None:
         there = {self.history.token(message) for message in messages}
         expected = [token for token in self.ordered.get(name, []) if token in there]
-        by_seq = [self.history.token(message) for message in sorted(messages, key=lambda message: message.seq)]
+        in_order = sorted(messages, key=lambda message: message.seq)
+        self.producers.judge(str(name), in_order)
+        by_seq = [self.history.token(message) for message in in_order]
         if [token for token in by_seq if token in set(expected)] != expected:
             raise Violation(f"{name}: out of order")
-
-
-def _is_pending(queue: Queue, message: Message) -> bool:
-    """Return whether somebody else than the declared group waits for a message."""
-    run = queue.pending.runs.find(message.seq)
-    others = [bits for name, bits in (run.named or {}).items() if name != GROUP] if run else []
-    return run is not None and any(bits >> (message.seq - run.first) & 1 for bits in [run.bits, *others])
 
 
 ACTIONS: dict[str, Callable[[Run], None]] = {
@@ -492,8 +493,6 @@ ACTIONS: dict[str, Callable[[Run], None]] = {
     "time": Run.time,
     "trouble": Run.trouble,
 }
-ALL_ACTIONS = ACTIONS | {
+ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
     name: lambda run, action=action: action(run.directories) for name, action in OF_DIRECTORIES.items()
 }
-
-__all__ = ["Run", "StaleDelivery", "Violation"]

@@ -25,9 +25,11 @@ from curbstone.core.log.room import Room
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.notes.losses import Losses
+from curbstone.core.notes.producers import Producers
 from curbstone.core.pending.group import Group
 from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.meta_writer import MetaWriter
+from curbstone.core.writing.numbering import Numbering
 from curbstone.core.writing.outbox import Outbox
 from tests.sim.run import Run
 from tests.sim.world import SimFile
@@ -64,8 +66,8 @@ def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -
     assert sum(simulate(seed, faults=faults) for seed in range(first, first + SEEDS_AT_ONCE)) > 0
 
 
-@pytest.mark.parametrize("focus", ["remake", "recap", "fill", "pause"])
-def test_nothing_confirmed_is_lost_when_queues_are_made_again_and_caps_change(focus: str) -> None:
+@pytest.mark.parametrize("focus", ["remake", "recap", "fill", "pause", "numbers"])
+def test_nothing_confirmed_is_lost_when_much_comes_of_one_kind(focus: str) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_AT_ONCE):
         simulate(seed, faults=seed % 2 == 1, focus=focus)
 
@@ -112,6 +114,18 @@ def test_the_simulator_sees_a_message_given_back_twice(monkeypatch: pytest.Monke
 def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Outbox, "settled", lambda self, group, reason, seqs: self._agenda.dirty())
     assert finds_something(range(10))
+
+
+def test_the_simulator_sees_numbers_of_producers_that_a_crash_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Producers, "recover", lambda self, payload, segment: None)
+    assert finds_something(range(20), focus="numbers")
+
+
+def test_the_simulator_sees_numbers_that_are_not_looked_at_in_the_order_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Numbering, "taken", lambda self, publish, numbered, seq: None)
+    assert finds_something(range(20), focus="numbers")
 
 
 def test_the_simulator_sees_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, QueueFull, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
+from curbstone.core.port import Capability
 from curbstone.core.stats import Stats
-from curbstone.core.values import IdempotencyKey
+from curbstone.core.values import IdempotencyKey, Numbered
 
 START_MS = 1_700_000_000_000
 
@@ -165,6 +166,7 @@ class FakeQueue:
         *,
         atomic: bool = False,
         key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
     ) -> None:
         self.broker.calls.append(("publish", self.name.queue, [message.body for message in messages]))
         count = len(messages)
@@ -291,6 +293,8 @@ class FakeBroker:
     """Queues in memory. `turn()` runs what is due until nothing is."""
 
     shares_queues = False
+
+    capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self) -> None:
         self.now_ms = START_MS

@@ -1,0 +1,91 @@
+"""Numbered producers: what one sends again is stored once, also after a restart.
+
+A producer numbers its messages, and its last number is a note in the very batch that holds the message with it; so the
+two are on disk together or not at all. When the segment with the note is dropped, the note is written again. Of too
+many producers those are forgotten that have been idle the longest, and each after `IDLE_MS`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from curbstone.core.log.format import Note, encode_note
+from curbstone.core.log.room import Room
+from curbstone.core.state import QueueState
+from curbstone.core.values import DIGEST_BYTES, LastNumber
+
+IDLE_MS = 7 * 24 * 3600 * 1000
+PRODUCERS_MAX = 100_000
+CAP_BYTES_PER_PRODUCER = 4096
+PRODUCER_NOTE_BYTES = 48
+
+_LAST = struct.Struct(f"<{DIGEST_BYTES}sQQQ")
+
+
+class _Known(NamedTuple):
+    last: LastNumber
+    segment: int
+    """The one with the note."""
+
+
+class Producers:
+    """The producers of one queue; those that published last come last."""
+
+    def __init__(self, state: QueueState, room: Room) -> None:
+        self._state = state
+        self._room = room
+        self._known: dict[bytes, _Known] = {}
+        self._is_sorted = True
+
+    def last(self, producer: bytes) -> LastNumber | None:
+        """Return what a producer has stored last, as far as it is on disk; None where it is not known."""
+        known = self._known.get(producer)
+        if known is None or known.last.time_ms + IDLE_MS <= self._state.host.now_ms():
+            return None
+        return known.last
+
+    def to_log(self, published: dict[bytes, LastNumber], below: int) -> dict[bytes, LastNumber]:
+        """Return what a batch says: what is `published` with it, and what segments below `below`, which go, said."""
+        if not below or not self._known:
+            return published
+        self._forget()
+        return {key: known.last for key, known in self._known.items() if known.segment < below} | published
+
+    def add(self, producer: bytes, last: LastNumber, segment: int) -> None:
+        """The log says so, in that segment."""
+        before = self._known.get(producer)
+        if before is None:
+            self._room.notes(PRODUCER_NOTE_BYTES)
+        elif before.last != last:
+            del self._known[producer]
+        self._known[producer] = _Known(last, segment)
+        if before is None:
+            self._forget()
+
+    def recover(self, payload: bytes, segment: int) -> None:
+        """Take a note in."""
+        producer, *last = _LAST.unpack(payload)
+        if producer not in self._known:
+            self._room.notes(PRODUCER_NOTE_BYTES)
+        self._known[producer] = _Known(LastNumber(*last), segment)
+        self._is_sorted = False  # some notes were written again
+
+    def _forget(self) -> None:
+        """Forget those that are too old, or too many."""
+        if not self._is_sorted:
+            self._known = dict(sorted(self._known.items(), key=lambda item: item[1].last.time_ms))
+            self._is_sorted = True
+        most = min(PRODUCERS_MAX, self._state.options.cap // CAP_BYTES_PER_PRODUCER)
+        oldest_ms = self._state.host.now_ms() - IDLE_MS
+        while self._known:
+            producer, known = next(iter(self._known.items()))
+            if len(self._known) <= most and known.last.time_ms > oldest_ms:
+                break
+            del self._known[producer]
+            self._room.notes(-PRODUCER_NOTE_BYTES)
+
+    @staticmethod
+    def encode(producer: bytes, last: LastNumber) -> bytes:
+        """Return the note of a producer."""
+        return encode_note(Note.PRODUCER, _LAST.pack(producer, *last))

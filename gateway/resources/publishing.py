@@ -1,0 +1,75 @@
+"""What the POSTs that publish to a queue share: idempotency keys, numbers of producers, and their answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.access.rights import Right
+from curbstone.core.errors import BadRequest
+from curbstone.core.message import Message
+from curbstone.gateway.formats.idempotency import key_of
+from curbstone.gateway.formats.numbers import DUPLICATE, numbered_of
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import answer, answers_for
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.resources.queues import name_in
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
+    from curbstone.core.values import Numbered
+
+
+class Stored(NamedTuple):
+    """What a publish came to."""
+
+    ids: list[str]
+    """Of the messages that were stored now. Of one that was stored before, where it is the producer's last."""
+    repeats: int
+    """How many of the first were stored before."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What the reply says of repeats."""
+        return [(DUPLICATE, b"%d" % self.repeats)] if self.repeats else []
+
+
+async def publish(queue: Queue, scope: Scope, messages: list[Message], *, atomic: bool) -> Stored:
+    """Publish the messages of a request; raise CurbstoneError where they, or one of them, was not stored."""
+    access, fields = access_of(scope), scope["headers"]
+    key, numbered = key_of(access, fields, messages), numbered_of(access, fields)
+    if numbered is not None:
+        if key is not None:
+            raise BadRequest("a producer with numbers needs no Idempotency-Key")
+        return await _publish_numbered(queue, messages, numbered, atomic=atomic)
+    _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=atomic, key=key))
+    return Stored([queue.message_id(seq) for seq in range(first, first + count)], 0)
+
+
+async def _publish_numbered(queue: Queue, messages: list[Message], numbered: Numbered, *, atomic: bool) -> Stored:
+    """Publish, and wait for both answers: of what is stored already, and of the rest."""
+    told = await answers_for(
+        len(messages), lambda done: queue.publish(messages, done, atomic=atomic, numbered=numbered)
+    )
+    seqs = [seq for first, count in told if first for seq in range(first, first + count)]
+    repeats = len(messages) - len(seqs)
+    last = queue.last_number(numbered.producer)
+    if repeats == 1 == len(messages) and last is not None and last.number == numbered.first:
+        seqs = [last.seq]
+    return Stored([queue.message_id(seq) for seq in seqs], repeats)
+
+
+class Producers:
+    """The handler of `/v2/{project}/queues/{queue}/producers/{producer}`."""
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: what a producer has stored last."""
+        access, name = access_of(scope), scope["path_params"]["producer"]
+        queue = access.queue(name_in(scope), Right.SEND)
+        last = queue.last_number(access.producer(name))
+        if last is None:
+            raise Problem(404, f"queue {queue.name} knows no producer {name}")
+        told = {"producer": name, "seq": last.number, "id": queue.message_id(last.seq), "timestamp": last.time_ms}
+        await reply_json(send, told)

@@ -1,0 +1,152 @@
+"""Numbered producers over STOMP, on the real engine: what is sent again is stored once, and nothing overtakes."""
+
+from __future__ import annotations
+
+from curbstone.access.gate import Caller, OpenGate
+from curbstone.core.queue import Queue
+from curbstone.stomp.limits import Limits
+from curbstone.stomp.session import Session
+from tests.core.lab import Lab
+from tests.stomp.harness import Received, read_frames
+
+MORE = "refusals,ids,numbers"
+KB = "x" * 1024
+
+
+class Peer:
+    """One connection to the engine of a lab, without a socket."""
+
+    def __init__(self, lab: Lab, gate: OpenGate | None = None, features: str = MORE) -> None:
+        self.lab = lab
+        access = (gate or OpenGate(lab.broker, lab.host)).everyone
+        caller = Caller("127.0.0.1", 1, "stomp")
+        self.session = Session(access, Limits(), lambda: None, caller=caller, name="s", now_ms=0)
+        (self.connected,) = self.send(f"CONNECT\naccept-version:1.2\nhost:x\nx-features:{features}")
+
+    def send(self, *frames: str) -> list[Received]:
+        """Send frames in one read, and return what comes back; a body stands behind an empty line."""
+        self.feed(*frames)
+        self.lab.settle()
+        return self.read()
+
+    def feed(self, *frames: str) -> None:
+        texts = [frame if "\n\n" in frame else frame + "\n\n" for frame in frames]
+        self.session.receive("".join([text + "\0" for text in texts]).encode(), 0, self.lab.host.wall_ms())
+
+    def read(self) -> list[Received]:
+        return read_frames(b"".join(self.session.take_output()))
+
+
+def number(seq: int, *lines: str, body: str = "", queue: str = "q", producer: str = "web-1") -> str:
+    """Return a SEND whose number is that of its receipt."""
+    head = [f"destination:/queue/{queue}", f"x-producer:{producer}", *lines, f"receipt:1.{seq}"]
+    return "\n".join(["SEND", *head, "", body or str(seq)])
+
+
+def told(frames: list[Received]) -> list[str]:
+    """Return of each receipt its number, and how it went."""
+    lines = []
+    for frame in frames:
+        headers = frame.headers
+        how = headers.get("x-error-code", "again" if headers.get("x-duplicate") else "stored")
+        lines.append(f"{headers['receipt-id']} {how} {headers.get('x-expected', '')}".rstrip())
+    return lines
+
+
+def bodies(lab: Lab, name: str = "q") -> list[str]:
+    return [body.decode()[:4] for body in lab.bodies(queue(lab, name))]
+
+
+def queue(lab: Lab, name: str = "q") -> Queue:
+    return lab.queue(name)
+
+
+def test_connected_says_that_the_server_knows_numbers() -> None:
+    assert Peer(Lab()).connected.headers["x-features"] == MORE
+
+
+def test_what_is_sent_again_over_another_connection_is_confirmed_and_not_stored_again() -> None:
+    lab = Lab()
+    assert told(Peer(lab).send(number(1), number(2))) == ["1.1 stored", "1.2 stored"]
+    again = Peer(lab).send(number(1), number(2), number(3))
+    assert told(again) == ["1.1 again", "1.2 again", "1.3 stored"]
+    assert again[2].headers["x-msg-id"] == queue(lab).message_id(3)
+    assert bodies(lab) == ["1", "2", "3"]
+
+
+def test_what_waited_in_the_socket_of_a_lost_connection_is_no_second_message() -> None:
+    """It is read behind what the client sends again."""
+    lab = Lab()
+    gate = OpenGate(lab.broker, lab.host)
+    lost, peer = Peer(lab, gate), Peer(lab, gate)
+    peer.feed(number(1), number(2))
+    lost.feed(number(1), number(2))
+    lab.settle()
+    assert told(peer.read()[:2]) == ["1.1 stored", "1.2 stored"]
+    assert bodies(lab) == ["1", "2"]
+
+
+def test_numbers_of_an_application_may_have_gaps() -> None:
+    lab = Lab()
+    sent = [number(1, "x-seq:1041"), number(2, "x-seq:1050", "x-after:1041"), number(3, "x-seq:1052")]
+    assert told(Peer(lab).send(*sent)) == ["1.1 stored", "1.2 stored", "1.3 409 1051"]
+    assert told(Peer(lab).send(number(4, "x-seq:2000", "x-after:0"), sent[0])) == ["1.4 stored", "1.1 again"]
+    assert bodies(lab) == ["1", "2", "4"]
+
+
+def test_nothing_overtakes_a_message_that_is_refused() -> None:
+    lab = Lab(max_message_size=2048)
+    peer = Peer(lab)
+    sent = peer.send(number(1), number(2, body=3 * KB), number(3), number(4))
+    assert told(sent) == ["1.1 stored", "1.2 413", "1.3 409 2", "1.4 409 2"]
+    assert told(peer.send(number(3, "x-after:1"), number(4))) == ["1.3 stored", "1.4 stored"]
+    assert bodies(lab) == ["1", "3", "4"]
+
+
+def test_each_queue_and_producer_has_numbers_of_its_own_and_one_connection_may_mix_them_with_none() -> None:
+    lab = Lab()
+    plain = "SEND\ndestination:/queue/q\nreceipt:p\n\nplain"
+    sent = Peer(lab).send(number(1), plain, number(5, producer="other"), number(2), number(9, queue="r"))
+    assert sorted(told(sent)) == ["1.1 stored", "1.2 stored", "1.5 stored", "1.9 stored", "p stored"]
+    assert bodies(lab) == ["1", "plai", "5", "2"]
+
+
+def test_the_headers_of_numbers_are_not_stored_and_without_the_feature_they_are_headers_like_any_other() -> None:
+    lab = Lab()
+    Peer(lab).send(number(1, "x-seq:7", "x-after:0"))
+    Peer(lab, features="ids").send(number(1))
+    Peer(lab, features="ids").send(number(1))
+    first, second, third = lab.peek(queue(lab))
+    assert b"x-" not in first.message.headers
+    assert b"x-producer:web-1" in second.message.headers
+    assert third.message.body == b"1"
+
+
+def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
+    lab = Lab()
+    gate = OpenGate(lab.broker, lab.host)
+    earlier, other, later = Peer(lab, gate), Peer(lab, gate), Peer(lab, gate)
+    earlier.send(number(1))
+    other.send(number(1, queue="r"))
+    assert told(later.send(number(2))) == ["1.2 stored"]
+    (error,) = earlier.read()
+    assert (error.command, error.headers["x-error-code"]) == ("ERROR", "409")
+    assert not other.session.ending and not later.session.ending
+    later.session.lose()
+    assert told(Peer(lab, gate).send(number(3))) == ["1.3 stored"]
+
+
+def test_what_can_not_be_numbered_is_said() -> None:
+    wrong = {
+        "SEND\ndestination:/queue/q\nx-producer:p\nreceipt:seven\n\nx": "behind a dot",
+        "SEND\ndestination:/queue/q\nx-producer:p\n\nx": "behind a dot",
+        "SEND\ndestination:/queue/q\nx-producer:p\nreceipt:1.0\n\nx": "behind a dot",
+        "SEND\ndestination:/queue/q\nx-producer:p\nx-seq:-1\n\nx": "x-seq must be a whole number",
+        "SEND\ndestination:/queue/q\nx-producer:p\nx-seq:3\nx-after:3\n\nx": "x-after 3 is not below",
+        "SEND\ndestination:/queue/q\nx-producer:a b\nx-seq:3\n\nx": "name of a producer",
+        "SEND\ndestination:/topic/q\nx-producer:p\nx-seq:3\n\nx": "only what is sent to a queue",
+        "SEND\ndestination:/queue/q\ntransaction:t\nx-producer:p\nx-seq:3\n\nx": "transaction can't be numbered",
+    }
+    for frame, rule in wrong.items():
+        (error,) = Peer(Lab()).send(frame)
+        assert error.command == "ERROR" and rule in error.headers["message"], frame
