@@ -31,7 +31,6 @@ from curbstone.core.log.publish import Publish
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions, SyncMode
-from curbstone.core.port import Capability
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.recovery import holds_something, last_commit_ms
 from curbstone.core.recovery.redo import replay_redo
@@ -42,7 +41,7 @@ from curbstone.core.stats import Stats
 from curbstone.core.transaction import Others, Transaction
 from curbstone.core.troubles import WatchedHost
 from curbstone.core.turns import Turns
-from curbstone.core.values import Done, Health, Published
+from curbstone.core.values import Capability, Done, Health, Published
 from curbstone.core.writing.committer import Committer
 from curbstone.core.writing.journal import Journal
 

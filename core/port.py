@@ -17,7 +17,6 @@ with a sentence for people.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import Protocol, TypeVar
 
 from curbstone.core.errors import CurbstoneError
@@ -43,6 +42,7 @@ from curbstone.core.values import (
     NOBODY,
     UNNAMED,
     Answer,
+    Capability,
     Counts,
     Done,
     EngineInfo,
@@ -62,29 +62,6 @@ from curbstone.core.values import (
 )
 
 T = TypeVar("T")
-
-
-class Capability(Enum):
-    """A part that an engine may lack."""
-
-    ATOMIC = "atomic"
-    """Batches and transactions are all or nothing, also across a crash."""
-    KEYS = "keys"
-    """Idempotency keys."""
-    NUMBERS = "numbers"
-    """Numbered producers: `core.notes.producers`."""
-    LOOKING = "looking"
-    """Peek: messages as they stand, without taking them."""
-    READING = "reading"
-    """Reading by position, declared groups, and the journal."""
-    STAGING = "staging"
-    """Staged transactions."""
-    DELETING = "deleting"
-    """Settling a message by its id that nobody has taken."""
-    FIGURES = "figures"
-    """`Counts` knows how many messages are delayed, and how many bytes a queue takes."""
-    CAP = "cap"
-    """No queue ever takes more than its cap, and a cap can be changed."""
 
 
 class Waiter(Protocol):

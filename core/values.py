@@ -42,6 +42,29 @@ class Outcome(Enum):
     REJECT = "reject"
 
 
+class Capability(Enum):
+    """A part that an engine may lack."""
+
+    ATOMIC = "atomic"
+    """Batches and transactions are all or nothing, also across a crash."""
+    KEYS = "keys"
+    """Idempotency keys."""
+    NUMBERS = "numbers"
+    """Numbered producers: `core.notes.producers`."""
+    LOOKING = "looking"
+    """Peek: messages as they stand, without taking them."""
+    READING = "reading"
+    """Reading by position, declared groups, and the journal."""
+    STAGING = "staging"
+    """Staged transactions."""
+    DELETING = "deleting"
+    """Settling a message by its id that nobody has taken."""
+    FIGURES = "figures"
+    """`Counts` knows how many messages are delayed, and how many bytes a queue takes."""
+    CAP = "cap"
+    """No queue ever takes more than its cap, and a cap can be changed."""
+
+
 class Counts(NamedTuple):
     """The state of a queue in numbers; `bytes` is what it takes on disk."""
 

@@ -26,9 +26,8 @@ from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name, parse_queue_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
-from curbstone.core.port import Capability
 from curbstone.core.stats import Commits, Stats
-from curbstone.core.values import UNNAMED, Done, EngineInfo, Health, Published
+from curbstone.core.values import UNNAMED, Capability, Done, EngineInfo, Health, Published
 from curbstone.rabbit import infrastructure, lacking, remote, sending
 from curbstone.rabbit.door import Channel, Door
 from curbstone.rabbit.event_keys import binding_of, event_key, routing_key, takes

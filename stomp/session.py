@@ -18,8 +18,8 @@ from curbstone.access.gate import Credentials
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.core.port import Capability
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import Capability
 from curbstone.stomp import connect, features, frames
 from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import ACK_BY_ID, V10, Frame, FrameParser, Head

@@ -12,7 +12,18 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
 from curbstone.core.port import Consumer, Queue, Waiter
-from curbstone.core.values import NOBODY, UNNAMED, Answer, Done, IdempotencyKey, Lease, Outcome, Published, WasThere
+from curbstone.core.values import (
+    NOBODY,
+    UNNAMED,
+    Answer,
+    Done,
+    IdempotencyKey,
+    Lease,
+    Numbered,
+    Outcome,
+    Published,
+    WasThere,
+)
 from curbstone.tracing.spans import DeliverySpans, PublishSpans, Settled, end, now_ns
 
 SWEEP_MS = 1000
@@ -44,12 +55,18 @@ class TracedQueue:
         return getattr(self.inner, name)
 
     def publish(
-        self, messages: list[Message], on_done: Published, *, atomic: bool = False, key: IdempotencyKey | None = None
+        self,
+        messages: list[Message],
+        on_done: Published,
+        *,
+        atomic: bool = False,
+        key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
     ) -> None:
         """See `Queue.publish`."""
         spans = PublishSpans(self._tracer, f"publish {self._name}", self._name, messages)
         with published(spans):
-            self.inner.publish(messages, spans.then(on_done), atomic=atomic, key=key)
+            self.inner.publish(messages, spans.then(on_done), atomic=atomic, key=key, numbered=numbered)
 
     def begin(self, delivery: Delivery, group: str, start_ns: int | None = None) -> Span | None:
         """Return the span of a delivery, if it is traced."""

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.names import QueueName, queue_name
-from curbstone.core.port import Capability
+from curbstone.core.values import Capability
 from curbstone.gateway.formats.parameters import group_of, query_of, whole_number
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of

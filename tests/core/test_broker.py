@@ -14,7 +14,8 @@ from curbstone.core.log.format import Released
 from curbstone.core.log.room import Room
 from curbstone.core.names import private_name, queue_name
 from curbstone.core.options import MIB
-from curbstone.core.port import Broker, Capability
+from curbstone.core.port import Broker
+from curbstone.core.values import Capability
 from tests.core.lab import Lab, Peer, message, numbered
 
 Q = queue_name("q")

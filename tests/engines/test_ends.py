@@ -6,8 +6,8 @@ from typing import Any
 
 from curbstone.core import headers
 from curbstone.core.errors import CurbstoneError, NotSupported
-from curbstone.core.port import Capability, Queue
-from curbstone.core.values import Lease, Outcome
+from curbstone.core.port import Queue
+from curbstone.core.values import Capability, Lease, Outcome
 from tests.engines.test_messages import TRACEPARENT
 from tests.engines.worlds import World
 

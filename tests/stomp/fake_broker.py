@@ -14,9 +14,8 @@ from typing import Any
 from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, QueueFull, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
-from curbstone.core.port import Capability
 from curbstone.core.stats import Stats
-from curbstone.core.values import IdempotencyKey, Numbered
+from curbstone.core.values import Capability, IdempotencyKey, Numbered
 
 START_MS = 1_700_000_000_000
 
