@@ -31,6 +31,7 @@ from curbstone.gateway.resources.explain import Explain
 from curbstone.gateway.resources.figures import Figures, Process
 from curbstone.gateway.resources.front import front
 from curbstone.gateway.resources.health import Health
+from curbstone.gateway.resources.history import History
 from curbstone.gateway.resources.journal import Journal
 from curbstone.gateway.resources.leases import Leases
 from curbstone.gateway.resources.message import OneMessage
@@ -91,6 +92,7 @@ def routes(
         Route(QUEUE + "/messages/nack", Resource(POST=leases.nack)),
         Route(QUEUE + "/messages/extend", Resource(POST=leases.extend)),
         Route(QUEUE + "/messages/{id}", Resource(GET=one.get, DELETE=one.delete)),
+        Route(QUEUE + "/messages/{id}/history", Resource(GET=History().get)),
         Route(QUEUE + "/leases/{lease}", Resource(DELETE=leases.confirm)),
         Route(QUEUE + "/producers/{producer}", Resource(GET=Producers().get)),
         Route(QUEUE + "/explain", Resource(GET=Explain().get)),

@@ -157,6 +157,18 @@ def test_purge_and_redrive(run: Run, server: ServerProcess) -> None:
     http.close()
 
 
+def test_the_history_of_a_message(run: Run, server: ServerProcess) -> None:
+    good(run("send", "a", "hello"))
+    (received,) = good(run("recv", "a", "--json")).json
+    lines = good(run("history", "a", received["id"])).out.splitlines()
+    assert [line[25:] for line in lines] == ["published, 5 bytes", "given back, tried 1 times", "it is ready"]
+    assert [event["event"] for event in good(run("history", "a", received["id"], "--json")).json[0]["events"]] == [
+        "published",
+        "released",
+    ]
+    assert run("history", "a", "made-up").code == 4
+
+
 def test_move_keeps_order_and_metadata(run: Run, server: ServerProcess) -> None:
     lines = b"".join([b"%d\n" % n for n in range(250)])
     good(run("send", "a", "-H", "k=v", "--content-type", "text/x", stdin=lines))

@@ -23,6 +23,7 @@ from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
 from curbstone.cli.events import bind, events, unbind
 from curbstone.cli.explain import explain
+from curbstone.cli.history import history
 from curbstone.cli.move import move
 from curbstone.cli.options import TOKEN_FILE_VARIABLE
 from curbstone.cli.pause import pause, resume
@@ -57,7 +58,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    *(serve, queues, explain, send, recv, peek, dump, export, import_, purge, pause, resume, move, redrive, push),
+    *(
+        serve,
+        queues,
+        explain,
+        history,
+        send,
+        recv,
+        peek,
+        dump,
+        export,
+        import_,
+        purge,
+        pause,
+        resume,
+        move,
+        redrive,
+        push,
+    ),
     *(events, bind, unbind, top, bench, backup, restore, check, repair, drill, sql),
 )
 for command in COMMANDS:

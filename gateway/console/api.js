@@ -32,6 +32,7 @@ export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringi
 export const remove = name => call('DELETE', pathOf(name))
 export const purge = name => json('POST', `${pathOf(name)}/purge`)
 export const redrive = (name, request) => json('POST', `${pathOf(name)}/redrive`, request)
+export const history = (name, id) => json('GET', `${pathOf(name)}/messages/${encodeURIComponent(id)}/history`)
 
 const inBase64 = text => btoa(String.fromCharCode(...new TextEncoder().encode(text)))
 

@@ -32,10 +32,17 @@ export class MessageList {
   async load(after = '') {
     const found = await api.peek(this.name, { limit: LIMIT, after, state: this.state.value })
     if (!after) this.rows.replaceChildren()
-    this.rows.append(...found.map(message => row(message, () => this.redrive(message))))
+    this.rows.append(...found.map(message => row(message, this)))
     this.last = found.at(-1)?.id ?? after
     this.more.hidden = found.length < LIMIT
     if (!this.rows.children.length) this.rows.append(h('tr', {}, h('td', { class: 'empty', colspan: COLUMNS }, 'Nothing here.')))
+  }
+
+  /** Show what happened to a message, in place of the button. */
+  async history(message, button) {
+    const { events } = await api.history(this.name, message.id)
+    const lines = events.map(({ event, time: at, ...more }) => h('li', {}, `${time(at)} ${event} ${JSON.stringify(more)}`))
+    button.replaceWith(h('ol', {}, lines))
   }
 
   /** Send one dead letter back where it came from. */
@@ -51,7 +58,7 @@ function size(message) {
   return new TextEncoder().encode(message.message).length
 }
 
-function row(message, redrive) {
+function row(message, list) {
   const cells = [message.id, STATES[message.state], message.tries, time(message.timestamp), message['Content-Type'], bytes(size(message))]
   const open = h('button', { type: 'button', 'aria-expanded': 'false', title: 'Show all of it' }, 'Open')
   const line = h('tr', {}, cells.map((cell, index) => h('td', { class: 'text' }, String(cell), index === 1 && message.dead
@@ -63,7 +70,7 @@ function row(message, redrive) {
       opened.remove()
       opened = null
     } else {
-      opened = h('tr', { class: 'opened' }, h('td', { colspan: COLUMNS }, whole(message, redrive)))
+      opened = h('tr', { class: 'opened' }, h('td', { colspan: COLUMNS }, whole(message, list)))
       line.after(opened)
     }
     open.setAttribute('aria-expanded', String(Boolean(opened)))
@@ -72,13 +79,14 @@ function row(message, redrive) {
   return line
 }
 
-function whole(message, redrive) {
+function whole(message, list) {
   const metadata = Object.entries(message).filter(([name]) => !FIELDS.has(name))
   if (message.due) metadata.push(['due', time(message.due)])
   for (const [name, value] of Object.entries(message.dead ?? {})) metadata.push([`dead ${name}`, name === 'time' ? time(value) : value])
   if (message.encoding) metadata.push(['encoding', message.encoding])
   return [
-    message.dead ? h('p', {}, h('button', { type: 'button', click: redrive }, 'Redrive')) : null,
+    h('p', {}, h('button', { type: 'button', click: event => list.history(message, event.target) }, 'History'),
+      message.dead ? h('button', { type: 'button', click: () => list.redrive(message) }, 'Redrive') : null),
     h('dl', { class: 'options' }, metadata.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, String(value))])),
     h('pre', {}, pretty(message)),
   ]

@@ -62,10 +62,11 @@ def _binary(events: list[Event]) -> bytes:
 
 
 def _lines(events: list[Event]) -> bytes:
-    return b"".join([orjson.dumps(_json(event), option=orjson.OPT_APPEND_NEWLINE) for event in events])
+    return b"".join([orjson.dumps(event_json(event), option=orjson.OPT_APPEND_NEWLINE) for event in events])
 
 
-def _json(event: Event) -> dict[str, object]:
+def event_json(event: Event) -> dict[str, object]:
+    """Return an event as it is written in JSON."""
     line: dict[str, object] = {"event": KINDS[event.kind], "seq": event.seq, "count": event.span, "time": event.time_ms}
     if event.kind == PUBLISHED:
         line["bytes"] = event.value

@@ -6,6 +6,7 @@ import gzip
 
 import pytest
 
+from curbstone.gateway.resources import history
 from tests.gateway.running import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
@@ -104,3 +105,49 @@ async def test_one_dead_letter_goes_home(gateway: Running) -> None:
     assert (await gateway.http.post(dead + "/redrive", json=wish)).status_code == 404, "it is not there any more"
     assert (await gateway.http.post(dead + "/redrive", json={"id": "made-up"})).status_code == 404
     assert (await gateway.http.post(dead + "/redrive", json={"id": 5})).status_code == 400
+
+
+async def happened(gateway: Running, message_id: str) -> tuple[str, list[dict[str, object]]]:
+    reply = await gateway.http.get(f"{MESSAGES}/{message_id}/history")
+    assert reply.status_code == 200
+    history = reply.json()
+    assert history["id"] == message_id and "next" not in history
+    times = [event.pop("time") for event in history["events"]]
+    assert times == sorted(times) and times[0] > 0
+    return history["state"], history["events"]
+
+
+async def test_the_history_of_a_message_is_read_out_of_the_log_also_when_it_is_gone(gateway: Running) -> None:
+    await gateway.publish(b"other")
+    message_id = await publish(gateway, "hello")
+    published = {"event": "published", "bytes": 5}
+    assert await happened(gateway, message_id) == ("rdy", [published])
+    for more in ({}, {"delay": 600}):
+        leased = (await gateway.http.post(MESSAGES + "/lease", json={"count": 2})).json()["messages"]
+        (token,) = [message["ackId"] for message in leased if message["id"] == message_id]
+        await gateway.http.post(MESSAGES + "/nack", json={"ackIds": [token], **more})
+    released = {"event": "released", "group": ""}
+    state, events = await happened(gateway, message_id)
+    assert state == "delayed" and isinstance(events[2].pop("due"), int)
+    assert events == [published, released | {"tries": 1}, released | {"tries": 2}]
+    await gateway.http.delete(f"{MESSAGES}/{message_id}")
+    state, events = await happened(gateway, message_id)
+    assert (state, events[3:]) == ("gone", [{"event": "settled", "group": ""}])
+
+
+async def test_the_history_of_one_of_many_and_of_what_never_was(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "EVENTS_AT_ONCE", 3)
+    monkeypatch.setattr(history, "EVENTS_MAX", 9)
+    ids = [await publish(gateway, str(n)) for n in range(20)]
+    path = f"{MESSAGES}/{ids[15]}/history"
+    pages = [(await gateway.http.get(path)).json()]
+    while "next" in pages[-1]:
+        pages.append((await gateway.http.get(path, params={"from": pages[-1]["next"]})).json())
+    assert [len(page["events"]) for page in pages] == [0, 1, 0]
+    later = ids[-1].rpartition("-")[0] + "-21"
+    for message_id in ("made-up", later):
+        assert (await gateway.http.get(f"{MESSAGES}/{message_id}/history")).status_code == 404
+    assert (await gateway.http.get(path, params={"from": "x"})).status_code == 400
+    assert (await gateway.http.get(path, params={"from": 1})).status_code == 410

@@ -1,0 +1,67 @@
+"""`curbstone history`: what happened to a message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+
+SENTENCES = {
+    "published": "published, {bytes} bytes",
+    "released": "given back, tried {tries} times",
+    "settled": "settled",
+    "rejected": "rejected",
+    "dead": "dead: tried too often",
+    "expired": "expired",
+    "purged": "purged",
+    "skipped": "given up, because the queue was full",
+}
+STATES = {
+    "rdy": "it is ready",
+    "wip": "it is delivered and not settled",
+    "delayed": "it is delayed",
+    "gone": "it is gone",
+}
+
+
+def history(
+    queue: Queue,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a message")],
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """Say what happened to a message, as far back as its queue's log goes."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import print_json
+
+    tail = f"/messages/{quote(message_id, safe='')}/history"
+    events: list[dict[str, Any]] = []
+    position = 0
+    with Client(server) as client:
+        while True:
+            page = client.json("GET", queue_of(queue), tail, params={"from": position}, timeout=None)
+            events += page["events"]
+            if "next" not in page:
+                break
+            position = page["next"]
+    if as_json:
+        print_json(page | {"events": events})
+        return
+    for event in events:
+        print(f"{_time(event['time'])}  {_sentence(event)}")
+    print(f"{'now':23}  {STATES[page['state']]}")
+
+
+def _sentence(event: dict[str, Any]) -> str:
+    text = SENTENCES[event["event"]].format_map(event)
+    if "due" in event:
+        text += f", to be delivered from {_time(event['due'])} on"
+    return f"{text} (group {event['group']})" if event.get("group") else text
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,0 +1,73 @@
+"""What happened to one message, read out of the queue's log, as far back as that goes.
+
+Nothing is written for this. So it says what the log must know: when a message was published, given back, and ended; a
+first delivery, and to whom, is not in there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from curbstone.access.rights import Right
+from curbstone.core.errors import Gone
+from curbstone.core.positions import Asked, Event
+from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, whole_number
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.resources.journal import event_json
+from curbstone.gateway.resources.message import look_at, missing
+from curbstone.gateway.resources.queues import name_in
+
+EVENTS_AT_ONCE = 20_000
+EVENTS_MAX = 1_000_000
+"""So much of the log is looked through for one call; where there is more, it says where to go on."""
+FOUND_BYTES_MAX = 1024 * 1024
+
+
+class History:
+    """The handler of `/v2/{project}/queues/{queue}/messages/{id}/history`."""
+
+    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """GET: its events in order, and the state it is in."""
+        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
+        reading = queue.reading
+        message_id = scope["path_params"]["id"]
+        seq = queue.parse_id(message_id)
+        if not seq or seq >= reading.next:
+            raise missing(queue, message_id)
+        start = whole_number("from", query_of(scope).get("from", 0), 0, POSITION_MAX)
+        position = start or reading.events_start
+        found: list[bytes] = []
+        for _ in range(EVENTS_MAX // EVENTS_AT_ONCE):
+            asked = Asked(position, EVENTS_AT_ONCE, FOUND_BYTES_MAX)
+            try:
+                _, pieces, position = await answer(partial(reading.events, asked, partial(_about, seq)))
+            except Gone:
+                if position == start:
+                    raise
+                position = reading.events_start  # the log was cleaned meanwhile; what was found stays true
+                continue
+            found += pieces
+            if position >= reading.events_end:
+                break
+        now = await look_at(queue, message_id)
+        history = {
+            "id": message_id,
+            "state": now.state if now else "gone",
+            "events": [orjson.loads(line) for line in b"".join(found).splitlines()],
+        }
+        if position < reading.events_end:
+            history["next"] = position
+        await reply_json(send, history)
+
+
+def _about(seq: int, events: list[Event]) -> bytes:
+    """Return the events that are about a message, as lines of JSON."""
+    lines = [event_json(event) for event in events if event.seq <= seq < event.seq + event.span]
+    for line in lines:
+        del line["seq"], line["count"]
+    return b"".join([orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines])
