@@ -40,16 +40,14 @@ class History:
         if not seq or seq >= reading.next:
             raise missing(queue, message_id)
         start = whole_number("from", query_of(scope).get("from", 0), 0, POSITION_MAX)
-        position = start or reading.events_start
+        position = min(max(start, reading.events_start), reading.events_end)
         found: list[bytes] = []
         for _ in range(EVENTS_MAX // EVENTS_AT_ONCE):
             asked = Asked(position, EVENTS_AT_ONCE, FOUND_BYTES_MAX)
             try:
                 _, pieces, position = await answer(partial(reading.events, asked, partial(_about, seq)))
-            except Gone:
-                if position == start:
-                    raise
-                position = reading.events_start  # the log was cleaned meanwhile; what was found stays true
+            except Gone:  # the log was cleaned meanwhile; what was found stays true
+                position = reading.events_start
                 continue
             found += pieces
             if position >= reading.events_end:
