@@ -11,14 +11,20 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
-from curbstone import setting_values as values
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import queue_name
-from curbstone.core.options import CAP_BYTES_MAX, CAP_BYTES_MIN, SECONDS_MAX, SyncMode
+from curbstone.core.options import CAP_BYTES_MAX, CAP_BYTES_MIN, SECONDS_MAX, SyncMode, parse_size
 from curbstone.logs import LogFormat
 from curbstone.net.address import LOOPBACK, Address, parse_address
 from curbstone.net.certificates import CertificateFiles
@@ -53,94 +59,129 @@ class SettingsError(Exception):
     """A setting is unknown or bad; the text is one line that names where it was set and the rule it breaks."""
 
 
+def _size(value: object) -> object:
+    return parse_size(value) if isinstance(value, str) else value
+
+
+def _named(value: object) -> object:
+    if value == "":
+        raise ValueError("an empty path; the current directory is .")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"bad value {value!r}: a text in quotes is wanted")
+    return value
+
+
+def _listed(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
 def _addresses(value: object) -> tuple[Address, ...]:
     """Return the addresses of a listener: of a list, or of a text with commas; none where there is nothing in it."""
-    found = (parse_address(values.text(text)) for text in values.many(value))
-    return tuple(address for address in found if address is not None)
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)):
+        raise ValueError(f"bad value {value!r}: a text in quotes is wanted, or a list of them")
+    return tuple(address for text in texts if (address := parse_address(_text(text))) is not None)
 
 
 def _engine(value: object) -> ClusterAddress | None:
-    return parse_cluster(text) if (text := values.text(value)) else None
+    return parse_cluster(text) if (text := _text(value)) else None
 
 
 def _collector(value: object) -> str | None:
-    text = values.text(value)
+    text = _text(value)
     if text and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text):
         raise ValueError(f"bad address {text!r}: http://host:port or https://host:port of a collector")
     return text or None
 
 
-def _prefix(value: object) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}/", text := values.text(value)):
-        raise ValueError(f"bad prefix {text!r}: 1 to 32 of A-Z a-z 0-9 _ - and a slash")
-    return text
+Engine = Annotated[ClusterAddress | None, PlainValidator(_engine)]
+ListenAddresses = Annotated[tuple[Address, ...], PlainValidator(_addresses)]
+Size = Annotated[int, BeforeValidator(_size)]
 
 
-def _queue(value: object) -> str:
-    if text := values.text(value):
-        queue_name(text)
-    return text
-
-
-def _origins(value: object) -> tuple[str, ...]:
-    for origin in (found := values.texts(value)):
-        scheme, separator, rest = origin.partition("://")
-        if origin != "*" and (
-            scheme not in ("http", "https") or not separator or not rest or "/" in rest or "*" in rest
-        ):
-            raise ValueError(f"bad origin {origin!r}: http(s)://host, http(s)://host:port, or * for all")
-    return found
-
-
-def _networks(value: object) -> tuple[str, ...]:
-    Networks(found := values.texts(value))
-    return found
-
-
-def _setting(parse: values.Parse, default: Any = None) -> Any:
-    """Return a field of `Settings`; `parse` is what its values have to go through, the default does not."""
-    return field(default=default, metadata={"parse": parse})
-
-
-MIB, GIB = 1 << 20, 1 << 30
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(BaseSettings):
     """The settings of `curbstone serve`; the field names are the options', with underscores."""
 
-    config: Path | None = _setting(values.path)
-    data: Path = _setting(values.path, Path("curbstone-data"))
-    cap: int = _setting(values.size(CAP_BYTES_MIN, CAP_BYTES_MAX), 10 * MIB)
-    max_cap: int = _setting(values.size(CAP_BYTES_MIN, CAP_BYTES_MAX), 10 * GIB)
-    sync: SyncMode = _setting(lambda value: SyncMode.parse(values.text(value)), SyncMode())
-    stomp_addr: tuple[Address, ...] = _setting(_addresses, (Address(LOOPBACK, 61613),))
-    http_addr: tuple[Address, ...] = _setting(_addresses, (Address(LOOPBACK, 8080),))
-    mqks_addr: tuple[Address, ...] = _setting(_addresses, (Address(LOOPBACK, 25000),))
-    mq_delay: float = _setting(values.seconds(0.001, LEASE_S_MAX), 10)
-    max_message_size: int = _setting(values.size(1, MESSAGE_BYTES_MAX), MIB)
-    max_ttl: float = _setting(values.seconds(0, SECONDS_MAX), 3600)
-    default_limit: int = _setting(values.whole(1, LIMIT_MAX), 10)
-    max_staged: int = _setting(values.size(1, CAP_BYTES_MAX), GIB)
-    staged_ttl: float = _setting(values.seconds(1, SECONDS_MAX), 3600)
-    single_queue: str = _setting(_queue, "")
-    cors_origin: tuple[str, ...] = _setting(_origins, ())
-    http_host: tuple[str, ...] = _setting(values.texts, ())
-    max_connections_per_address: int = _setting(values.whole(0, CONNECTIONS_MAX), 256)
-    tls_cert: Path | None = _setting(values.path)
-    tls_key: Path | None = _setting(values.path)
-    tls_client_ca: Path | None = _setting(values.path)
-    trusted_proxy: tuple[str, ...] = _setting(_networks, ())
-    users: Path | None = _setting(values.path)
-    plaintext: bool = _setting(values.switch, False)
-    insecure: bool = _setting(values.switch, False)
-    log_level: str = _setting(values.one_of("debug", "info", "warning", "error"), "info")
-    log_format: LogFormat = _setting(values.one_of(*get_args(LogFormat)), "text")
-    otlp: str | None = _setting(_collector)
-    engine: ClusterAddress | None = _setting(_engine)
-    engine_password_file: Path | None = _setting(values.path)
-    engine_ca: Path | None = _setting(values.path)
-    engine_prefix: str = _setting(_prefix, "cs/")
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid", enable_decoding=False, validate_default=False
+    )
+
+    config: Path | None = None
+    data: Annotated[Path, BeforeValidator(_named)] = Path("curbstone-data")
+    cap: Size = Field(default=10 * 1024 * 1024, ge=CAP_BYTES_MIN, le=CAP_BYTES_MAX)
+    max_cap: Size = Field(default=10 * 1024 * 1024 * 1024, ge=CAP_BYTES_MIN, le=CAP_BYTES_MAX)
+    sync: Annotated[SyncMode, PlainValidator(lambda value: SyncMode.parse(_text(value)))] = SyncMode()
+    stomp_addr: ListenAddresses = (Address(LOOPBACK, 61613),)
+    http_addr: ListenAddresses = (Address(LOOPBACK, 8080),)
+    mqks_addr: ListenAddresses = (Address(LOOPBACK, 25000),)
+    mq_delay: float = Field(default=10, ge=0.001, le=LEASE_S_MAX, allow_inf_nan=False)
+    max_message_size: Size = Field(default=1024 * 1024, ge=1, le=MESSAGE_BYTES_MAX)
+    max_ttl: float = Field(default=3600, gt=0, le=SECONDS_MAX, allow_inf_nan=False)
+    default_limit: int = Field(default=10, ge=1, le=LIMIT_MAX)
+    max_staged: Size = Field(default=1024 * 1024 * 1024, ge=1, le=CAP_BYTES_MAX)
+    staged_ttl: float = Field(default=3600, ge=1, le=SECONDS_MAX, allow_inf_nan=False)
+    single_queue: str = ""
+    cors_origin: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    http_host: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    max_connections_per_address: int = Field(default=256, ge=0, le=CONNECTIONS_MAX)
+    tls_cert: Annotated[Path | None, BeforeValidator(_named)] = None
+    tls_key: Annotated[Path | None, BeforeValidator(_named)] = None
+    tls_client_ca: Annotated[Path | None, BeforeValidator(_named)] = None
+    trusted_proxy: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    users: Annotated[Path | None, BeforeValidator(_named)] = None
+    plaintext: bool = False
+    insecure: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "text"
+    otlp: Annotated[str | None, PlainValidator(_collector)] = None
+    engine: Engine = None
+    engine_password_file: Annotated[Path | None, BeforeValidator(_named)] = None
+    engine_ca: Annotated[Path | None, BeforeValidator(_named)] = None
+    engine_prefix: str = "cs/"
+
+    @field_validator("engine_prefix")
+    @classmethod
+    def _is_a_prefix(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}/", value):
+            raise ValueError(f"bad prefix {value!r}: 1 to 32 of A-Z a-z 0-9 _ - and a slash")
+        return value
+
+    @field_validator("single_queue")
+    @classmethod
+    def _is_a_queue_name(cls, value: str) -> str:
+        if value:
+            queue_name(value)
+        return value
+
+    @field_validator("cors_origin")
+    @classmethod
+    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if origin == "*":
+                continue
+            scheme, separator, rest = origin.partition("://")
+            if scheme not in ("http", "https") or not separator or not rest or "/" in rest or "*" in rest:
+                raise ValueError(f"bad origin {origin!r}: http(s)://host, http(s)://host:port, or * for all")
+        return value
+
+    @field_validator("trusted_proxy")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        Networks(value)
+        return value
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _engine_errors_are_bad_values(cls, value: object, handler: Any) -> object:
+        """The engine's parsers raise its own errors; here they are bad values like any other. Must stay the last."""
+        try:
+            return handler(value)
+        except CurbstoneError as error:
+            raise ValueError(str(error)) from error
 
     @property
     def addresses(self) -> Mapping[str, tuple[Address, ...]]:
@@ -157,22 +198,34 @@ class Settings:
         """Where the certificate is, if there is one."""
         return CertificateFiles(self.tls_cert, self.tls_key, self.tls_client_ca) if self.tls_cert else None
 
-
-NAMES = tuple(each.name for each in fields(Settings))
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put the sources in the order the module promises; there is no .env file and no secrets directory."""
+        file = init_settings().get("config") or env_settings().get("config")
+        return (
+            init_settings,
+            env_settings,
+            InitSettingsSource(settings_cls, _from_older_names(os.environ)),
+            InitSettingsSource(settings_cls, _from_file(file)),
+        )
 
 
 def load(command_line: Mapping[str, object]) -> Settings:
     """Return the settings with what the command line gave; raise SettingsError with one line."""
-    environment = {name.upper(): value for name, value in os.environ.items()}
-    variables = {name: f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in NAMES}
-    given: dict[str, object] = {name: environment[of] for name, of in variables.items() if of in environment}
-    given |= command_line
-    given = _from_file(given.get("config")) | _from_older_names(os.environ) | given
-    chosen = {name: _parsed(name, value, command_line) for name, value in given.items()}
-    settings = Settings(**chosen)
+    try:
+        settings = Settings(**dict(command_line))  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise SettingsError(_explain(error, command_line)) from None
     if not any(settings.addresses.values()):
         raise SettingsError("nothing to listen on: --stomp-addr, --http-addr and --mqks-addr are all off")
-    _check_engine(settings, chosen, command_line)
+    _check_engine(settings, command_line)
     if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca):
         raise SettingsError("--tls-key and --tls-client-ca mean nothing without --tls-cert")
     for name, addresses in settings.addresses.items():
@@ -181,13 +234,6 @@ def load(command_line: Mapping[str, object]) -> Settings:
             if reason:
                 raise SettingsError(f"{_origin(name, command_line)}: {reason}")
     return settings
-
-
-def _parsed(name: str, value: object, command_line: Mapping[str, object]) -> Any:
-    try:
-        return Settings.__dataclass_fields__[name].metadata["parse"](value)
-    except (CurbstoneError, ValueError) as error:
-        raise SettingsError(f"{_origin(name, command_line)}: {error}") from None
 
 
 def _why_not(address: Address, settings: Settings) -> str:
@@ -211,8 +257,9 @@ def _why_not(address: Address, settings: Settings) -> str:
     return ""
 
 
-def _check_engine(settings: Settings, given: Mapping[str, object], command_line: Mapping[str, object]) -> None:
+def _check_engine(settings: Settings, command_line: Mapping[str, object]) -> None:
     """What belongs to one engine means nothing for the other."""
+    given = settings.model_fields_set
     wrong = OF_THE_LOCAL_ENGINE if settings.engine is not None else OF_A_CLUSTER
     for name in wrong:
         if name == "data" and settings.users is not None:
@@ -240,21 +287,30 @@ def _from_older_names(environment: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _from_file(file: object) -> dict[str, Any]:
+def _from_file(file: str | Path | None) -> dict[str, Any]:
     """Return what the TOML file says; `stomp-addr` and `stomp_addr` are the same key."""
     if not file:
         return {}
     try:
-        content = tomllib.loads(values.path(file).read_text(encoding="utf-8"))
+        content = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"can't read the config file {file}: {error.strerror}") from None
     except ValueError as error:  # not TOML, or not UTF-8
         raise SettingsError(f"the config file {file} is not TOML: {error}") from None
     for key in content:
-        if key.replace("-", "_") not in NAMES or key == "config":
-            known = ", ".join(name.replace("_", "-") for name in NAMES if name != "config")
+        if key.replace("-", "_") not in Settings.model_fields or key == "config":
+            known = ", ".join(name.replace("_", "-") for name in Settings.model_fields if name != "config")
             raise SettingsError(f"unknown key {key!r} in the config file {file}; there are {known}")
     return {key.replace("-", "_"): value for key, value in content.items()}
+
+
+def _explain(error: ValidationError, command_line: Mapping[str, object]) -> str:
+    first = error.errors()[0]
+    if first["type"] == "value_error":
+        reason = str(first["ctx"]["error"])
+    else:
+        reason = f"bad value {first['input']!r}: {first['msg'].removeprefix('Input ')}"
+    return f"{_origin(str(first['loc'][0]), command_line)}: {reason}"
 
 
 def _origin(field: str, command_line: Mapping[str, object]) -> str:
