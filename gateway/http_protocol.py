@@ -7,6 +7,7 @@ until the answer is written and the client takes what it gets. After each answer
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
 
@@ -25,7 +26,7 @@ from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, target_of
 from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.long_poll import GONE
-from curbstone.gateway.http.problem import Problem, closing_response, problem_of
+from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
@@ -452,12 +453,15 @@ class HttpProtocol(HttpToolsProtocol):
             return
         rest, self._behind = self._behind or b"", None
         gateway = cast(Gateway, self.app)
-        if isinstance(access, Problem | CurbstoneError):
-            self._take_leave(problem_of(access))
+        if isinstance(access, Problem):  # of a page that may not come
+            self._take_leave(access)
             return
-        if access.identity.user:
-            self._visit.logged_in(access.identity.user)
-        shaken = shake_hands(request._replace(access=access), self.scope["method"], gateway.open_socket)
+        if isinstance(access, CurbstoneError):
+            shaken = shake_hands(request, self.scope["method"], partial(_refuse, access))
+        else:
+            if access.identity.user:
+                self._visit.logged_in(access.identity.user)
+            shaken = shake_hands(request._replace(access=access), self.scope["method"], gateway.open_socket)
         if isinstance(shaken, Problem):
             self._take_leave(shaken)
             return
@@ -481,6 +485,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _should_upgrade_to_ws(self) -> bool:
         return True
+
+
+def _refuse(error: CurbstoneError, _request: SocketRequest) -> NoReturn:
+    raise error
 
 
 def is_of_this_machine(address: tuple[str, int | None] | None) -> bool:

@@ -3,7 +3,9 @@
 Each message leaves as a metadata frame and a binary payload frame, or with `encoding` as one JSON frame. With
 `ack` the client settles: `{"ackId"}`, `{"ackToId"}`, `{"nackId"}`, `{"rejectId"}`; an empty frame ends the
 deliveries; `{"token"}` logs in anew. An `ackId` names one delivery of one connection, as in "5f0c91aa.7": one that
-comes after a reconnect names nothing, and can't settle another message.
+comes after a reconnect names nothing, and can't settle another message. With `confirm=json` settling is answered: by
+`{"settled": [ids]}` when it is on disk, by `{"stale": [ids]}` where a delivery has ended; and `{"window"}` changes how
+many may be unsettled.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
 from curbstone.core.port import Consumer
 from curbstone.core.traffic import Handouts, Traffic
+from curbstone.core.values import Done
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
-from curbstone.gateway.formats.parameters import seconds_ms
+from curbstone.gateway.formats.parameters import LIMIT_MAX, seconds_ms, whole_number
 from curbstone.gateway.http.json_body import check_members, parse_json
 from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.websocket.codec import Inbound, binary_frame, text_frame
@@ -32,6 +37,7 @@ _UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
 _ID = r"([0-9a-z]+)\.([1-9][0-9]{0,17})"
 _AN_ID = re.compile(_ID)
+_NAMES = ("ackId", "ackToId", "nackId", "rejectId")
 _PLAIN_ACK = re.compile(rf'\{{"ackId": ?"{_ID}"\}}'.encode())
 """What nearly all commands are; it is worth a way of its own, without a JSON parser."""
 
@@ -47,13 +53,17 @@ class ConsumeSession:
         login: SocketLogin,
         *,
         settles: bool,
+        confirms: bool = False,
         limit: int,
         encoding: Encoding | None = None,
         group: str = "",
         traffic: Traffic | None = None,
         name: str = "",
     ) -> None:
-        """`name` is what the ackIds of this connection begin with; without one it is drawn."""
+        """`name` is what the ackIds of this connection begin with; without one it is drawn.
+
+        `confirms`: whether settling is answered.
+        """
         self._name = name or secrets.token_hex(4)
         self._name_bytes = self._name.encode()
         self._queue = queue
@@ -61,6 +71,7 @@ class ConsumeSession:
         self._traffic = traffic or Traffic()
         self._handouts = Handouts(self._traffic, queue)
         self._settles = settles
+        self._confirms = confirms
         self._limit = limit
         self._encoding = encoding
         self._group = group
@@ -70,6 +81,10 @@ class ConsumeSession:
         """What is unsettled: the number in the ackId to seq, in the order of delivery."""
         self._acked: list[int] = []
         """Seqs acknowledged in the read that is being worked off."""
+        self._ids: list[str] = []
+        """Where settling is answered: the ackIds of those."""
+        self._stale: list[str] = []
+        """Likewise: those of this read that name nothing."""
 
     @property
     def expires_ms(self) -> int:
@@ -127,6 +142,9 @@ class ConsumeSession:
                     return
                 self._take(self._consumer, is_text, data)
             self._flush()
+            if self._stale:
+                stale, self._stale = self._stale, []
+                self._wire.send(text_frame(orjson.dumps({"stale": stale})))
         except (CurbstoneError, Problem) as error:
             self._flush()
             self._fail(error)
@@ -135,7 +153,7 @@ class ConsumeSession:
         if not data:
             consumer.pause()
             return
-        if is_text and self._settles and (plain := _PLAIN_ACK.fullmatch(data)):
+        if is_text and self._settles and not self._confirms and (plain := _PLAIN_ACK.fullmatch(data)):
             self._acked.append(self._claim(int(plain[2]) if plain[1] == self._name_bytes else 0))
             return
         command = self._command(is_text, data)
@@ -144,13 +162,29 @@ class ConsumeSession:
             return
         if not self._settles:
             raise BadRequest("Acks can only be sent on connections without immediate acks.")
+        if self._confirms and "window" in command:
+            check_members(command, ("window",), "a window")
+            consumer.resize(whole_number("window", command["window"], 1, LIMIT_MAX))
+        elif not (self._confirms and self._is_stale(consumer, command)):
+            self._settle(consumer, command)
+
+    def _is_stale(self, consumer: Consumer, command: dict[str, Any]) -> bool:
+        """Return whether a command names a delivery that has ended; then that is told at the end of the read."""
+        ack_id = next((command[name] for name in _NAMES if isinstance(command.get(name), str)), None)
+        if ack_id is None or self._seqs.get(self._number(ack_id)) in consumer.unsettled:
+            return False
+        self._seqs.pop(self._number(ack_id), None)
+        self._stale.append(ack_id)
+        return True
+
+    def _settle(self, consumer: Consumer, command: dict[str, Any]) -> None:
         match command:
             case {"ackId": str(ack_id), **options}:
                 _check_alone(options)
                 self._acked.append(self._claim(self._number(ack_id)))
             case {"ackToId": str(ack_id), **options}:
                 _check_alone(options)
-                self._acked.extend(self._claim_up_to(ack_id))
+                self._acked.extend(self._claim_up_to(ack_id, consumer))
             case {"nackId": str(ack_id), **options}:
                 check_members(options, ("delay", "error"), "a nackId")
                 delay_ms = seconds_ms("delay", options["delay"]) if options.get("delay") is not None else None
@@ -173,11 +207,12 @@ class ConsumeSession:
     def _give_back(self, consumer: Consumer, ack_id: str, error: str, delay_ms: int | None, *, rejected: bool) -> None:
         self._flush()
         seqs = [self._claim(self._number(ack_id))]
+        on_settled = self._answer()
         if rejected:
-            consumer.reject(seqs, error, self._on_settled)
+            consumer.reject(seqs, error, on_settled)
             self._traffic.rejected += 1
         else:
-            consumer.nack(seqs, delay_ms, error, self._on_settled)
+            consumer.nack(seqs, delay_ms, error, on_settled)
             self._traffic.returned += 1
 
     def _number(self, ack_id: str) -> int:
@@ -190,9 +225,11 @@ class ConsumeSession:
         seq = self._seqs.pop(number, None)
         if seq is None:
             raise _UNKNOWN_ID
+        if self._confirms:
+            self._ids.append(f"{self._name}.{number}")
         return seq
 
-    def _claim_up_to(self, ack_id: str) -> list[int]:
+    def _claim_up_to(self, ack_id: str, consumer: Consumer) -> list[int]:
         last = self._number(ack_id)
         if last not in self._seqs:
             raise _UNKNOWN_ID
@@ -201,16 +238,33 @@ class ConsumeSession:
             claimed.append(number)
             if number == last:
                 break
-        return [self._seqs.pop(number) for number in claimed]
+        if self._confirms:
+            ended = [number for number in claimed if self._seqs[number] not in consumer.unsettled]
+            self._stale += [f"{self._name}.{number}" for number in ended if self._seqs.pop(number)]
+            claimed = [number for number in claimed if number in self._seqs]
+        return [self._claim(number) for number in claimed]
 
     def _flush(self) -> None:
         if self._acked and self._consumer:
             acked, self._acked = self._acked, []
             self._traffic.acked += len(acked)
             try:
-                self._consumer.ack(acked, self._on_settled)
+                self._consumer.ack(acked, self._answer())
             except StaleDelivery as error:
                 self._fail(error)
+
+    def _answer(self) -> Done:
+        """Return what is called when those that were just claimed are settled."""
+        if not self._confirms:
+            return self._on_settled
+        ids, self._ids = self._ids, []
+
+        def done(error: CurbstoneError | None) -> None:
+            if error is None and self._consumer is not None:
+                self._wire.send(text_frame(orjson.dumps({"settled": ids})))
+            self._on_settled(error)
+
+        return done
 
     def _on_settled(self, error: CurbstoneError | None) -> None:
         if error is not None:

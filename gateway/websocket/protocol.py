@@ -18,6 +18,7 @@ from websockets.server import ServerProtocol
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import Problem, problem_of
 from curbstone.gateway.websocket.codec import PING, Frames
+from curbstone.gateway.websocket.refused_session import RefusedSession, asks_for_frames
 from curbstone.gateway.websocket.session import Session, SocketRequest
 from curbstone.net import stream
 from curbstone.net.receive_deadline import ReceiveDeadline
@@ -77,7 +78,10 @@ def shake_hands(
     try:
         session = open_session(request)
     except (Problem, CurbstoneError) as error:
-        return problem_of(error)
+        problem = problem_of(error)
+        if not asks_for_frames(request):
+            return problem
+        session = RefusedSession(request, problem)
     if session.subprotocol:
         response.headers["Sec-WebSocket-Protocol"] = session.subprotocol
     if session.expires_ms:

@@ -91,9 +91,11 @@ class WebSocketRoutes:
         encoding = encoding_of(query)
         group = group_of(query)
         groups = groups_of(query.get("groups", ""))
-        confirm_ids = _CONFIRMS.get(query.get("confirm", ""))
-        if confirm_ids is None:
+        confirms = _CONFIRMS.get(query.get("confirm", ""))
+        if confirms is None:
             raise BadRequest(f"bad confirm {query['confirm'][:80]!r}: json, or leave it out")
+        if confirms and protocol == ConsumeSession.subprotocol and "ack" not in query:
+            raise BadRequest("confirm=json answers what is settled: it goes with ack")
         access = request.access
         if "ticket" in query:
             access = access.gate.use_ticket(query["ticket"], protocol, name, request.caller)
@@ -103,11 +105,12 @@ class WebSocketRoutes:
         login = SocketLogin(access, request.caller, lambda now: now.check(right, name))
         traffic = self._traffic
         if protocol == PublishSession.subprotocol:
-            target = ToQueue(queue, access.key, confirm_ids=confirm_ids)
+            target = ToQueue(queue, access.key, confirm_ids=confirms)
             return PublishSession(target, login, self._settings, groups=groups, traffic=traffic)
         return ConsumeSession(
-            queue, login, settles="ack" in query, limit=limit, encoding=encoding, group=group, traffic=traffic
-        )
+            *(queue, login),
+            settles="ack" in query, confirms=confirms, limit=limit, encoding=encoding, group=group, traffic=traffic,
+        )  # fmt: skip
 
     def _to_event(
         self, request: SocketRequest, project: str, event: str, protocol: str, query: Mapping[str, str]

@@ -115,4 +115,9 @@ def error_frame(code: int, text: str) -> bytes:
 
 def close_for(wire: Wire, status: int, text: str) -> None:
     """Close behind an error, whose text is the reason that a close frame has room for."""
-    wire.close(_CODES.get(status, NORMAL), text.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore"))
+    wire.close(_CODES.get(status, NORMAL), reason_text(text))
+
+
+def reason_text(text: str) -> str:
+    """Return as much of a text as a close frame has room for."""
+    return text.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore")

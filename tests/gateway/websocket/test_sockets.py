@@ -398,3 +398,72 @@ async def test_a_client_that_reads_slowly_gets_everything(gateway: Running) -> N
             received += (await reader.read(4096)).count(b"x")
     writer.close()
     assert await gateway.counts() == (0, 0, 0)
+
+
+# ---------------------------------------------------------------- confirm=json, errors=frame
+
+
+async def test_with_confirm_json_settling_is_answered_when_it_is_on_disk(gateway: Running) -> None:
+    await gateway.publish(*(b"%d" % number for number in range(6)))
+    async with gateway.socket("consume", "?ack&limit=10&confirm=json") as socket:
+        ids = [metadata["ackId"] for metadata, _ in await take(socket, 6)]
+        await socket.send(ack(ids[0]))
+        assert await json_from(socket) == {"settled": ids[:1]}
+        await socket.send(ack(ids[2], "ackToId"))
+        assert await json_from(socket) == {"settled": ids[1:3]}
+        await socket.send(ack(ids[3], "rejectId"))
+        assert await json_from(socket) == {"settled": ids[3:4]}
+        await socket.send(ack(ids[4], "nackId", delay=60))
+        assert await json_from(socket) == {"settled": ids[4:5]}
+    await counts_become(gateway, 1, 0, 1)
+
+
+async def test_with_confirm_json_what_has_ended_is_told_and_the_connection_goes_on(gateway: Running) -> None:
+    await gateway.publish(b"0", b"1")
+    async with gateway.socket("consume", "?ack&limit=10&confirm=json") as socket:
+        (first, _), (second, _) = await take(socket, 2)
+        for command in (ack("other.1"), ack(f"{first['ackId']}7"), ack("nonsense", "nackId"), ack("x.1", "ackToId")):
+            await socket.send(command)
+            assert await json_from(socket) == {"stale": [orjson.loads(command).popitem()[1]]}
+        assert (await gateway.http.delete(f"{MESSAGES}/{first['id']}")).status_code == 204
+        await socket.send(ack(first["ackId"]))
+        assert await json_from(socket) == {"stale": [first["ackId"]]}
+        await socket.send(ack(second["ackId"]))
+        assert await json_from(socket) == {"settled": [second["ackId"]]}
+    await counts_become(gateway, 0, 0, 0)
+
+
+async def test_with_confirm_json_the_window_can_be_changed(gateway: Running) -> None:
+    await gateway.publish(b"0", b"1", b"2")
+    async with gateway.socket("consume", "?ack&limit=1&confirm=json") as socket:
+        assert (await take(socket, 1))[0][1] == b"0"
+        await socket.send(orjson.dumps({"window": 3}).decode())
+        assert [body for _, body in await take(socket, 2)] == [b"1", b"2"]
+        await socket.send(orjson.dumps({"window": 0}).decode())
+        assert (await json_from(socket))["code"] == 400
+
+
+async def test_confirm_json_goes_with_ack(gateway: Running) -> None:
+    with pytest.raises(InvalidStatus) as refusal:
+        await gateway.socket("consume", "?confirm=json")
+    assert refusal.value.response.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [(QUEUE, "?errors=frame&limit=x", 400), ("/v2/p1/queues/missing/messages", "?ack&errors=frame", 404)],
+)
+async def test_with_errors_frame_a_refusal_can_be_seen_by_a_page(
+    gateway: Running, path: str, query: str, status: int
+) -> None:
+    async with gateway.socket("consume", query, path=path) as socket:
+        assert socket.subprotocol == "consume"
+        told = await json_from(socket)
+        assert told["code"] == status and told["error"]
+        assert await closed(socket) == 4000 + status
+
+
+async def test_a_page_that_may_not_come_learns_nothing_by_errors_frame(gateway: Running) -> None:
+    with pytest.raises(InvalidStatus) as refusal:
+        await gateway.socket("consume", "?errors=frame&limit=x", origin="https://evil.example")
+    assert refusal.value.response.status_code == 403
