@@ -40,7 +40,7 @@ class Counting:
         ready, _ = self._seen.get(group, (0, 0))
         consumers = sum(consumers for _, consumers in self._seen.values())
         own = sum(consumer.surplus for consumer in queue.consumers) + queue.leasing.waiting
-        wip = self.unsettled(group) + queue.engine.unsettled_elsewhere(queue.uid, group)
+        wip = self.unsettled(group) + queue.engine.unsettled.elsewhere(queue.uid, group)
         return Counts(ready, wip, 0, 0, max(consumers - own, len(queue.consumers)))
 
     def unsettled(self, group: str) -> int:

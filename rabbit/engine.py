@@ -27,11 +27,12 @@ from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name, parse_queue_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
 from curbstone.core.stats import Commits, Stats
-from curbstone.core.values import UNNAMED, Capability, Done, EngineInfo, Health, Published
+from curbstone.core.values import Capability, Done, EngineInfo, Health, Published
 from curbstone.rabbit import infrastructure, lacking, remote, sending
 from curbstone.rabbit.door import Channel, Door
 from curbstone.rabbit.event_keys import binding_of, event_key, routing_key, takes
 from curbstone.rabbit.inbox import Inbox
+from curbstone.rabbit.journal import Journal
 from curbstone.rabbit.link import Errands, Link
 from curbstone.rabbit.notes import Notes
 from curbstone.rabbit.numbers import Numbers
@@ -40,10 +41,10 @@ from curbstone.rabbit.queue import Queue, as_entry
 from curbstone.rabbit.registry import Change, Entry, Known, RegistryLog
 from curbstone.rabbit.topology import Names
 from curbstone.rabbit.transaction import Transaction
+from curbstone.rabbit.unsettled import Unsettled
 
 PUBLISHING_LINKS = 4
 CONSUMING_LINKS = 4
-TELL_MS = 1000
 STOP_POLL_MS = 5
 SYNC = "quorum"
 
@@ -93,8 +94,8 @@ class Engine:
         self._starting: set[str] = {"registry", "number", "infrastructure"}
         self._on_ready: Callable[[], None] | None = None
         self._closing: set[Channel] = set()
-        self._elsewhere: dict[str, tuple[int, dict[str, int]]] = {}
-        self._told: dict[str, int] = {}
+        self.unsettled = Unsettled(self)
+        self.journal = Journal(self, self._consuming[-1])
 
     # --- the start
 
@@ -104,7 +105,7 @@ class Engine:
         for link in self._links:
             link.start()
         infrastructure.make(self.names, self._errands, partial(self._infrastructure_made))
-        self.host.call_later(TELL_MS, self._tell_unsettled)
+        self.unsettled.start()
 
     @property
     def waits_for(self) -> str:
@@ -131,6 +132,7 @@ class Engine:
         self._starting.discard(what)
         if not self._starting and self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
+            self.journal.start()
             on_ready()
 
     # --- what queues use
@@ -429,32 +431,6 @@ class Engine:
         sending.reply(self, self._queues.get(name), name, messages, on_done)
         return True
 
-    # --- what other gateways hold
-
-    def _tell_unsettled(self) -> None:
-        if self.is_stopping:
-            return
-        counts = {}
-        for queue in self.queues():
-            for group in (UNNAMED, *queue.options.groups):
-                count = queue.counting.unsettled(group)
-                if count:
-                    counts[f"{queue.uid}#{group}"] = count
-        if counts or self._told:
-            self._told = counts
-            self.inbox.tell_all({"do": "unsettled", "counts": counts})
-        self.host.call_later(TELL_MS, self._tell_unsettled)
-
-    def hear_unsettled(self, gateway: str, counts: dict[str, int]) -> None:
-        """Another gateway says what its clients hold."""
-        self._elsewhere[gateway] = (self.host.now_ms(), counts)
-
-    def unsettled_elsewhere(self, uid: str, group: str) -> int:
-        """How many messages are with clients of other gateways, as they said last."""
-        since_ms = self.host.now_ms() - 3 * TELL_MS
-        key = f"{uid}#{group}"
-        return sum(counts.get(key, 0) for when_ms, counts in self._elsewhere.values() if when_ms >= since_ms)
-
     # --- the whole
 
     def transaction(self) -> Transaction:
@@ -472,6 +448,7 @@ class Engine:
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, wait for confirms under way, then end consumers and connections."""
         self.is_stopping = True
+        self.journal.stop()
         self._wait_for_confirms(on_done)
 
     def _wait_for_confirms(self, on_done: Callable[[], None]) -> None:
@@ -482,6 +459,7 @@ class Engine:
             for consumer in list(queue.consumers):
                 consumer.close()
             queue.close(Unavailable("the server is shutting down"))
+        self.journal.close()
         self._wait_for_channels(on_done, self.host.now_ms() + 2000)
 
     def _wait_for_channels(self, on_done: Callable[[], None], deadline_ms: int) -> None:

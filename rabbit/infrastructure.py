@@ -11,7 +11,7 @@ from curbstone.rabbit.door import AmqpError, Channel
 from curbstone.rabbit.ladder import pattern
 from curbstone.rabbit.link import Errands, unavailable
 from curbstone.rabbit.opening import Step, in_turn, together
-from curbstone.rabbit.topology import LADDER_STEPS, Names, lost_arguments, step_arguments
+from curbstone.rabbit.topology import LADDER_STEPS, Names, lost_arguments, step_arguments, transactions_arguments
 
 Run = Callable[[Channel, Callable[[AmqpError | None], None]], None]
 
@@ -56,6 +56,7 @@ def _declare_exchange(
 def _queues(names: Names) -> list[Run]:
     made: list[tuple[str, dict[str, object]]] = [
         (names.lost, lost_arguments()),
+        (names.transactions, transactions_arguments()),
         *((names.step(number), step_arguments(names, number)) for number in range(LADDER_STEPS)),
     ]
     return [partial(_declare_queue, *each) for each in made]

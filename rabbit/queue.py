@@ -249,6 +249,21 @@ class Queue:
 
         self.engine.publisher.send(self.opening.text, parcel, done)
 
+    def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
+        """Publish a message of a transaction, which has its number and its times."""
+        message.delay_ms = delay_ms
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+                return
+            host = self.engine.host
+            job = Job(host, 1, message.seq, lambda failed, _first, _count: on_done(failed), lambda _count: None)
+            self._send(message, partial(job.ended, 0), partial(job.several, 0), host.wall_ms())
+            self.changed()
+
+        self.opening.with_groups(set(message.groups), opened)
+
     def send_later(self, message: Message, group: str, delay_ms: int, tries: int, on_done: Done) -> None:
         """Publish a copy to one group after a delay, with the tries it has behind it."""
         engine = self.engine

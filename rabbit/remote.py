@@ -136,6 +136,11 @@ def answer(engine: Engine, what: dict[str, Any], say: Callable[[dict[str, Any]],
             if queue.leasing.settle_seq(what["seq"], what["owner"]):
                 say({"settled": True})
         case "unsettled":
-            engine.hear_unsettled(what["from"], what["counts"])
+            engine.unsettled.hear(what["from"], what["counts"])
+        case "carried out":
+            engine.journal.carried_out(what["number"])
+            say({})
+        case "full":
+            engine.journal.mark_full(what["uid"])
         case _:
             say({"gone": True})

@@ -17,6 +17,7 @@ CONSUMER_TIMEOUT_MS = 8 * 86_400_000
 LADDER_STEPS = 24
 LADDER_STEP_MS = 64
 LOST_MAX = 1000
+TRANSACTIONS_BYTES_MAX = 256 * 1024 * 1024
 REGISTRY_BYTES_MAX = 64 * 1024 * 1024
 REGISTRY_SEGMENT_BYTES = 4 * 1024 * 1024
 
@@ -69,6 +70,11 @@ class Names(NamedTuple):
     def gateway(self, number: int) -> str:
         """The queue that gateway `number` holds, and hears the others by."""
         return f"{self.prefix}gw.{number}"
+
+    @property
+    def transactions(self) -> str:
+        """The queue of transactions that are committed and not carried out."""
+        return f"{self.prefix}tx"
 
     @property
     def gateways(self) -> str:
@@ -128,4 +134,16 @@ def lost_arguments() -> dict[str, object]:
         "x-max-length": LOST_MAX,
         "x-overflow": "drop-head",
         "x-delivery-limit": 1_000_000,
+    }
+
+
+def transactions_arguments() -> dict[str, object]:
+    """Return what the queue of committed transactions is made with: one gateway at a time takes from it, in order."""
+    return {
+        "x-queue-type": "quorum",
+        "x-single-active-consumer": True,
+        "x-max-length-bytes": TRANSACTIONS_BYTES_MAX,
+        "x-overflow": "reject-publish",
+        "x-delivery-limit": DELIVERY_LIMIT,
+        "x-consumer-timeout": CONSUMER_TIMEOUT_MS,
     }

@@ -1,8 +1,8 @@
-"""Several publishes and settles together: first all messages are published and confirmed, then deliveries are settled.
+"""Several publishes and settles together: the messages are published as a whole, then deliveries are settled.
 
-So nothing is lost, but a crash between the two, or a queue that refuses its message, leaves a part done, and what is
-delivered again may be published twice. The local engine does all or nothing; who must have that asks for the
-capability ATOMIC.
+A transaction of several messages is committed by the journal: all of them are stored, or none is. What is settled with
+them follows at once; a gateway that dies between the two leaves deliveries that come again, and then a client may
+publish what follows from them twice. Nothing is lost.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core import port
-from curbstone.core.errors import CurbstoneError, StaleDelivery
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, NotSupported, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT
 from curbstone.core.values import Done
+from curbstone.rabbit import lacking
 from curbstone.rabbit.consumer import Consumer
+from curbstone.rabbit.event_keys import routing_key
+from curbstone.rabbit.opening import Step, together
+from curbstone.rabbit.queue import Queue, too_large
+from curbstone.rabbit.unit import UNIT_BYTES_MAX, Addressed
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
@@ -35,13 +40,14 @@ class Transaction:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._publishes: dict[port.Queue | tuple[str, str], list[Message]] = {}
+        self._publishes: dict[Queue | tuple[str, str], list[Message]] = {}
         """To a queue, or to an event of a project."""
         self._wishes: list[_Wish] = []
         self._asked: dict[Consumer, set[int]] = {}
 
     def publish(self, queue: port.Queue, message: Message) -> None:
         """Add a publish."""
+        assert isinstance(queue, Queue)
         self._publishes.setdefault(queue, []).append(message)
 
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
@@ -72,31 +78,101 @@ class Transaction:
         return consumer
 
     def commit(self, on_done: Done) -> None:
-        """Publish all, then settle; an error says how many messages are stored all the same."""
-        total = sum(map(len, self._publishes.values()))
-        stored = answered = 0
-        first: CurbstoneError | None = None
+        """Publish all or nothing, then settle."""
         if any(seq not in wish.consumer.unsettled for wish in self._wishes for seq in wish.seqs):
             stale = StaleDelivery("a message is not unsettled any more")
             self._engine.host.call_soon(partial(on_done, stale))
             return
         claimed = [(wish, self._claim(wish)) for wish in self._wishes]
-
-        def published(error: CurbstoneError | None, _first_seq: int, count: int) -> None:
-            nonlocal stored, answered, first
-            answered += count
-            stored += count if error is None else 0
-            first = first or error
-            if answered == total:
-                self._published(_partly(first, stored, total), claimed, on_done)
-
+        total = sum(map(len, self._publishes.values()))
         if not total:
             self._published(None, claimed, on_done)
-        for target, messages in self._publishes.items():
+        elif total > 1:
+            self._publish_as_a_whole(claimed, on_done)
+        for target, messages in self._publishes.items() if total == 1 else ():
+            done = partial(self._published_one, claimed, on_done)
             if isinstance(target, tuple):
-                self._engine.publish_event(target[1], messages, published, target[0])
+                self._engine.publish_event(target[1], messages, done, target[0])
             else:
-                target.publish(messages, published)
+                target.publish(messages, done)
+
+    def _published_one(
+        self,
+        claimed: list[tuple[_Wish, list[Delivery]]],
+        on_done: Done,
+        error: CurbstoneError | None,
+        _first_seq: int,
+        _count: int,
+    ) -> None:
+        self._published(error, claimed, on_done)
+
+    # --- several messages
+
+    def _publish_as_a_whole(self, claimed: list[tuple[_Wish, list[Delivery]]], on_done: Done) -> None:
+        left = 2
+        first: CurbstoneError | None = None
+
+        def ended(error: CurbstoneError | None) -> None:
+            nonlocal left, first
+            first = first or error
+            left -= 1
+            if not left:
+                on_done(first)
+
+        def committed(error: CurbstoneError | None) -> None:
+            self._published(error, claimed, on_done if error is not None else ended)
+
+        def opened(error: CurbstoneError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                messages = self._addressed()
+            except CurbstoneError as refused:
+                self._engine.host.call_soon(partial(committed, refused))
+                return
+            self._engine.journal.begin(messages, committed, partial(ended, None))
+
+        steps: list[Step] = []
+        for target, messages in self._publishes.items():
+            if isinstance(target, Queue):
+                groups = {group for message in messages for group in message.groups}
+                steps.append(partial(target.opening.with_groups, groups))
+        together(steps, opened)
+
+    def _addressed(self) -> list[Addressed]:
+        """Return all messages with their numbers and places; raise what is wrong with one of them."""
+        now_ms = self._engine.host.wall_ms()
+        found: list[Addressed] = []
+        for target, messages in self._publishes.items():
+            ttl_ms, name, place = 0, None, ""
+            if isinstance(target, Queue):
+                self._check(target, messages)
+                ttl_ms, name, place = int(target.options.ttl * 1000), target.name, target.uid
+            else:
+                place = routing_key(*target)
+                if any(message.delay_ms > 0 for message in messages):
+                    raise NotSupported(lacking.EVENT_DELAY)
+            for message in messages:
+                lives_ms = message.ttl_ms or ttl_ms
+                copy = Message(message.body, message.headers, groups=message.groups if name else ())
+                copy.seq, copy.timestamp_ms = self._engine.numbers.take(1), now_ms
+                copy.expires_ms = now_ms + lives_ms if lives_ms else 0
+                due_ms = now_ms + message.delay_ms if message.delay_ms > 0 else 0
+                found.append(Addressed(name, place, copy, due_ms))
+        size = sum(len(each.message.body) + len(each.message.headers) for each in found)
+        if size > UNIT_BYTES_MAX:
+            raise MessageTooLarge(f"on a cluster a transaction has at most {UNIT_BYTES_MAX} bytes; this one has {size}")
+        return found
+
+    def _check(self, queue: Queue, messages: list[Message]) -> None:
+        """Raise what is wrong with these messages for a queue."""
+        refusal = queue.refusal()
+        if refusal is not None:
+            raise refusal
+        self._engine.journal.check(queue.name, queue.uid)
+        largest = max(len(message.body) for message in messages)
+        if largest > queue.options.max_message_size:
+            raise too_large(largest, queue.options.max_message_size)
 
     @staticmethod
     def _claim(wish: _Wish) -> list[Delivery]:
@@ -126,12 +202,3 @@ class Transaction:
 
         for wish in alive:
             wish.end(settled)
-
-
-def _partly(error: CurbstoneError | None, stored: int, total: int) -> CurbstoneError | None:
-    """Return the error, with how many messages are stored all the same."""
-    if error is None or not stored:
-        return error
-    told = type(error)(f"{error}; {stored} of {total} messages are stored: a cluster does not undo them")
-    told.members = {**error.members, "stored": stored}
-    return told

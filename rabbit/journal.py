@@ -1,0 +1,248 @@
+"""Publishes that happen together: a message in the quorum queue `cs/tx` is the commit, and one gateway carries it out.
+
+A unit that is confirmed there is on the disks of a majority, so it happens: whichever gateway has the queue publishes
+its messages and only then settles it. Where that gateway dies between, another one does all of it again, under the same
+numbers: a message may be stored twice, and none is left out. A unit that is not confirmed has published nothing.
+
+A queue that is at its cap when a unit is carried out gets its message as soon as it has room. Meanwhile all gateways
+know that, and commit nothing more for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull
+from curbstone.core.names import QueueName
+from curbstone.core.values import Done
+from curbstone.rabbit.door import AmqpError, Arrived, Channel, Connection, Properties
+from curbstone.rabbit.link import Link
+from curbstone.rabbit.mapping import properties_of
+from curbstone.rabbit.publisher import Parcel
+from curbstone.rabbit.sending import EVENT_UID
+from curbstone.rabbit.settling import Settling
+from curbstone.rabbit.unit import Addressed, Unit, decode, encode
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+
+WINDOW = 100
+"""Units that are carried out at once."""
+AGAIN_MS = 500
+APPLIED_MS_MAX = 5000
+"""So long a commit waits until what is committed can be seen; it happens all the same."""
+FULL_MS = 3000
+TAKEN_MAX = 10_000
+TAG = "tx"
+
+logger = logging.getLogger("curbstone.rabbit")
+
+
+class _Begun:
+    """A unit of this gateway that is under way."""
+
+    __slots__ = ("is_known", "on_committed", "on_done")
+
+    def __init__(self, on_committed: Done, on_done: Callable[[], None]) -> None:
+        self.on_committed = on_committed
+        self.on_done = on_done
+        self.is_known = False
+        """Whether `on_committed` was called."""
+
+    def known(self, error: CurbstoneError | None) -> None:
+        """Tell whether it is committed, once."""
+        if not self.is_known:
+            self.is_known = True
+            self.on_committed(error)
+
+
+class Journal:
+    """See the module's docstring."""
+
+    def __init__(self, engine: Engine, link: Link) -> None:
+        self._engine = engine
+        self._link = link
+        self._is_started = False
+        self._settling: Settling | None = None
+        self._begun: dict[int, _Begun] = {}
+        self._taken: dict[int, None] = {}
+        """The last units that came: one that a lost connection left twice in the queue is carried out once."""
+        self._full: dict[str, int] = {}
+        """Until when it is thought so, by the uid of the queue."""
+        link.when(self._up, self._down)
+
+    # --- committing
+
+    def check(self, name: QueueName, uid: str) -> None:
+        """Raise QueueFull where what was committed for a queue already waits for room."""
+        if self._full.get(uid, 0) > self._engine.host.now_ms():
+            raise QueueFull(f"queue {name} is at its cap")
+
+    def mark_full(self, uid: str) -> None:
+        """A queue has no room for what is committed."""
+        self._full[uid] = self._engine.host.now_ms() + FULL_MS
+
+    def begin(self, messages: list[Addressed], on_committed: Done, on_done: Callable[[], None]) -> None:
+        """Publish these as a whole: `on_committed` says whether they will be; if so, `on_done` when they are."""
+        engine = self._engine
+        number = engine.numbers.take(1)
+        body = encode(Unit(engine.inbox.address, number, messages))
+        self._begun[number] = _Begun(on_committed, on_done)
+        parcel = Parcel("", engine.names.transactions, Properties({}, f"tx-{number}"), body, True)
+        engine.publisher.send(engine.names.transactions, parcel, partial(self._confirmed, number))
+
+    def _confirmed(self, number: int, error: CurbstoneError | None) -> None:
+        begun = self._begun.get(number)
+        if begun is None:
+            return  # it was carried out before its confirm came
+        if error is not None:
+            del self._begun[number]
+            if isinstance(error, QueueFull):
+                error = QueueFull("too many transactions wait for queues that are at their cap")
+            begun.known(error)
+            return
+        begun.known(None)
+        wait_ms = 0 if self._engine.is_stopping else APPLIED_MS_MAX
+        self._engine.host.call_later(wait_ms, partial(self.carried_out, number))
+
+    def carried_out(self, number: int) -> None:
+        """A unit has been, or it is no longer waited for."""
+        begun = self._begun.pop(number, None)
+        if begun is not None:
+            begun.known(None)
+            begun.on_done()
+
+    # --- the queue of what is committed
+
+    def start(self) -> None:
+        """The queue is there: take units from it."""
+        self._is_started = True
+        if self._link.connection is not None:
+            self._up(self._link.connection)
+
+    def _up(self, connection: Connection) -> None:
+        if not self._is_started or self._engine.is_stopping or self._link.connection is not connection:
+            return
+
+        def opened(channel: Channel) -> None:
+            settling = self._settling = Settling(self._engine.host, channel)
+            channel.on_cancelled(lambda _tag: channel.close(again))
+            settling.set_window(WINDOW, _ignore)
+            channel.consume(self._engine.names.transactions, TAG, partial(self._arrived, settling), _ignore)
+
+        def again(_error: object = None) -> None:
+            self._engine.host.call_later(AGAIN_MS, partial(self._up, connection))
+
+        connection.channel(opened, again)
+
+    def _down(self, _reason: str) -> None:
+        self._settling = None
+        self._taken.clear()  # what was not settled comes again
+
+    def _arrived(self, settling: Settling, arrived: Arrived) -> None:
+        settling.delivered(arrived.tag)
+        if self._engine.is_stopping:
+            settling.give_back(arrived.tag)
+            return
+        try:
+            unit = decode(arrived.body)
+        except ValueError as error:
+            logger.error("a transaction is not understood, and left out: %s", error)
+            settling.ack(arrived.tag)
+            return
+        if unit.number in self._taken:
+            settling.ack(arrived.tag)
+            return
+        here = all(each.name is None or each.name.is_private or self._is_known(each) for each in unit.messages)
+        if here:
+            self._carry_out(unit, settling, arrived.tag, None)
+        else:  # the queue may have been made through another gateway just now
+            self._engine.catch_up(partial(self._carry_out, unit, settling, arrived.tag))
+
+    def _is_known(self, addressed: Addressed) -> bool:
+        return self._engine.by_uid(addressed.place) is not None
+
+    def _carry_out(self, unit: Unit, settling: Settling, tag: int, error: CurbstoneError | None) -> None:
+        """Publish all messages of a unit; settle it when they are stored."""
+        if error is not None:
+            if settling.channel.is_open:
+                settling.give_back(tag)
+            return
+        self._taken[unit.number] = None
+        if len(self._taken) > TAKEN_MAX:
+            del self._taken[next(iter(self._taken))]
+        left = len(unit.messages)
+
+        def stored(addressed: Addressed, failed: CurbstoneError | None) -> None:
+            nonlocal left
+            if failed is not None and not isinstance(failed, NoSuchQueue):
+                if isinstance(failed, QueueFull):
+                    self._tell_full(addressed.place)
+                self._engine.host.call_later(AGAIN_MS, partial(again, addressed))
+                return
+            left -= 1
+            if not left and settling.channel.is_open:
+                settling.ack(tag)
+                self._tell_carried_out(unit)
+
+        def again(addressed: Addressed) -> None:
+            if settling.channel.is_open and not self._engine.is_stopping:  # else it comes again, somewhere
+                self._publish(addressed, partial(stored, addressed))
+
+        for each in unit.messages:
+            self._publish(each, partial(stored, each))
+
+    def _publish(self, addressed: Addressed, on_done: Done) -> None:
+        engine = self._engine
+        name, place, message, due_ms = addressed
+        now_ms = engine.host.wall_ms()
+        if name is None:
+            properties = properties_of(message, f"{EVENT_UID}-{message.seq}", now_ms=now_ms)
+            engine.publisher.send(place, Parcel(engine.names.events, place, properties, message.body, False), on_done)
+        elif name.is_private:
+            properties = properties_of(message, f"{place}-{message.seq}", now_ms=now_ms)
+            parcel = Parcel("", engine.names.queue(name), properties, message.body, True)
+            engine.publisher.send(str(name), parcel, on_done)
+        elif (queue := engine.by_uid(place)) is not None:
+            queue.store(message, max(due_ms - now_ms, 1) if due_ms else 0, on_done)
+        else:
+            on_done(NoSuchQueue(f"no such queue: {name}"))  # it was deleted after the commit, and the message with it
+
+    def _tell_full(self, uid: str) -> None:
+        self.mark_full(uid)
+        self._engine.inbox.tell_all({"do": "full", "uid": uid})
+
+    def _tell_carried_out(self, unit: Unit) -> None:
+        inbox = self._engine.inbox
+        if inbox.is_mine(unit.origin):
+            self.carried_out(unit.number)
+        else:
+            inbox.call(unit.origin, {"do": "carried out", "number": unit.number}, lambda _answer: None)
+
+    # --- the end
+
+    def stop(self) -> None:
+        """Take no more, and wait no longer for what others carry out."""
+        settling = self._settling
+        if settling is not None and settling.channel.is_open:
+            settling.channel.cancel(TAG, _ignore)
+        for number, begun in list(self._begun.items()):
+            if begun.is_known:
+                self.carried_out(number)
+
+    def close(self) -> None:
+        """Hand over the last acks, and end the channel behind them; units that are not carried out go back."""
+        settling, self._settling = self._settling, None
+        if settling is None or not settling.channel.is_open:
+            return
+        settling.flush()
+        channel = settling.channel
+        self._engine.closing(channel)
+        channel.qos(1, lambda _error: channel.close(partial(self._engine.closed, channel)))
+
+
+def _ignore(_error: AmqpError | None) -> None:
+    """A channel that ends says so elsewhere."""

@@ -1,0 +1,50 @@
+"""How many messages clients hold: each gateway tells the others each second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curbstone.core.values import UNNAMED
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+
+TELL_MS = 1000
+
+
+class Unsettled:
+    """What this gateway tells, and what it has heard."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._elsewhere: dict[str, tuple[int, dict[str, int]]] = {}
+        """When a gateway told it, and what."""
+        self._told: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Tell it each second, until the server stops."""
+        self._engine.host.call_later(TELL_MS, self._tell)
+
+    def _tell(self) -> None:
+        if self._engine.is_stopping:
+            return
+        counts = {}
+        for queue in self._engine.queues():
+            for group in (UNNAMED, *queue.options.groups):
+                count = queue.counting.unsettled(group)
+                if count:
+                    counts[f"{queue.uid}#{group}"] = count
+        if counts or self._told:
+            self._told = counts
+            self._engine.inbox.tell_all({"do": "unsettled", "counts": counts})
+        self._engine.host.call_later(TELL_MS, self._tell)
+
+    def hear(self, gateway: str, counts: dict[str, int]) -> None:
+        """Another gateway says what its clients hold."""
+        self._elsewhere[gateway] = (self._engine.host.now_ms(), counts)
+
+    def elsewhere(self, uid: str, group: str) -> int:
+        """How many messages are with clients of other gateways, as they said last."""
+        since_ms = self._engine.host.now_ms() - 3 * TELL_MS
+        key = f"{uid}#{group}"
+        return sum(counts.get(key, 0) for when_ms, counts in self._elsewhere.values() if when_ms >= since_ms)
