@@ -34,7 +34,7 @@ from curbstone.rabbit import dead, lacking, ladder, remote
 from curbstone.rabbit.consumer import Consumer, gone
 from curbstone.rabbit.counting import Counting
 from curbstone.rabbit.door import LOST, NOT_FOUND, AmqpError
-from curbstone.rabbit.job import Job
+from curbstone.rabbit.job import Job, as_one
 from curbstone.rabbit.lacking import NoReading
 from curbstone.rabbit.leasing import Leasing
 from curbstone.rabbit.link import Link
@@ -153,7 +153,7 @@ class Queue:
             if too_large is not None:
                 self.engine.host.call_soon(partial(on_done, too_large, 0, len(messages)))
                 return
-            on_done = self._as_one(messages, on_done)
+            on_done = as_one(len(messages), on_done)
         for start in range(0, len(messages), AT_ONCE_MAX):
             piece = messages[start : start + AT_ONCE_MAX]
             unknown = {group for message in piece for group in message.groups} - self.opening.groups
@@ -168,28 +168,6 @@ class Queue:
             return MessageTooLarge(f"a batch on a cluster has at most {AT_ONCE_MAX} messages")
         most = self.options.max_message_size
         return next((too_large(len(each.body), most) for each in messages if len(each.body) > most), None)
-
-    def _as_one(self, messages: list[Message], on_done: Published) -> Published:
-        """Return what answers once: all are stored, or how many are."""
-        left = total = len(messages)
-        stored = first_seq = 0
-        first: CurbstoneError | None = None
-
-        def done(error: CurbstoneError | None, seq: int, count: int) -> None:
-            nonlocal left, stored, first, first_seq
-            left -= count
-            first = first or error
-            if error is None:
-                stored += count
-                first_seq = first_seq or seq
-            if left:
-                return
-            if first is not None and stored:
-                first = type(first)(f"{first}; {stored} of {total} messages are stored: a cluster does not undo them")
-                first.members = {"stored": stored}
-            on_done(first, 0 if first else first_seq, total)
-
-        return done
 
     def _publish_or_refuse(self, messages: list[Message], on_done: Published, error: CurbstoneError | None) -> None:
         if error is not None:
