@@ -18,6 +18,7 @@ adapter's to know::
     ├── Gone                    what is asked for is no longer in the log
     ├── MessageTooLarge         larger than the queue's or the server's limit
     ├── QueueFull               does not fit under the queue's cap
+    │   └── PublishPaused       the queue takes no messages for now
     ├── EventRefused            some of the queues bound to an event refused it
     ├── NotSupported            this engine lacks the part that was asked for
     └── Unavailable             the disk failed, or the server is stopping
@@ -114,6 +115,10 @@ class MessageTooLarge(CurbstoneError):
 
 class QueueFull(CurbstoneError):
     """The message does not fit under the cap, even after cleaning; nothing was changed."""
+
+
+class PublishPaused(QueueFull):
+    """The queue takes no messages until its option says so; what holds for a full queue holds for it."""
 
 
 class EventRefused(CurbstoneError):

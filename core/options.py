@@ -48,6 +48,8 @@ class QueueOptions:
     groups: tuple[str, ...] = ()
     paused: bool = False
     """Whether nothing is delivered."""
+    publish_paused: bool = False
+    """Whether nothing is taken in."""
     unused: float | None = None
     """The queue goes when so long nobody took from it; None for never."""
 
@@ -147,6 +149,7 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "lease": _seconds(0.001),
     "groups": _groups,
     "paused": _flag,
+    "publish_paused": _flag,
     "unused": _unused,
 }
 

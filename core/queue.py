@@ -196,7 +196,7 @@ class Queue(AloneQueue):
         numbered: Numbered | None = None,
     ) -> None:
         """See `core.port.Queue.publish`, `core.notes.keys` and `core.notes.producers`."""
-        refusal = self.refusal()
+        refusal = self.state.publish_refusal()
         if refusal is not None or not messages:
             self.host.call_soon(lambda: on_done(refusal, 0, len(messages)))
         elif atomic or key is not None:

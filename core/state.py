@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from curbstone.core.breakdown import QueueHost
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, Unavailable
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, PublishPaused, Unavailable
 from curbstone.core.log.meta import Meta
 from curbstone.core.message import Message
 from curbstone.core.options import QueueOptions
@@ -60,13 +60,20 @@ class QueueState:
         return self.write_failure or self.broken
 
     def refusal(self) -> CurbstoneError | None:
-        """Return why nothing can be published now, or None."""
+        """Return why nothing can be changed now, or None."""
         if self.shared.is_stopping:
             return Unavailable("the server is shutting down")
         if self.is_closed and not self.broken:
             return NoSuchQueue(f"no such queue: {self.name}")
         failure = self.write_failure or self.broken
         return Unavailable(failure) if failure else None
+
+    def publish_refusal(self) -> CurbstoneError | None:
+        """Return why nothing can be published now, or None."""
+        refusal = self.refusal()
+        if refusal is None and self.options.publish_paused:
+            return PublishPaused(f"queue {self.name} takes no messages until its option publish_paused is false")
+        return refusal
 
     def too_large(self, message: Message) -> MessageTooLarge:
         """Return what to say of a message that is."""

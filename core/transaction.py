@@ -200,7 +200,7 @@ class Transaction:
 
     @staticmethod
     def _refusal(queue: Queue, share: Share) -> CurbstoneError | None:
-        refusal = queue.refusal()
+        refusal = queue.state.publish_refusal() if share.messages else queue.refusal()
         if refusal is not None:
             return refusal
         for message in share.messages:

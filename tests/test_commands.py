@@ -157,6 +157,19 @@ def test_purge_and_redrive(run: Run, server: ServerProcess) -> None:
     http.close()
 
 
+def test_pause_and_resume(run: Run, server: ServerProcess) -> None:
+    good(run("send", "a", "1"))
+    good(run("pause", "a", "--publish"))
+    assert run("send", "a", "2").code == 1
+    good(run("pause", "a"))
+    assert run("recv", "a").code == 5
+    assert "publish_paused" in good(run("explain", "a")).out
+    good(run("resume", "a"))
+    good(run("send", "a", "2"))
+    assert good(run("recv", "a", "--count=0", "--ack")).out == "1\n2\n"
+    assert run("pause", "missing").code == 4
+
+
 def test_the_history_of_a_message(run: Run, server: ServerProcess) -> None:
     good(run("send", "a", "hello"))
     (received,) = good(run("recv", "a", "--json")).json

@@ -119,7 +119,7 @@ class Commit:
         for target in self._targets.values():
             queue = target.queue
             assert queue is not None
-            error = error or queue.refusal()
+            error = error or queue.state.publish_refusal()
             if error is not None:
                 break
             if not queue.meta_writer.is_open:

@@ -21,6 +21,7 @@ from curbstone.core.errors import (
     NotSupported,
     NumberGap,
     OtherReader,
+    PublishPaused,
     QueueFull,
     StagedDamaged,
     StaleDelivery,
@@ -203,6 +204,12 @@ TYPES = (
         "The message does not fit under the queue's cap. It was not stored; it fits when others are settled, "
         "or under a larger cap.",
         QueueFull,
+    ),
+    ProblemType(
+        "publish-paused",
+        507,
+        "The queue takes no messages until its option `publish_paused` is false. Nothing was stored.",
+        PublishPaused,
     ),
     ProblemType(
         "quota-reached",

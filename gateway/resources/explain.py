@@ -59,6 +59,8 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder]) -> Iterator[st
     whose = f" for group {group}" if group else ""
     if queue.options.paused:
         yield "It is paused: nothing is delivered until its option paused is false."
+    if queue.options.publish_paused:
+        yield "It takes no messages until its option publish_paused is false; what it holds is delivered."
     for text in queue.damaged[:3]:
         yield f"It is damaged: {text}."
     if counts.rdy:

@@ -28,6 +28,9 @@ CAP = 96 * KIB
 CAPS = (64 * KIB, CAP, 128 * KIB, 192 * KIB)
 
 
+PAUSES = ("paused", "publish_paused")
+
+
 class Directories:
     """The directories of one run; `focus` names the action it has most of."""
 
@@ -40,9 +43,9 @@ class Directories:
         self._restarts_smaller = self._rng.random() < 0.15 or focus == "fill"
         self._pauses = self._rng.random() < 0.25 or focus == "pause"
         self._default = CAPS[-1] if self._restarts_smaller else CAP
-        self._paused: dict[str, bool] = {}
-        """What was confirmed, by the queue's uid."""
-        self._pausing: dict[str, object] = {}
+        self._paused: dict[tuple[str, str], bool] = {}
+        """What was confirmed, by the queue's uid and the option."""
+        self._pausing: dict[tuple[str, str], object] = {}
         """The latest change of each."""
         self._allowed: dict[str, int] = {}
         """What each directory may hold; those not named here, what the default says."""
@@ -85,8 +88,10 @@ class Directories:
         if self._run.broker.left:
             raise Violation(f"a crash alone left a queue unserved: {self._run.broker.left}")
         for queue in self._run.broker.queues():
-            if queue.options.paused is not self._paused.get(queue.uid, queue.options.paused):
-                raise Violation(f"{queue.name} is not paused as was confirmed")
+            for option in PAUSES:
+                is_so = getattr(queue.options, option)
+                if is_so is not self._paused.get((queue.uid, option), is_so):
+                    raise Violation(f"{option} of {queue.name} is not as was confirmed")
             cap, before = queue.options.cap, self._allowed.get(queue.log.directory, 0)
             # What was smaller needs room above the cap: to settle, and to copy a segment of the size it has.
             self._allowed[queue.log.directory] = cap if cap >= before else before + before // 4
@@ -186,15 +191,17 @@ class Directories:
         """Pause a queue, or let it go on; after a restart it is as was confirmed."""
         run = self._run
         queue = run._queue()
-        is_paused = not queue.options.paused
-        self._paused.pop(queue.uid, None)
-        change = self._pausing[queue.uid] = object()
+        option = self._rng.choice(PAUSES)
+        key = queue.uid, option
+        is_paused = not getattr(queue.options, option)
+        self._paused.pop(key, None)
+        change = self._pausing[key] = object()
 
         def declared(error: CurbstoneError | None) -> None:
-            if error is None and self._pausing[queue.uid] is change:
-                self._paused[queue.uid] = is_paused
+            if error is None and self._pausing[key] is change:
+                self._paused[key] = is_paused
 
-        run.broker.declare(queue.name, {"paused": is_paused}, declared)
+        run.broker.declare(queue.name, {option: is_paused}, declared)
         run.publish_to(queue)
         self._crash_soon()
 
@@ -204,7 +211,7 @@ class Directories:
         disk_recovers(run.rng, run.disk)
         run.disk.crash_in = -1
         for queue in run.broker.queues():
-            run.broker.declare(queue.name, {"paused": False}, lambda _error: None)
+            run.broker.declare(queue.name, dict.fromkeys(PAUSES, False), lambda _error: None)
 
     def _crash_soon(self) -> None:
         """Stop, now and then, at one of the next calls of the operating system, or between two of the next jobs."""

@@ -8,7 +8,7 @@ import pytest
 
 from curbstone.core.message import Message
 from curbstone.core.names import private_name
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.gateway.running import MESSAGES, QUEUE, Running, json_from
 
 pytestmark = pytest.mark.anyio
 
@@ -235,3 +235,18 @@ async def test_no_path_reaches_a_private_queue(gateway: Running) -> None:
         listed = await gateway.http.get(f"/v2/{spelled}/queues")
         assert name not in listed.text
     assert gateway.broker.private_queues() == [queue] and queue.counts().rdy == 1
+
+
+async def test_a_queue_that_takes_nothing_in_is_507_over_all_protocols_and_delivers(gateway: Running) -> None:
+    await gateway.publish(b"1")
+    await gateway.http.put(QUEUE, json={"publish_paused": True})
+    reply = await gateway.http.post(MESSAGES, content=b"2")
+    assert (reply.status_code, reply.json()["type"]) == (507, "/docs/problems#publish-paused")
+    assert reply.headers["retry-after"]
+    async with gateway.socket("publish") as socket:
+        await socket.send(b"2")
+        assert (await json_from(socket))["code"] == 507
+        await gateway.http.put(QUEUE, json={"publish_paused": False})
+        await socket.send(b"3")
+        assert await socket.recv() == ""
+    assert await gateway.pop_all() == [b"1", b"3"]
