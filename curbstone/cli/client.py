@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from curbstone.cli.options import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from curbstone.cli.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.exit_codes import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed

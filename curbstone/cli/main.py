@@ -21,11 +21,11 @@ from curbstone.cli.bench import bench
 from curbstone.cli.check import check
 from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
+from curbstone.cli.environment import TOKEN_FILE_VARIABLE
 from curbstone.cli.events import bind, events, unbind
 from curbstone.cli.explain import explain
 from curbstone.cli.history import history
 from curbstone.cli.move import move
-from curbstone.cli.options import TOKEN_FILE_VARIABLE
 from curbstone.cli.pause import pause, resume
 from curbstone.cli.peek import peek
 from curbstone.cli.pipeline import pipeline

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
+from curbstone.cli.environment import SERVER_VARIABLE
+
 DEFAULT_SERVER = "http://127.0.0.1:8080"
-SERVER_VARIABLE = "CURBSTONE_SERVER"
-TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "CURBSTONE_TOKEN", "CURBSTONE_TOKEN_FILE"
-"""A token for a server that has users; the file wins. No option takes a secret: others can read a command line."""
 
 
 def complete_queue(incomplete: str) -> list[str]:

@@ -1,0 +1,7 @@
+"""The environment variables that stand in for options."""
+
+from __future__ import annotations
+
+SERVER_VARIABLE = "CURBSTONE_SERVER"
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "CURBSTONE_TOKEN", "CURBSTONE_TOKEN_FILE"
+"""A token for a server that has users; the file wins. No option takes a secret: others can read a command line."""
