@@ -17,6 +17,7 @@ from starlette.routing import Route
 from curbstone.access.gate import OpenGate
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
+from curbstone.core.values import Capability
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
@@ -198,3 +199,8 @@ def test_no_text_was_cut_into_keys_by_a_comma(document: Any) -> None:
             yield from keys_of_nothing(inside)
 
     assert list(keys_of_nothing(document)) == []
+
+
+def test_every_part_that_an_engine_may_lack_is_named() -> None:
+    named = CONTRACT["components"]["schemas"]["Engine"]["properties"]["capabilities"]["items"]["enum"]
+    assert named == sorted(capability.value for capability in Capability)
