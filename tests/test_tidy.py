@@ -93,7 +93,7 @@ EXTRAS = {
 }
 # The Python client, a distribution of its own: two shells around a core that knows no socket, thread or clock.
 CLIENT_SHELLS = {"aio", "sync"}
-CLIENT_EXTRAS = {"celery": {"kombu"}, "dramatiq": {"dramatiq"}, "taskiq": {"taskiq"}}
+CLIENT_EXTRAS = {"celery": {"kombu"}, "dramatiq": {"dramatiq"}, "taskiq": {"taskiq"}, "testing": {"pytest"}}
 CLIENT_CORE_LACKS = {"asyncio", "select", "selectors", "signal", "socket", "threading", "time"}
 # They turn a given time into a text and ask no clock.
 HARMLESS = {"time.gmtime", "time.strftime"}
