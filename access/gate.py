@@ -7,6 +7,7 @@ is `local` and may everything; `access.login` has the one with users. Both know 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 from curbstone.access.door import Access
@@ -79,6 +80,9 @@ class Credentials(NamedTuple):
 
 
 NOTHING = Credentials()
+
+ASKING: ContextVar[Caller | None] = ContextVar("asking", default=None)
+"""Whose request is being carried out, for the audit: adapters set it where there are users."""
 
 Admitted = Callable[[Access | CurbstoneError], None]
 

@@ -15,7 +15,7 @@ from curbstone.access import files
 from curbstone.access.audit import Audit
 from curbstone.access.door import Access
 from curbstone.access.errors import FAILED, TOO_MANY, WANTED, NoSuchToken, NotLoggedIn, TooMany
-from curbstone.access.gate import Admitted, Caller, Credentials
+from curbstone.access.gate import ASKING, Admitted, Caller, Credentials
 from curbstone.access.identity import Identity, local_identity
 from curbstone.access.issued import NoVerifier, user_of, verifier_for
 from curbstone.access.issuers import Claims, Verifier, is_jwt
@@ -438,11 +438,14 @@ class LoginGate:
     def refused(self, identity: Identity, right: str, target: str) -> None:
         """See `Gate.refused`."""
         self.refusals[right] = self.refusals.get(right, 0) + 1
-        self.audit.refused(right, "refused", user=identity.user, peer="", protocol="", target=target)
+        peer, protocol = _asking()
+        self.audit.refused(right, "refused", user=identity.user, peer=peer, protocol=protocol, target=target)
 
     def did(self, identity: Identity, action: str, target: str) -> None:
         """See `Gate.did`."""
-        self.audit.note(action, "ok", user=identity.user, credential=identity.credential, target=target)
+        peer, protocol = _asking()
+        user, credential = identity.user, identity.credential
+        self.audit.note(action, "ok", user=user, credential=credential, peer=peer, protocol=protocol, target=target)
 
     # --- reload
 
@@ -481,6 +484,12 @@ class LoginGate:
             self._host.call_later(LOOK_EVERY_MS, self._look)
 
         self._host.submit(lambda: files.version_of(self._file), done)
+
+
+def _asking() -> tuple[str, str]:
+    """Return who asks for what is being done, and over which protocol."""
+    caller = ASKING.get()
+    return (str(caller), caller.protocol) if caller is not None else ("", "")
 
 
 def _check_narrower(has: tuple[str, ...], wanted: Iterable[str] | None) -> None:

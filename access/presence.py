@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from curbstone.access.gate import Admitted, Caller, Credentials
 
 OF_USER_MAX = 1_000
+STREAMS_MAX = 100
+"""Server-sent events of one user: each takes from a queue without being asked again."""
+STREAM = "sse"
 TIMER_MS_MAX = 86_400_000
 
 ENDED = "an administrator ended the connection"
@@ -153,6 +156,7 @@ class Connections:
         self.producing: dict[Key, Producing] = {}
         """Who publishes as which numbered producer."""
         self._by_user: dict[str, int] = {}
+        self._streams: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._presences)
@@ -164,6 +168,13 @@ class Connections:
             raise NotLoggedIn(identity.end_reason)
         if identity.owner and self._by_user.get(identity.user, 0) >= OF_USER_MAX:
             raise TooMany(f"{OF_USER_MAX} connections of this user are open, and there may be no more")
+
+    def check_stream(self, access: Access) -> None:
+        """Like `check`, for server-sent events."""
+        self.check(access)
+        identity = access.identity
+        if identity.owner and self._streams.get(identity.user, 0) >= STREAMS_MAX:
+            raise TooMany(f"{STREAMS_MAX} streams of this user are open, and there may be no more")
 
     def enter(
         self,
@@ -179,7 +190,9 @@ class Connections:
         `end(reason)` is called when it has to end, `changed` when its rights have changed.
         """
         identity = access.identity
-        self._by_user[identity.user] = self._by_user.get(identity.user, 0) + 1
+        _count(self._by_user, identity.user, 1)
+        if caller.protocol == STREAM:
+            _count(self._streams, identity.user, 1)
         number = next(self._numbers)
         presence = Presence(self, number, access, caller, self.host.wall_ms(), end, changed, unacked)
         self._presences[presence.id] = presence
@@ -200,6 +213,12 @@ class Connections:
         """One is over."""
         user = presence.access.identity.user
         self._presences.pop(presence.id, None)
-        left = self._by_user.pop(user, 0) - 1
-        if left > 0:
-            self._by_user[user] = left
+        _count(self._by_user, user, -1)
+        if presence.caller.protocol == STREAM:
+            _count(self._streams, user, -1)
+
+
+def _count(counts: dict[str, int], user: str, more: int) -> None:
+    left = counts.pop(user, 0) + more
+    if left > 0:
+        counts[user] = left

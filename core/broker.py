@@ -22,6 +22,7 @@ from curbstone.core.errors import (
     NoSuchQueue,
     QueueFull,
     Unavailable,
+    told,
 )
 from curbstone.core.events import Bindings, Fanout, Fanouts, Target, binding_of
 from curbstone.core.host import Host
@@ -292,13 +293,12 @@ class Broker(AloneBroker):
             if error is None:
                 queue.opened()
                 return
-            failed = Unavailable(f"queue {name} can't be created: {error}")
-            logger.error("%s", failed)
+            logger.error("queue %s can't be created: %s", name, error)
             if self._queues.get(name) is queue:
                 self._forget(queue)
             if is_begun:  # what there is of it must not come back
                 self._directories.remove(name, directory, lambda: True, queue.log.close, lambda _error: None)
-            queue.fail_to_open(failed)
+            queue.fail_to_open(Unavailable(f"queue {name} can't be created: {told(error)}"))
 
         self._directories.create(name, job, done)
         return queue

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.errors import CurbstoneError, Unavailable, told
 from curbstone.core.host import Host, Job
 from curbstone.core.names import QueueName
 from curbstone.core.values import Done
@@ -136,7 +136,7 @@ class Directories:
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:
-                self._failed(removal, f"queue {removal.name} can't be removed from the disk: {error}")
+                self._failed(removal, f"queue {removal.name} can't be removed from the disk", error)
                 return
             removal.is_renamed = True
             blocked, removal.blocked = removal.blocked, []
@@ -153,7 +153,7 @@ class Directories:
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:
-                self._failed(removal, f"queue {removal.name} is deleted, but not all of its files are: {error}")
+                self._failed(removal, f"queue {removal.name} is deleted, but not all of its files are", error)
                 return
             removal.is_working = False
             removals = self._removals[removal.name]
@@ -165,12 +165,12 @@ class Directories:
 
         self._host.submit(job, done)
 
-    def _failed(self, removal: Removal, text: str) -> None:
+    def _failed(self, removal: Removal, text: str, error: BaseException) -> None:
         """Tell those who wait, and try again in a while."""
-        logger.error("%s; trying again", text)
+        logger.error("%s: %s; trying again", text, error)
         removal.is_working = False
         self._host.call_later(RETRY_MS, lambda: self._try_again(removal))
-        self._tell(removal, Unavailable(text))
+        self._tell(removal, Unavailable(f"{text}: {told(error)}"))
 
     @staticmethod
     def _tell(removal: Removal, error: CurbstoneError) -> None:

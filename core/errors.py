@@ -156,3 +156,11 @@ class DataDirectoryError(Unavailable):
 
 class MetaDamaged(DataDirectoryError):
     """A queue's `meta` does not match its checksum, or makes no sense."""
+
+
+def told(error: BaseException) -> str:
+    """Return what clients are told of an exception: of one of the disk why it failed, and neither file nor number.
+
+    Those are in the log, where whoever writes the text for clients has to put them.
+    """
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

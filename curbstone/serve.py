@@ -24,6 +24,7 @@ from typing import Protocol
 from curbstone import __version__, cluster, descriptors, logs
 from curbstone.access import files
 from curbstone.access.gate import Gate, OpenGate
+from curbstone.access.presence import OF_USER_MAX
 from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.cluster import ServedEngine
@@ -269,6 +270,7 @@ def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> En
             address=settings.max_connections_per_address,
             strangers=STRANGERS_MAX if settings.users else 0,
             address_strangers=ADDRESS_STRANGERS_MAX if settings.users else 0,
+            user=OF_USER_MAX if settings.users else 0,
         ),
     )
     return Entrance(admission, _certificates(host, settings), Networks(settings.trusted_proxy))

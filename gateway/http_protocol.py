@@ -30,7 +30,7 @@ from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
-from curbstone.net.admission import Visit, visitor_of
+from curbstone.net.admission import FULL, Visit, visitor_of
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
 
@@ -48,6 +48,9 @@ LINGER_BYTES_MAX = 16 * 1024 * 1024
 
 SKIP_BYTES_MAX = 64 * 1024
 """Where no more than this is left of a body that nobody wants, it is skipped and the connection goes on."""
+
+OF_HEALTH = ("/healthz", "/readyz")
+"""All that is answered on a connection beyond the most there may be."""
 
 PIECES_MAX = 100
 """So many pieces are parsed before it is the other connections' turn."""
@@ -304,6 +307,8 @@ class HttpProtocol(HttpToolsProtocol):
             "peer": self._peer,
             "visit": self._visit,
         }
+        if self._visit.is_spare and path not in OF_HEALTH:
+            self._stop_parsing(Problem(503, FULL))
         if self._trusted is not None:
             self._ask_for_others(self._trusted)
         self._in_head = False
@@ -315,7 +320,7 @@ class HttpProtocol(HttpToolsProtocol):
         cycle = self.cycle = Cycle(
             self.scope,
             self,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            keep_alive=version != "1.0" and self.parser.should_keep_alive() and not self._visit.is_spare,
             wants_to_be_asked=framing.wants_to_be_asked,
         )
         assert self._answering is None, "a request was parsed before its turn"

@@ -63,7 +63,7 @@ class GatewayServer:
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
         """Listen there, too; port 0 picks a free one. Return host and port bound; OSError where that is impossible."""
         self._loop = asyncio.get_running_loop()
-        listener = await self.entrance.listen(address, self._serve, _word)
+        listener = await self.entrance.listen(address, self._serve, _word, has_spares=True)
         self._listeners.append(listener)
         if self._tick_timer is None:
             self._ticked_at = self._loop.time()

@@ -35,9 +35,9 @@ class MqksServer(TcpServer):
         entrance: Entrance | None = None,
     ) -> None:
         """`turns`: those of all that is read in the process, its own where none are given; likewise `entrance`."""
-        super().__init__(turns or Turns(host), entrance)
-        self.host = host
         self.limits = limits or Limits()
+        super().__init__(turns or Turns(host), entrance, message_bytes_max=self.limits.line_bytes_max)
+        self.host = host
         self.registry = Registry(gate, host.call_later)
         self.reports = ErrorLog(host.call_later)
         self._is_open = False
@@ -109,6 +109,10 @@ class _Client(Connection[Session]):
     def shutdown(self) -> None:
         """See `Connection.shutdown`."""
         self._session.shut_down()
+
+    def send_away(self, reason: str) -> None:
+        """See `Connection.send_away`."""
+        self._session.send_away(reason)
 
     def _tick(self) -> None:
         session = self._session

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from curbstone.access.gate import ASKING
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks import arguments, codec
 from curbstone.mqks.actions import Actions
@@ -73,6 +74,12 @@ class Session:
         self._report = report
         self._later = later
         self._started_ms = now_ms
+        self._caller = caller
+        self._is_audited = registry.gate.wants_login
+        self.unfinished_bytes = 0
+        """How much there was after the last read of a line that is not whole."""
+        self.began_anew = True
+        """Whether that read completed another."""
         self._reader = LineReader(limits.line_bytes_max)
         self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
@@ -114,6 +121,8 @@ class Session:
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Carry out the requests that `data` completes. `now_ms` never jumps."""
+        if self._is_audited:
+            ASKING.set(self._caller)
         if self._is_first and data.startswith(_TLS):
             self._finish()
         lines = self._reader.feed(data) if not self.ending else []
@@ -123,7 +132,8 @@ class Session:
             self._carry_out_all(lines)
         if self.ending:
             return
-        self._line.unfinished(self._reader.unfinished_bytes, bool(lines), now_ms)
+        self.unfinished_bytes, self.began_anew = self._reader.unfinished_bytes, bool(lines)
+        self._line.unfinished(self.unfinished_bytes, self.began_anew, now_ms)
         if self._reader.overlong_bytes > self._limits.junk_bytes_max:
             self.refuse(codec.NO_ID, RequestError("a line without an end", fatal=True))
 
@@ -174,6 +184,10 @@ class Session:
     def shut_down(self) -> None:
         """The server stops; commits under way are waited for."""
         self._finish()
+
+    def send_away(self, reason: str) -> None:
+        """End for a reason that is not the client's."""
+        self.refuse(codec.NO_ID, RequestError(reason, fatal=True))
 
     def lose(self) -> None:
         """The socket is gone: deliveries return, what was published is kept."""

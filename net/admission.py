@@ -5,7 +5,8 @@ system allows, and whoever comes beyond it is told and sent away: those who are 
 asked for each time, as the limit may be changed from outside while the process runs.
 
 No single other machine may take the whole share: of one address there are so many at most. Clients of this machine are
-not counted like that, for behind a proxy they are many. Where clients log in, those who have not are fewer still, and
+not counted like that, for behind a proxy they are many. A few more may come where they can ask for health alone, for a
+server that is full must not look dead. Where clients log in, those who have not are fewer still, and
 so are those of one user. It knows no sockets.
 """
 
@@ -20,6 +21,8 @@ from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
 MATTER = "connections"
+SPARES = 4
+"""Connections beyond the most there may be, for what asks how the server is."""
 
 FULL = "the server has as many connections as it may; try again later"
 CROWDED = "{} connections from this address are open, and there may be no more"
@@ -69,20 +72,28 @@ class Admission:
         self._most = most
         self._troubles = troubles
         self._strangers = 0
+        self._spares = 0
         self._visitors: Counter[object] = Counter()
         """How many there are from each address, of strangers from it, and of each user."""
         self._is_full = False
 
-    def come(self) -> Visit | None:
-        """Count one more connection; None where there may be no more."""
+    def come(self, may_be_spare: bool = False) -> Visit | None:
+        """Count one more connection; None where there may be no more.
+
+        `may_be_spare`: beyond those it may be one of a few that get nothing but health.
+        """
         most = self._most()
-        if len(self.visits) >= most:
+        is_full = len(self.visits) - self._spares >= most
+        is_spare = is_full and may_be_spare and self._spares < SPARES
+        if is_full:
             self.refused["full"] += 1
             self._is_full = True
             if self._troubles is not None:
                 self._troubles.note(MATTER, f"{most} are open, and more are refused: files need the other descriptors")
-            return None
-        visit = Visit(self)
+            if not is_spare:
+                return None
+            self._spares += 1
+        visit = Visit(self, is_spare)
         self.visits.add(visit)
         self._strangers += 1
         return visit
@@ -119,7 +130,8 @@ class Admission:
     def left(self, visit: Visit) -> None:
         """A connection ended."""
         self.visits.discard(visit)
-        if self._is_full and len(self.visits) < self._most():
+        self._spares -= visit.is_spare
+        if self._is_full and len(self.visits) - self._spares < self._most():
             self._is_full = False
             if self._troubles is not None:
                 self._troubles.over(MATTER)
@@ -128,9 +140,13 @@ class Admission:
 class Visit:
     """One connection, from its first byte to its last."""
 
-    __slots__ = ("_admission", "_counted", "_is_stranger", "_user")
+    __slots__ = ("_admission", "_counted", "_is_stranger", "_user", "is_spare", "line")
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, is_spare: bool = False) -> None:
+        self.is_spare = is_spare
+        """Whether it gets nothing but health."""
+        self.line: object = None
+        """What the entrance knows it by."""
         self._admission = admission
         self._counted: list[tuple[str, object]] = []
         self._is_stranger = True
@@ -159,9 +175,12 @@ class Visit:
             self._admission.known()
             self._leave("strangers")
         self._leave("user")
-        self._user = user
+        self._user = ""
         most = self._admission.bounds.user
-        return "" if self._enter("user", user, most) else USER.format(most)
+        if not self._enter("user", user, most):
+            return USER.format(most)
+        self._user = user
+        return ""
 
     def leave(self) -> None:
         """The connection ended; may be called twice."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Callable
 from typing import cast
 
@@ -25,6 +26,13 @@ GREETING_S_MAX = 10
 """How long a connection may take until the PROXY header has come and hands are shaken."""
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds and probes after which a peer that vanished without a word is given up, where the system can."""
+
+SWEEP_S = 15
+RETRANSMITS_MAX = 8
+"""What was sent again so often, each time after twice as long, will not arrive."""
+
+_INFO_BYTES, _RETRANSMITS_AT = 8, 2
+"""Of struct tcp_info: as much as is needed, and the place of tcpi_retransmits."""
 
 Serve = Callable[[Peer, Visit], asyncio.Protocol]
 """Returns what is spoken on a new connection, which must call `Visit.leave` when that is over."""
@@ -48,13 +56,28 @@ class Entrance:
         self.certificates = certificates
         self.trusted_proxies = trusted_proxies or Networks()
         self.handshakes = Handshakes()
+        self._sweep: asyncio.TimerHandle | None = None
 
-    async def listen(self, address: tuple[str, int] | Address, serve: Serve, word: Word) -> Listener:
-        """Listen there; OSError where that is impossible."""
+    def _look_for_vanished(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cut off whom nothing reaches any more: the system would go on trying for a quarter of an hour."""
+        self._sweep = loop.call_later(SWEEP_S, self._look_for_vanished, loop)
+        for visit in list(self.admission.visits):
+            transport = cast(asyncio.Transport, visit.line)
+            if transport is not None and is_vanished(transport.get_extra_info("socket")):
+                transport.abort()
+
+    async def listen(
+        self, address: tuple[str, int] | Address, serve: Serve, word: Word, *, has_spares: bool = False
+    ) -> Listener:
+        """Listen there; OSError where that is impossible. `has_spares`: see `Admission.come`."""
         at = Address(*address)
         assert self.certificates or not at.tls, "TLS without a certificate"
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Arrival(self, at, serve, word), at.host, at.port, backlog=BACKLOG)
+        server = await loop.create_server(
+            lambda: Arrival(self, at, serve, word, has_spares), at.host, at.port, backlog=BACKLOG
+        )
+        if self._sweep is None:
+            self._sweep = loop.call_later(SWEEP_S, self._look_for_vanished, loop)
         host, port = server.sockets[0].getsockname()[:2]
         return Listener(server, (host, port))
 
@@ -75,11 +98,12 @@ class Listener:
 class Arrival(asyncio.Protocol):
     """A connection that was accepted, until what is spoken on it begins."""
 
-    def __init__(self, entrance: Entrance, address: Address, serve: Serve, word: Word) -> None:
+    def __init__(self, entrance: Entrance, address: Address, serve: Serve, word: Word, has_spares: bool) -> None:
         self._entrance = entrance
         self._address = address
         self._serve = serve
         self._word = word
+        self._has_spares = has_spares
         self._transport: asyncio.Transport
         self._visit: Visit | None = None
         self._peer: Peer
@@ -92,10 +116,11 @@ class Arrival(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         host, port = transport.get_extra_info("peername", ("?", 0))[:2]
         self._peer = Peer(plain_host(str(host)), port)
-        self._visit = self._entrance.admission.come()
+        self._visit = self._entrance.admission.come(self._has_spares)
         if self._visit is None:
             self._send_away(FULL)
             return
+        self._visit.line = transport
         _set_up(transport.get_extra_info("socket"))
         if self._address.tls or self._address.proxy:
             self._deadline = asyncio.get_running_loop().call_later(GREETING_S_MAX, self._late)
@@ -189,3 +214,18 @@ def _set_up(raw: socket.socket | None) -> None:
     for name, value in KEEPALIVE.items():
         if (option := getattr(socket, name, None)) is not None:
             raw.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def is_vanished(raw: socket.socket | None) -> bool:
+    """Return whether a peer acknowledges nothing any more, however often it is sent again: for a minute or so.
+
+    One that is there and reads nothing acknowledges, and is none. Only Linux tells.
+    """
+    option = getattr(socket, "TCP_INFO", None)
+    if raw is None or option is None or not sys.platform.startswith("linux"):
+        return False
+    try:
+        found = raw.getsockopt(socket.IPPROTO_TCP, option, _INFO_BYTES)
+    except OSError:  # it is closed
+        return False
+    return len(found) == _INFO_BYTES and found[_RETRANSMITS_AT] >= RETRANSMITS_MAX

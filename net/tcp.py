@@ -21,6 +21,7 @@ from curbstone.net.linger import Linger
 from curbstone.net.peer import Peer
 from curbstone.net.stream import Stream
 from curbstone.net.turns import Turns
+from curbstone.net.unfinished import BYTES_MAX, Unfinished
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """Unsent output at which consumers are held."""
@@ -45,6 +46,14 @@ class Session(Protocol):
     def congested(self) -> bool:
         """Whether reading should stop until `changed` is called and this is false again."""
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """How much there was after the last read of a message that is not whole."""
+
+    @property
+    def began_anew(self) -> bool:
+        """Whether that read completed another."""
+
     def take_output(self) -> list[bytes]:
         """Return the bytes to send, in order, and forget them."""
 
@@ -61,15 +70,20 @@ class Session(Protocol):
         """The socket is gone."""
 
 
+EVICTED = "too much of too many large messages is under way; send it again later"
+"""Said to the one of them that began the longest ago."""
+
 S = TypeVar("S", bound=Session)
 
 
 class TcpServer(ABC):
     """Accepts clients, knows who is there, and takes leave of them."""
 
-    def __init__(self, turns: Turns, entrance: Entrance | None = None) -> None:
+    def __init__(self, turns: Turns, entrance: Entrance | None = None, *, message_bytes_max: int = 0) -> None:
         """`turns`: those of all that is read in the process; `entrance`: that of all who connect to it."""
         self.turns = turns
+        self.unfinished = Unfinished(max(BYTES_MAX, 2 * message_bytes_max))
+        """What all its clients have begun to send."""
         self.entrance = entrance or Entrance()
         self._listeners: list[Listener] = []
         self._clients: Crowd[Connection[Any]] = Crowd()
@@ -142,6 +156,10 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
     def shutdown(self) -> None:
         """Take leave of the client: the server stops."""
 
+    @abstractmethod
+    def send_away(self, reason: str) -> None:
+        """End the connection, and tell the client why if there is a word for it."""
+
     def ended(self) -> None:
         """The last output is sent, or the socket is closed; may be called twice."""
 
@@ -177,6 +195,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         if self._linger is not None:
             self._linger.close()
         self._intake.close()
+        self._tcp_server.unfinished.note(self, 0, True)
         self.ended()
         self._session.lose()
         self.visit.leave()
@@ -186,8 +205,14 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
 
     def take(self, data: bytes) -> None:
         """Hand what was read to the session; nothing where it is ending."""
-        if not self._session.ending:
+        session = self._session
+        if not session.ending:
             self.receive(data)
+            self._tcp_server.unfinished.note(self, session.unfinished_bytes, session.began_anew)
+
+    def evict(self) -> None:
+        """See `unfinished.Holder`."""
+        self.send_away(EVICTED)
 
     def _hold(self) -> None:
         self._session.hold()

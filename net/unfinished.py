@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+BYTES_MAX = 64 * 1024 * 1024
+"""The most of all connections together, or twice the largest message where that is more."""
 SMALL_BYTES = 64 * 1024
 """What is not above this is not counted."""
 

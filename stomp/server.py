@@ -40,10 +40,10 @@ class StompServer(TcpServer):
         entrance: Entrance | None = None,
     ) -> None:
         """`turns`: those of all that is read in the process, its own where none are given; likewise `entrance`."""
-        super().__init__(turns or Turns(host), entrance)
+        self.limits = limits or Limits()
+        super().__init__(turns or Turns(host), entrance, message_bytes_max=self.limits.body_bytes_max)
         self.gate = gate
         self.host = host
-        self.limits = limits or Limits()
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = gate.everyone.health().sync
         self.traffic = Traffic()
@@ -102,6 +102,10 @@ class _Client(Connection[Session]):
     def shutdown(self) -> None:
         """See `Connection.shutdown`."""
         self._session.shut_down("the server is shutting down")
+
+    def send_away(self, reason: str) -> None:
+        """See `Connection.send_away`."""
+        self._session.shut_down(reason)
 
     def ended(self) -> None:
         """See `Connection.ended`."""

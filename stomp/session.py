@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.gate import Credentials
+from curbstone.access.gate import ASKING, Credentials
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
@@ -79,6 +79,7 @@ class Session:
         self._vital = Liveness(limits, now_ms)
         self._sync = sync
         self._caller = caller
+        self._is_audited = access.gate.wants_login
         self._agreement: connect.Agreement | None = None
         """What CONNECT settled, until its login is found good."""
         self._presence: Presence | None = None
@@ -86,6 +87,10 @@ class Session:
         """Called when CONNECT is answered, with whose login it is."""
         self._now_ms = now_ms
         self._sniffs = sniffs
+        self.unfinished_bytes = 0
+        """How much there was after the last read of a frame that is not whole."""
+        self.began_anew = True
+        """Whether that read completed another."""
 
     @property
     def connected(self) -> bool:
@@ -137,6 +142,8 @@ class Session:
             return
         connection.wall_ms = wall_ms
         self._now_ms = now_ms
+        if self._is_audited:
+            ASKING.set(self._caller)
         parser = self._parser
         self._vital.heard(now_ms)
         while True:
@@ -152,7 +159,8 @@ class Session:
             if not received or received[-1][0].command not in ("CONNECT", "STOMP"):
                 break
             data = b""
-        self._vital.unfinished(parser.unfinished_bytes, bool(received), now_ms)
+        self.unfinished_bytes, self.began_anew = parser.unfinished_bytes, bool(received)
+        self._vital.unfinished(self.unfinished_bytes, self.began_anew, now_ms)
 
     def tick(self, now_ms: int) -> int:
         """Do what is due: heart-beats and deadlines. Return when to call again."""
@@ -337,6 +345,7 @@ class Session:
 
     def _check_rights(self) -> None:
         """The rights have changed: a subscription that lost its own ends the connection."""
+        ASKING.set(self._caller)
         try:
             self._subscriptions.check()
         except CurbstoneError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from curbstone.access import presence
 from curbstone.core import options, values
 from curbstone.core.delivery import waiters
 from curbstone.core.notes import keys
@@ -17,7 +18,7 @@ from curbstone.gateway.http import json_body
 from curbstone.gateway.resources import browse, incoming, messages, metrics
 from curbstone.gateway.websocket import protocol, publish_session
 from curbstone.mqks import limits as mqks
-from curbstone.net import entrance, proxy_protocol
+from curbstone.net import admission, entrance, proxy_protocol, unfinished
 from curbstone.settings import MESSAGE_BYTES_MAX, Settings
 from curbstone.stomp import limits as stomp
 
@@ -63,7 +64,11 @@ def size(count: int) -> str:
         f"{keys.KEYS_MAX:,} of a queue, {keys.WINDOW_MS // 60_000} min",
         f"{metrics.QUEUES_MAX:,} by name",
         f"{size(values.PART_BYTES_MAX)}, {staging.PARTS_MAX:,} parts; `--max-staged`, {size(DEFAULTS.max_staged)}",
-        f"all sockets together | {size(settings.UNFINISHED_BYTES_MAX)}",
+        f"over STOMP, and over MQKS | {size(settings.UNFINISHED_BYTES_MAX)}",
+        f"over STOMP, and over MQKS | {size(unfinished.BYTES_MAX)}",
+        f"HTTP has {admission.SPARES} more that get `/healthz`",
+        f"streams of server-sent events | {presence.OF_USER_MAX:,}; {presence.STREAMS_MAX}, where",
+        f"(Linux) | sent again {entrance.RETRANSMITS_MAX} times",
         f"a message under way | {protocol.MESSAGE_S_MAX} s, or {size(protocol.MESSAGE_BYTES_PER_S)}/s",
         f"window of a consumer (`limit`) | {parameters.LIMIT_MAX:,}",
         f"{publish_session.UNCONFIRMED_MAX:,} or {size(publish_session.UNCONFIRMED_BYTES_MAX)}",

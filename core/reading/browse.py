@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from curbstone.core.disk import Disk, File
-from curbstone.core.errors import CurbstoneError, Gone, Unavailable
+from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
 from curbstone.core.log.format import BATCH_BYTES, BatchHeader, Flag, batch_is_whole, decode_batch_header, decode_seqs
 from curbstone.core.log.log import Log
 from curbstone.core.notes.losses import Loss
@@ -133,12 +133,12 @@ class _Browse(Generic[T]):
         def done(result: tuple[T, int] | None, error: BaseException | None) -> None:
             if result is not None:
                 self._on_done(None, *result)
-            elif not isinstance(error, Stale):
-                self._on_done(Unavailable(f"queue {source.state.name} can't be read: {error}"), None, 0)
-            elif self._attempts < ATTEMPTS_MAX:
+            elif isinstance(error, Stale) and self._attempts < ATTEMPTS_MAX:
                 self._mend(plan)
             else:
-                self._on_done(Unavailable(f"queue {source.state.name} can't be read: {error}"), None, 0)
+                assert error is not None
+                source.state.report(f"its log can't be read: {error}")
+                self._on_done(Unavailable(f"queue {source.state.name} can't be read: {told(error)}"), None, 0)
 
         source.state.host.submit(job, done)
 

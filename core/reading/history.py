@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import CurbstoneError, Gone, Unavailable
+from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
 from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import (
     BATCH_BYTES,
@@ -106,7 +106,9 @@ class _Reading:
                 except Gone as gone:
                     self._on_done(gone, [], 0)
             elif result is None:
-                self._on_done(Unavailable(f"queue {state.name} can't be read: {error}"), [], 0)
+                assert error is not None
+                state.report(f"its log can't be read: {error}")
+                self._on_done(Unavailable(f"queue {state.name} can't be read: {told(error)}"), [], 0)
             else:
                 self._on_done(None, *result)
 

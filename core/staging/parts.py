@@ -16,7 +16,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StagedDamaged, Unavailable
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StagedDamaged, Unavailable, told
 from curbstone.core.log.commit import NO_SPACE
 from curbstone.core.log.window import read_around
 from curbstone.core.staging.frames import Share
@@ -149,4 +149,4 @@ def disk_error(error: BaseException) -> CurbstoneError:
         return error
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return QueueFull("no space left on the disk")
-    return Unavailable(f"what is staged can't be written: {error}")
+    return Unavailable(f"what is staged can't be written: {told(error)}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.errors import CurbstoneError, Unavailable, told
 from curbstone.core.log.log import Log
 from curbstone.core.log.meta import meta_reserve, store_meta
 from curbstone.core.state import QueueState
@@ -123,7 +123,7 @@ class MetaWriter:
 
         def done(_: object, error: BaseException | None) -> None:
             self._state.shared.troubles.ended(f"{self._state.label}: its options", error)
-            self._stored(count, Unavailable(f"the queue's options can't be written: {error}") if error else None)
+            self._stored(count, Unavailable(f"the queue's options can't be written: {told(error)}") if error else None)
 
         self._state.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
 

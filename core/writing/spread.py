@@ -10,7 +10,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from curbstone.core.agenda import Agenda
-from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.errors import CurbstoneError, Unavailable, told
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log
 from curbstone.core.log.publish import Publish, Release, Settle
@@ -128,7 +128,7 @@ class Spread(Generic[Q, S]):
 
     def _journaled(self, tx: int, error: BaseException | None) -> None:
         if error is not None:
-            self._end(Unavailable(f"the journal can't be written: {error}"))
+            self._end(Unavailable(f"the journal can't be written: {told(error)}"))
             return
         self._tx = tx
         self._left = len(self._shares)

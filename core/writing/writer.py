@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
+from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.publish import Publish
 from curbstone.core.writing.batch import Batch, Taken, refuse
@@ -234,10 +234,10 @@ class Writer:
         is tried again alone, and only then answered.
         """
         no_space = commit.is_undone
-        text = f"writing {commit.segment.path} failed: {error}"
+        text = f"the log can't be written: {told(error)}"
         answer: CurbstoneError = QueueFull(NO_SPACE) if no_space else Unavailable(text)
         if not (no_space and self._is_troubled):
-            self._state.report(text)
+            self._state.report(f"writing {commit.segment.path} failed: {error}")
         self._log.failed(commit)
         self._write_again(batch)
         self._cleaner.failed()

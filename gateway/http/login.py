@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Scope
 
-from curbstone.access.errors import FAILED, WANTED, NotLoggedIn
-from curbstone.access.gate import NOTHING, Caller, Credentials
+from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
+from curbstone.access.gate import ASKING, NOTHING, Caller, Credentials
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.origin_policy import is_same_host
@@ -71,6 +71,7 @@ class Logins:
             return
         headers: Headers = scope["headers"]
         caller = caller_of(scope)
+        ASKING.set(caller)
         credentials = credentials_of(headers, is_tls=scope["scheme"] == "https", server=scope.get("server"))
         if credentials.is_nothing and scope["path"].startswith("/mq/"):
             credentials = Credentials("", _value(headers, b"x-auth-token").decode("latin-1"))
@@ -88,8 +89,8 @@ class Logins:
                 raise
             access = gate.nobody
         scope[ACCESS] = access
-        if access is not gate.nobody:
-            scope["visit"].logged_in(access.identity.user)
+        if access is not gate.nobody and (refusal := scope["visit"].logged_in(access.identity.user)):
+            raise TooMany(refusal)
 
     def _is_public(self, scope: Scope) -> bool:
         path, method = scope["path"], scope["method"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from curbstone.access.presence import STREAM
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Host
@@ -100,7 +101,7 @@ class EventStream:
         unwatch = self.queue.watch(self._look)
         presence = self.access.gate.connections.enter(
             self.access,
-            caller_of(scope, "sse"),
+            caller_of(scope, STREAM),
             end=self._fail,
             changed=self._check,
             unacked=lambda: len(self.unsettled),
@@ -238,7 +239,7 @@ class EventStreams:
         """Return what a client may do that wants a stream: by its login, or by a ticket in its address."""
         access = access_of(scope)
         ticket = query.get("ticket")
-        return access.gate.use_ticket(ticket, "events", name, caller_of(scope, "sse")) if ticket else access
+        return access.gate.use_ticket(ticket, "events", name, caller_of(scope, STREAM)) if ticket else access
 
     async def open(self, stream: EventStream, last_event_id: str) -> None:
         """Register a stream; where its client names the last event it saw, take back what came after that."""

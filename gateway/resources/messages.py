@@ -141,7 +141,7 @@ class Messages:
         encoding = encoding_of(query)
         if wants_stream:
             self._guard.check_page(scope)
-            access.gate.connections.check(access)
+            access.gate.connections.check_stream(access)
             stream = EventStream(
                 self._streams, access, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
             )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from curbstone.access.gate import Credentials
+from curbstone.access.gate import ASKING, Credentials
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
@@ -44,6 +44,7 @@ class SocketLogin:
         """The connection is there; `fail` is called when it must end."""
 
         def changed() -> None:
+            ASKING.set(self._caller)
             try:
                 self._check(self.access)
             except CurbstoneError as error:

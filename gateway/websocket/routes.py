@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from curbstone.access.gate import ASKING
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.masks import published_event
@@ -71,6 +72,7 @@ class WebSocketRoutes:
 
     def open(self, request: SocketRequest) -> Session:
         """Return the session for a request that `admit` let in; raise Problem or CurbstoneError to refuse it."""
+        ASKING.set(request.caller)
         other = self._others.get(request.path)
         if other is not None:
             ticket = parse_query(request.query).get("ticket")

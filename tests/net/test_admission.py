@@ -14,6 +14,7 @@ from curbstone.core.troubles import Troubles
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import admission as rules
 from curbstone.net.admission import Admission, Bounds, Visit, visitor_of
+from curbstone.net.entrance import is_vanished
 from tests.gateway.running import QUEUE, running
 from tests.mqks.world import Peer, World, run
 from tests.sim.world import SimDisk, SimHost
@@ -44,6 +45,20 @@ def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_
     assert come(door, "10.0.0.3")
     assert come(door, "10.0.0.3") is None
     assert door.refused == {"full": 2}
+
+
+def test_a_full_server_has_room_for_a_few_who_ask_for_health() -> None:
+    door = admission(1)
+    one = door.come()
+    spares = [door.come(may_be_spare=True) for _ in range(rules.SPARES + 1)]
+    assert [spare is not None and spare.is_spare for spare in spares] == [True] * rules.SPARES + [False]
+    assert one and not one.is_spare
+    one.leave()
+    assert door.come(), "spares are beyond the most there may be"
+    assert spares[0]
+    spares[0].leave()
+    another = door.come(may_be_spare=True)
+    assert another and another.is_spare
 
 
 def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
@@ -150,6 +165,37 @@ async def test_over_http_too_and_a_websocket_counts_to_its_end(tmp_path: Path, e
                 await asyncio.sleep(0.001)
         reply = await gateway.raw(f"GET {QUEUE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert reply.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.anyio
+async def test_over_http_a_spare_connection_gets_health_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, settings=GatewaySettings(), options=QueueOptions()) as gateway:
+        monkeypatch.setattr(gateway.server.entrance.admission, "_most", lambda: 0)
+        for path in ("/healthz", "/readyz"):  # which closes: else `raw` would not end
+            assert (await gateway.raw(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())).startswith(
+                b"HTTP/1.1 200"
+            )
+        refused = await gateway.raw(f"GET {QUEUE} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        assert refused.startswith(b"HTTP/1.1 503") and rules.FULL.encode() in refused
+
+
+def test_whoever_acknowledges_nothing_any_more_has_vanished() -> None:
+    class Line:
+        def __init__(self, retransmits: int) -> None:
+            self.info = bytes((1, 0, retransmits, 0, 0, 0, 0, 0))
+
+        def getsockopt(self, *_: int) -> bytes:
+            return self.info
+
+    left, right = socket.socketpair()
+    with left, right, socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            client.sendall(b"x")
+            assert not is_vanished(client) and not is_vanished(left) and not is_vanished(None)
+        assert not is_vanished(client), "it is closed"
+    assert is_vanished(Line(8)) and not is_vanished(Line(7))  # type: ignore[arg-type]
 
 
 def test_the_peer_of_a_connection_is_known_when_it_is_let_in(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""What one user, and all clients together, may have under way; and what the audit says of who was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from curbstone.access.errors import TooMany
+from curbstone.access.gate import Caller
+from curbstone.access.presence import STREAM, STREAMS_MAX
+from curbstone.net.admission import Admission, Bounds
+from curbstone.net.unfinished import SMALL_BYTES, Unfinished
+from tests.access.doors import Doors, Line, doors
+from tests.access.world import World
+
+USERS = """
+[users.root]
+grants = ["admin server"]
+[users.ann]
+home = "shop"
+grants = ["send shop/*"]
+"""
+Q = "/v2/shop/queues/q"
+
+
+@pytest.fixture(scope="module")
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with doors(tmp_path_factory.mktemp("limits"), USERS) as opened:
+        assert opened.call("root", "PUT", Q).status_code == 201
+        yield opened
+
+
+class RootedWorld(World):
+    """With a token of its admin."""
+
+    @property
+    def root(self) -> str:
+        from curbstone.access import tokens
+
+        secret, token = tokens.new_token("root", 0, grants=None, expires_ms=0, label="")
+        self.gate.tokens.add(token, lambda _error: None)
+        self.lab.settle()
+        return str(secret)
+
+
+@pytest.fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> RootedWorld:
+    return RootedWorld(tmp_path_factory.mktemp("world"), USERS)
+
+
+def test_a_user_has_so_many_streams_and_those_that_ended_count_no_more(world: RootedWorld) -> None:
+    access = world.login("ann", str(world.token(world.login("root", world.root), "ann")))
+    connections = world.gate.connections
+
+    def open_one(protocol: str) -> None:
+        connections.enter(access, Caller("127.0.0.1", 1, protocol), end=lambda _error: None)
+
+    for _ in range(STREAMS_MAX):
+        connections.check_stream(access)
+        open_one(STREAM)
+    with pytest.raises(TooMany, match="100 streams of this user are open"):
+        connections.check_stream(access)
+    connections.check(access)
+    connections.listed()[0].leave()
+    connections.check_stream(access)
+
+
+def test_a_connection_whose_user_has_too_many_is_told_at_each_request() -> None:
+    door = Admission(bounds=Bounds(user=1))
+    first, second = door.come(), door.come()
+    assert first and second
+    assert not first.logged_in("ann")
+    for _ in range(2):
+        assert second.logged_in("ann") == "1 connections of this user are open, and there may be no more"
+    assert not second.logged_in("bob")
+    first.leave()
+    assert not second.logged_in("ann")
+
+
+def test_the_audit_says_from_where_and_how_somebody_was_refused(it: Doors) -> None:
+    assert it.call("ann", "DELETE", Q).status_code == 403
+    assert "no right to receive" in it.stomp("ann", "SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")[-1]
+    assert it.mqks("ann", "1 delete_queue --confirm q")[-1].startswith("1 error")
+    assert it.websocket("ann", "consume", f"{Q}/messages") == 403
+    entries = it.call("root", "GET", "/v2/audit").json()["audit"]
+    refused = {each["protocol"]: each["peer"] for each in entries if each["outcome"] == "refused"}
+    assert set(refused) == {"http", "stomp", "mqks", "websocket"}
+    assert all(peer.startswith("127.0.0.1:") for peer in refused.values())
+    made = next(each for each in entries if each["action"] == "change queue")
+    assert made["user"] == "root" and made["protocol"] == "http" and made["peer"].startswith("127.0.0.1:")
+
+
+def test_who_holds_the_oldest_unfinished_frame_goes_where_all_together_are_too_much() -> None:
+    class Holder:
+        evicted = False
+
+        def evict(self) -> None:
+            self.evicted = True
+
+    together = Unfinished(3 * SMALL_BYTES)
+    one, two = Holder(), Holder()
+    together.note(one, 2 * SMALL_BYTES, True)
+    together.note(two, 2 * SMALL_BYTES, True)
+    assert (one.evicted, two.evicted) == (True, False)
+
+
+def test_unfinished_frames_over_tcp_are_bounded_together(it: Doors) -> None:
+    """Each connection stops one byte short of a frame of a MiB: all of them may have sent 64 MiB."""
+    body = "x" * (1024 * 1024 - 1)
+    lines = [Line(it.server.stomp) for _ in range(80)]
+    try:
+        for line in lines:
+            line.send(f"CONNECT\naccept-version:1.2\nhost:x\nlogin:\npasscode:{it.secrets['ann']}\n\n\0")
+            line.until(b"\0")
+            line.send(f"SEND\ndestination:/queue/q\n\n{body}")
+        assert b"message:too much of too many large messages is under way" in lines[0].rest()
+        lines[-1].send("\0DISCONNECT\nreceipt:end\n\n\0")
+        assert b"receipt-id:end" in lines[-1].rest()
+    finally:
+        for line in lines:
+            line.socket.close()
