@@ -27,7 +27,7 @@ from curbstone.gateway.http.head import FRAMING, framing_of, target_of
 from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.long_poll import GONE
 from curbstone.gateway.http.problem import Problem, closing_response
-from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX
+from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX, OF_HEALTH
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
 from curbstone.net.admission import FULL, Visit, visitor_of
@@ -48,9 +48,6 @@ LINGER_BYTES_MAX = 16 * 1024 * 1024
 
 SKIP_BYTES_MAX = 64 * 1024
 """Where no more than this is left of a body that nobody wants, it is skipped and the connection goes on."""
-
-OF_HEALTH = ("/healthz", "/readyz")
-"""All that is answered on a connection beyond the most there may be."""
 
 PIECES_MAX = 100
 """So many pieces are parsed before it is the other connections' turn."""

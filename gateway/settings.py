@@ -16,6 +16,9 @@ HEAD_BYTES_MAX = 64 * KIB
 HEAD_FIELDS_MAX = 128
 """The most header fields a request may have."""
 
+OF_HEALTH = ("/healthz", "/readyz")
+"""All that is answered on a connection beyond the most there may be."""
+
 UNFINISHED_BYTES_MAX = 64 * MIB
 """The most that all WebSockets together hold of large messages that are not whole, or twice the largest message."""
 
