@@ -23,6 +23,7 @@ from curbstone.core.options import parse_size
 from curbstone.core.port import Broker, Queue, Transaction, Waiter
 from curbstone.core.port_staging import Staging, Upload
 from curbstone.core.values import (
+    TTL_MS_MAX,
     UNNAMED,
     Answer,
     Capability,
@@ -400,10 +401,13 @@ class AccessStaging:
     def _check(self, name: QueueName) -> None:
         self._access.check(Right.SEND, name)
 
-    def upload(self, project: str, identifier: str, part: str, bytes_max: int, *, extras: bool = False) -> Upload:
+    def upload(
+        self, project: str, identifier: str, part: str, bytes_max: int, *, ttl_ms_max: int = TTL_MS_MAX
+    ) -> Upload:
         """See `Staging.upload`; a queue in it that one may not send to is refused when its first frame comes."""
-        owner = self._owner
-        return self._staging.upload(project, identifier, part, bytes_max, extras=extras, owner=owner, check=self._check)
+        return self._staging.upload(
+            project, identifier, part, bytes_max, ttl_ms_max=ttl_ms_max, owner=self._owner, check=self._check
+        )
 
     def commit(
         self,

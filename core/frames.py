@@ -51,7 +51,7 @@ def decode_frame(frame: Frame) -> Iterator[tuple[Message, int]]:
 
 
 def strip(frame: Frame, *, headers: bool, body: bool) -> Frame:
-    """Return a frame whose entries have no headers or no body."""
+    """Return a frame whose entries have no headers or no body; extras stay."""
     if headers and body:
         return frame
     view = memoryview(frame.entries)
@@ -63,7 +63,11 @@ def strip(frame: Frame, *, headers: bool, body: bool) -> Frame:
         kept = view[block : block + headers_bytes] if headers else view[block + headers_bytes : offset + size]
         if not headers and not body:
             kept = view[:0]
-        parts += (ENTRY.pack(ENTRY_BYTES + len(kept), delta, timestamp_ms, headers * headers_bytes, flags, 0), kept)
+        small = ENTRY_BYTES + extras_bytes + len(kept)
+        parts.append(ENTRY.pack(small, delta, timestamp_ms, headers * headers_bytes, flags, extras_bytes))
+        if extras_bytes:
+            parts.append(view[offset + ENTRY_BYTES : block])
+        parts.append(kept)
         offset += size
     return frame._replace(entries=b"".join(parts))
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
-from curbstone.core.values import NOBODY, Done, Look
+from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look
 
 
 class StagedPart(Protocol):
@@ -63,11 +63,11 @@ class Staging(Protocol):
         part: str,
         message_bytes_max: int,
         *,
-        extras: bool = False,
+        ttl_ms_max: int = TTL_MS_MAX,
         owner: str = NOBODY,
         check: Callable[[QueueName], None] | None = None,
     ) -> Upload:
-        """Begin to stage a part; `extras`: its frames were made by `core.frames.encode_frame`.
+        """Begin to stage a part, of frames such as `core.frames.encode_frame` makes; no message lives longer.
 
         Each `owner` has identifiers of its own. `check` is asked for each queue in it, and raises to refuse.
         """

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curbstone.core.headers import CONTENT_TYPE, encode
+from curbstone.core.names import group_name
 from curbstone.spark.columns import Columns
-from curbstone.spark.frames import Event, Page, read_block, read_page
+from curbstone.spark.frames import Event, Page, read_block, read_extras, read_page, write_extras
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -40,6 +41,8 @@ TYPES = {
     "headers": pa.map_(pa.string(), pa.string()),
     "body": pa.binary(),
     "tries": pa.int32(),
+    "expires": TIMESTAMP,
+    "groups": pa.list_(pa.field("element", pa.string())),
     "position": pa.int64(),
     "event": pa.string(),
     "count": pa.int64(),
@@ -69,6 +72,8 @@ def message_batch(data: bytes, queue: str, epoch: str, schema: pa.Schema) -> pa.
         "headers": pieces.headers,
         "body": pieces.bodies,
         "tries": lambda: _tries(page),
+        "expires": lambda: _of_extras(page, lambda time_ms, _groups: time_ms * 1000 or None, TIMESTAMP),
+        "groups": lambda: _of_extras(page, lambda _time_ms, groups: groups, TYPES["groups"]),
     }
     batch = pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
     return batch if page.keep is None else batch.filter(pa.array(page.keep))
@@ -79,6 +84,14 @@ def _tries(page: Page) -> pa.Array:
     for index, number in page.tries.items():
         numbers[index] = number
     return pa.Array.from_buffers(pa.int32(), len(page), [None, pa.py_buffer(numbers)])
+
+
+def _of_extras(page: Page, pick: Callable[[int, list[str] | None], Any], kind: pa.DataType) -> pa.Array:
+    """Return what messages have in their extras, null for those that have none."""
+    if not page.extras:
+        return pa.nulls(len(page), kind)
+    read = {extras: pick(*read_extras(extras)) for extras in set(page.extras.values())}
+    return pa.array([read[page.extras[at]] if at in page.extras else None for at in range(len(page))], kind)
 
 
 @lru_cache(maxsize=8)
@@ -186,3 +199,26 @@ def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
         return [blocks.of(content_type, ()) for content_type in types]
     headers: list[list[tuple[str, str]] | None] = batch.column("headers").to_pylist()
     return [blocks.of(content_type, pairs or ()) for content_type, pairs in zip(types, headers, strict=True)]
+
+
+def extras_of(batch: Any) -> list[bytes] | None:
+    """Return ttl and groups of each row, from the columns of these names; None where there is neither.
+
+    Raise ValueError for a ttl below 0, and BadRequest for a group that can't be.
+    """
+    names = batch.schema.names
+    if "ttl" not in names and "groups" not in names:
+        return None
+    count = batch.num_rows
+    ttls: list[int | None] = batch.column("ttl").to_pylist() if "ttl" in names else [None] * count
+    groups: list[list[str] | None] = batch.column("groups").to_pylist() if "groups" in names else [None] * count
+    known: dict[tuple[int, tuple[str, ...]], bytes] = {}
+    found = []
+    for ttl, named in zip(ttls, groups, strict=True):
+        key = (ttl or 0, tuple(named or ()))
+        if key not in known:
+            if key[0] < 0:
+                raise ValueError("a row's ttl is negative; it is in milliseconds, 0 or more")
+            known[key] = write_extras(key[0], [group_name(name) if name else "" for name in key[1]])
+        found.append(known[key])
+    return found

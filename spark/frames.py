@@ -29,6 +29,7 @@ MESSAGES, STAGED = 1, 2
 _FRAME = struct.Struct("<IBBHQIII")
 _ENTRY = struct.Struct("<IIQIHH")  # size, seq - first seq, timestamp or delay in ms, header bytes, flags, extras bytes
 _PAIR = struct.Struct("<II")
+_TTL = struct.Struct("<Q")
 # position, seq, time in ms, count, tries, event, 0, bytes of the group's name, bytes of the body or due time in ms
 _EVENT = struct.Struct("<QQQIIBBHQ")
 
@@ -53,7 +54,8 @@ class Page:
     """Where the messages of a page are.
 
     `cuts` are three positions per entry, and the end of the page: where its header block starts, where its body
-    does, and where it ends. `keep` is None when all entries are meant. `tries` holds only those above 0, by entry.
+    does, and where it ends. `keep` is None when all entries are meant. `tries` holds only those above 0, by entry, and
+    `extras` those that there are: see `read_extras`.
     """
 
     seqs: array[int]
@@ -61,6 +63,7 @@ class Page:
     cuts: array[int]
     keep: list[bool] | None
     tries: dict[int, int]
+    extras: dict[int, bytes]
 
     def __len__(self) -> int:
         return len(self.seqs)
@@ -83,7 +86,7 @@ class Event:
 
 def read_page(data: bytes) -> Page:
     """Return where the messages of a page are; raise BadPage."""
-    page = Page(array("q"), array("q"), array("i"), None, {})
+    page = Page(array("q"), array("q"), array("i"), None, {}, {})
     at, total = 0, len(data)
     try:
         while at < total:
@@ -111,6 +114,7 @@ def _read_entries(data: bytes, at: int, end: int, head: tuple[int, int], page: P
     if count and (end - at) % count == 0 and _read_alike(data, at, end, head, page):
         return
     unpack, fixed = _ENTRY.unpack_from, _ENTRY.size
+    done = len(page.seqs)
     seqs: list[int] = []
     times: list[int] = []
     cuts: list[int] = []
@@ -119,6 +123,8 @@ def _read_entries(data: bytes, at: int, end: int, head: tuple[int, int], page: P
         seqs.append(first + delta)
         times.append(time_ms)
         block = at + fixed + extras
+        if extras:
+            page.extras[done + len(seqs) - 1] = data[at + fixed : block]
         body = block + header_bytes
         at += size
         if body > at:
@@ -149,6 +155,11 @@ def _read_alike(data: bytes, at: int, end: int, head: tuple[int, int], page: Pag
     body = block + header_bytes
     if own_size != size or body > at + size:
         return False
+    if extras:
+        done = len(page.seqs)
+        for index in range(count):
+            start = at + _ENTRY.size + index * size
+            page.extras[done + index] = data[start : start + extras]
     deltas = _column(data, at + 4, end, size, 4)
     page.seqs.extend(array("q", [first + delta for delta in deltas]))
     page.times_ms.extend(_column(data, at + 8, end, size, 8))
@@ -203,6 +214,20 @@ def read_block(block: bytes) -> dict[str, str]:
     return found
 
 
+def read_extras(extras: bytes) -> tuple[int, list[str] | None]:
+    """Return a time or span in ms, 0 for none, and the names of groups, None where none were named; raise BadPage."""
+    try:
+        names = extras[_TTL.size :].decode()
+        return _TTL.unpack_from(extras)[0], names.split(",") if names else None
+    except (struct.error, UnicodeDecodeError) as error:
+        raise BadPage(f"extras of {len(extras)} bytes: {error}") from None
+
+
+def write_extras(time_ms: int, groups: Sequence[str] | None) -> bytes:
+    """Return the same as bytes, none where there is nothing to say."""
+    return _TTL.pack(time_ms) + ",".join(groups or ()).encode() if time_ms or groups else b""
+
+
 def read_events(data: bytes) -> list[Event]:
     """Return the events of a page of the journal; raise BadPage."""
     found: list[Event] = []
@@ -226,13 +251,29 @@ def read_events(data: bytes) -> list[Event]:
     return found
 
 
-def write_part(queue: str, bodies: Sequence[bytes], blocks: Sequence[bytes], delays_ms: Iterable[int]) -> bytes:
-    """Return a frame that publishes these messages to `queue` (`name`, without its project), in this order."""
+def write_part(
+    queue: str,
+    bodies: Sequence[bytes],
+    blocks: Sequence[bytes],
+    delays_ms: Iterable[int],
+    extras: Sequence[bytes] | None = None,
+) -> bytes:
+    """Return a frame that publishes these messages to `queue` (`name`, without its project), in this order.
+
+    `extras` of each are its ttl and groups, as `write_extras` makes them; None: none has any.
+    """
     pack, fixed = _ENTRY.pack, _ENTRY.size
-    entries = [
-        pack(fixed + len(block) + len(body), index, delay, len(block), 0, 0) + block + body
-        for index, (body, block, delay) in enumerate(zip(bodies, blocks, delays_ms, strict=True))
-    ]
+    if extras is None:
+        entries = [
+            pack(fixed + len(block) + len(body), index, delay, len(block), 0, 0) + block + body
+            for index, (body, block, delay) in enumerate(zip(bodies, blocks, delays_ms, strict=True))
+        ]
+    else:
+        entries = [
+            pack(fixed + len(more) + len(block) + len(body), index, delay, len(block), 0, len(more))
+            + more + block + body
+            for index, (body, block, delay, more) in enumerate(zip(bodies, blocks, delays_ms, extras, strict=True))
+        ]  # fmt: skip
     name = queue.encode()
     content = b"".join([name, *entries])
     head = _FRAME.pack(_FRAME.size - 4 + len(content), STAGED, 0, len(name), 0, len(entries), 0, 0)

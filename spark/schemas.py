@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -17,6 +18,7 @@ from pyspark.sql.types import (
 from curbstone.spark.failure import PipelineError
 
 TEXT_MAP = MapType(StringType(), StringType())
+GROUPS = ArrayType(StringType())
 
 MESSAGES = StructType(
     [
@@ -29,9 +31,12 @@ MESSAGES = StructType(
         StructField("headers", TEXT_MAP),
         StructField("body", BinaryType()),
         StructField("tries", IntegerType()),
+        StructField("expires", TimestampType()),
+        StructField("groups", GROUPS),
     ]
 )
-"""`queue` is `project/queue`; `epoch` is another one when a queue was deleted and made anew."""
+"""`queue` is `project/queue`; `epoch` is another one when a queue was deleted and made anew. Null in `expires`
+is never, in `groups` all of them."""
 
 JOURNAL = StructType(
     [
@@ -58,6 +63,8 @@ _WRITTEN: dict[str, tuple[DataType, ...]] = {
     "headers": (TEXT_MAP,),
     "content_type": (StringType(),),
     "delay": (IntegerType(), LongType()),
+    "ttl": (IntegerType(), LongType()),
+    "groups": (GROUPS,),
 }
 
 

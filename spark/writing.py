@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from curbstone.core.errors import BadRequest
 from curbstone.spark import calls
 from curbstone.spark.failure import NoRoom, PipelineError
 from curbstone.spark.frames import write_part
@@ -56,8 +57,10 @@ class _Stage:
         self.open = True
         """False once the server said that this transaction is committed: all of it is there."""
 
-    def add(self, queue: str, bodies: list[bytes], blocks: list[bytes], delays: list[int]) -> None:
-        frame = write_part(queue, bodies, blocks, delays)
+    def add(
+        self, queue: str, bodies: list[bytes], blocks: list[bytes], delays: list[int], extras: list[bytes] | None
+    ) -> None:
+        frame = write_part(queue, bodies, blocks, delays, extras)
         if self._frames and self._bytes + len(frame) > PART_BYTES:
             self._send()
         self._frames.append(frame)
@@ -100,7 +103,7 @@ def _add_batch(
     batch: pa.RecordBatch, options: WriteOptions, project: str, stage: _Stage, blocks: Any, known: dict[str, str]
 ) -> None:
     """Stage a batch of rows, a frame for each queue in it."""
-    from curbstone.spark.arrow import bytes_of, header_blocks
+    from curbstone.spark.arrow import bytes_of, extras_of, header_blocks
 
     names = batch.schema.names
     bodies = bytes_of(batch.column("body" if "body" in names else "value"))
@@ -108,8 +111,12 @@ def _add_batch(
         raise PipelineError("a row's body is null; a message has a body, maybe an empty one")
     made = header_blocks(batch, blocks)
     delays = _delays(batch)
+    try:
+        extras = extras_of(batch)
+    except (ValueError, BadRequest) as error:
+        raise PipelineError(str(error)) from None
     if "queue" not in names:
-        stage.add(checked_name(options.queue).queue, bodies, made, delays)  # type: ignore[arg-type]
+        stage.add(checked_name(options.queue).queue, bodies, made, delays, extras)  # type: ignore[arg-type]
         return
     rows_of: dict[str, list[int]] = {}
     for row, name in enumerate(batch.column("queue").to_pylist()):
@@ -119,7 +126,8 @@ def _add_batch(
         rows_of.setdefault(queue, []).append(row)
     for queue, rows in rows_of.items():
         picked = [[column[row] for row in rows] for column in (bodies, made, delays)]
-        stage.add(queue, picked[0], picked[1], picked[2])  # type: ignore[arg-type]
+        more = [extras[row] for row in rows] if extras is not None else None
+        stage.add(queue, picked[0], picked[1], picked[2], more)  # type: ignore[arg-type]
 
 
 def _target(name: str | None, options: WriteOptions, project: str) -> str:

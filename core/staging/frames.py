@@ -5,7 +5,7 @@ A frame is for one queue; numbers are little-endian. ::
     frame   bytes of it after this number (4), kind 2 (1), 0 (1), bytes of the queue's name (2), 0 (8),
             number of entries (4), 0 (4), 0 (4); then the name, and the entries
     entry   as in `core.log.format`, with its place in the frame for the seq and the delay in ms for the
-            timestamp; without extras from outside. Within, extras hold the ttl in ms and the groups
+            timestamp; its extras hold the ttl in ms (8) and the groups, with commas between
 
 Frames are checked as they pass, a piece at a time; what is kept is what came.
 """
@@ -13,6 +13,7 @@ Frames are checked as they pass, a piece at a time; what is kept is what came.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,11 +22,14 @@ from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.frames import FRAME, KIND_STAGED
 from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries
 from curbstone.core.message import Message
+from curbstone.core.names import group_name
+from curbstone.core.values import TTL_MS_MAX
 
 HEADERS_BYTES_MAX = 32 * 1024
 NAME_BYTES_MAX = 200
 DELAY_MS_MAX = 10 * 365 * 86_400_000
 _GOOD_BLOCKS_MAX = 1000
+_TTL = struct.Struct("<Q")
 _TEXT = rb"[^\\\n\r:\0]*(?:\\[nrc\\][^\\\n\r:\0]*)*"
 _BLOCK = re.compile(rb"(?:(?!:)%b:%b\n)*" % (_TEXT, _TEXT))
 
@@ -56,10 +60,10 @@ class Share:
 class FrameCheck:
     """Checks frames that come in pieces, and counts what is in them."""
 
-    def __init__(self, body_bytes_max: Callable[[str], int], *, extras: bool = False) -> None:
+    def __init__(self, body_bytes_max: Callable[[str], int], ttl_ms_max: int = TTL_MS_MAX) -> None:
         self._body_bytes_max = body_bytes_max
         """Of a queue by its name; raises where there is no such queue."""
-        self._extras = extras
+        self._ttl_ms_max = ttl_ms_max
         self.shares: dict[str, Share] = {}
         self._limits: dict[str, int] = {}
         self._rest = b""
@@ -71,6 +75,7 @@ class FrameCheck:
         self._place = self._count = 0
         self._frame_left = 0
         self._good_blocks: set[bytes] = {b""}
+        self._good_extras: set[bytes] = set()
 
     @property
     def is_whole(self) -> bool:
@@ -136,7 +141,7 @@ class FrameCheck:
         while place < count and end - at >= ENTRY_BYTES:
             size, delta, delay_ms, headers_bytes, flags, extras_bytes = unpack(data, at)
             body_bytes = size - ENTRY_BYTES - headers_bytes - extras_bytes
-            if body_bytes < 0 or delta != place or flags or size > left or (extras_bytes and not self._extras):
+            if body_bytes < 0 or delta != place or flags or size > left:
                 raise BadRequest(f"bad entry {place} of a frame for queue {self._name}: see the format")
             if body_bytes > limit:
                 raise MessageTooLarge(f"a message for queue {self._name} is larger than {limit} bytes")
@@ -145,6 +150,10 @@ class FrameCheck:
             if end - at < size:
                 self._needed = size
                 break
+            if extras_bytes:
+                extras = data[at + ENTRY_BYTES : at + ENTRY_BYTES + extras_bytes]
+                if extras not in self._good_extras:
+                    self._check_extras(extras)
             if headers_bytes:
                 block = data[at + ENTRY_BYTES + extras_bytes : at + ENTRY_BYTES + extras_bytes + headers_bytes]
                 if block not in good:
@@ -165,6 +174,19 @@ class FrameCheck:
         share.largest, share.longest = largest, longest
         self._place, self._frame_left = place, left
         return at
+
+    def _check_extras(self, extras: bytes) -> None:
+        """Raise BadRequest for a ttl or groups that a message can't have."""
+        if len(extras) < _TTL.size:
+            raise BadRequest("bad extras of an entry: 8 bytes for the ttl, then names of groups with commas between")
+        (ttl_ms,) = _TTL.unpack_from(extras)
+        if ttl_ms > self._ttl_ms_max:
+            raise BadRequest(f"bad ttl {ttl_ms} ms: at most {self._ttl_ms_max}")
+        for name in extras[_TTL.size :].decode("utf-8", "replace").split(",") if len(extras) > _TTL.size else ():
+            if name:
+                group_name(name)
+        if len(self._good_extras) < _GOOD_BLOCKS_MAX:
+            self._good_extras.add(extras)
 
     def _check_block(self, block: bytes) -> None:
         """Raise BadRequest for a header block that no adapter would store."""

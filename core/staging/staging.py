@@ -38,7 +38,7 @@ from curbstone.core.staging.transaction import ROOT, StagedTransaction
 from curbstone.core.staging.transaction import Committed as CommitDone
 from curbstone.core.staging.upload import Upload
 from curbstone.core.troubles import WatchedHost
-from curbstone.core.values import NOBODY, Done, Look, State
+from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look, State
 
 BYTES_MAX = 1024 * 1024 * 1024
 TTL_MS = 3_600_000
@@ -119,14 +119,14 @@ class Staging:
         part: str,
         message_bytes_max: int,
         *,
-        extras: bool = False,
+        ttl_ms_max: int = TTL_MS_MAX,
         owner: str = NOBODY,
         check: Check | None = None,
     ) -> Upload:
-        """Begin to stage a part, to be fed with frames; `extras`: they were made here, and may have extras.
+        """Begin to stage a part, to be fed with frames.
 
-        No body may have more than `message_bytes_max`, nor than its queue takes. Raise AlreadyCommitted,
-        Conflict, BadRequest or Unavailable; `check` raises for a queue in it that is not to be.
+        No body may have more than `message_bytes_max`, nor than its queue takes, and no message a longer ttl. Raise
+        AlreadyCommitted, Conflict, BadRequest or Unavailable; `check` raises for a queue in it that is not to be.
         """
         hashed, label = self._hash(project, identifier, owner)
         if not _PART.fullmatch(part) or part in DOTS:
@@ -153,7 +153,7 @@ class Staging:
                 check(target)
             return min(self.queue(target).options.max_message_size, message_bytes_max)
 
-        return Upload(transaction, part, transaction.version, FrameCheck(body_bytes_max, extras=extras))
+        return Upload(transaction, part, transaction.version, FrameCheck(body_bytes_max, ttl_ms_max))
 
     def commit(
         self,

@@ -12,7 +12,7 @@ from curbstone.core.errors import AlreadyCommitted, BadRequest
 from curbstone.core.names import queue_name
 from curbstone.core.port_staging import StagedPart, Upload
 from curbstone.core.traffic import Traffic
-from curbstone.core.values import PART_BYTES_MAX
+from curbstone.core.values import PART_BYTES_MAX, TTL_MS_MAX
 from curbstone.gateway.formats.ndjson import Lines
 from curbstone.gateway.http.body import check_length, pieces_of
 from curbstone.gateway.http.json_body import read_object
@@ -47,7 +47,8 @@ class Transactions:
         try:
             staging = access_of(scope).staging
             name, bytes_max = scope["path_params"]["part"], self._settings.max_message_size
-            upload = staging.upload(project, identifier, name, bytes_max, extras=kind == LINES)
+            ttl_ms_max = round(self._settings.max_ttl_s * 1000) or TTL_MS_MAX
+            upload = staging.upload(project, identifier, name, bytes_max, ttl_ms_max=ttl_ms_max)
             try:
                 lines = self._lines(access_of(scope), project) if kind == LINES else None
                 part = await _read(upload, lines, receive)

@@ -88,3 +88,34 @@ def test_a_content_type_of_its_own_column_wins() -> None:
     blocks = Blocks()
     assert blocks.of("text/csv", [("content-type", "no"), ("a:", "b")]) == b"content-type:text/csv\na\\c:b\n"
     assert blocks.of(None, [("content-type", "kept")]) == b"content-type:kept\n"
+
+
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_extras_are_when_a_message_expires_and_its_groups(is_alike: bool) -> None:
+    extras = [frames.write_extras(1_700_000_000_000 + index, ["", "g"]) for index in range(20)]
+    extras[3] = extras[3][:8] + b"a,"
+    bodies = [b"%02d" % index for index in range(20)]
+    if not is_alike:
+        extras[5], bodies[7] = b"", b"another length"
+    staged = frames.write_part("q", bodies, [b"a:b\n"] * 20, [0] * 20, extras)
+    entries = staged[struct.calcsize("<IBBHQIII") + 1 :]
+    head = struct.pack("<IBBHQIII", struct.calcsize("<IBBHQIII") - 4 + len(entries), 1, 0, 0, 100, 20, 0, 0)
+    columns = tuple((name, True) for name in ("seq", "body", "headers", "expires", "groups"))
+    found = message_batch(head + entries, "p/q", "e", arrow_schema(columns)).to_pylist()
+    assert [row["body"] for row in found] == bodies
+    assert {str(row["headers"]) for row in found} == {"[('a', 'b')]"}
+    for index, row in enumerate(found):
+        if extras[index]:
+            assert int(round(row["expires"].timestamp() * 1000)) == 1_700_000_000_000 + index
+            assert row["groups"] == (["a", ""] if index == 3 else ["", "g"])
+        else:
+            assert (row["expires"], row["groups"]) == (None, None)
+
+
+def test_where_nothing_is_said_extras_are_null() -> None:
+    columns = (("expires", True), ("groups", True))
+    page = frames.write_page(1, [(1, 0, b"", b"a"), (2, 0, b"", b"b")])
+    assert message_batch(page, "p/q", "e", arrow_schema(columns)).to_pylist() == [{"expires": None, "groups": None}] * 2
+    assert frames.write_extras(0, None) == b""
+    with pytest.raises(frames.BadPage):
+        frames.read_extras(b"short")

@@ -39,6 +39,25 @@ def test_a_row_becomes_a_message_with_all_that_it_says(spark: Any, server: Serve
     assert call(server.url, "GET", "/v2/shop/queues/in")["delayed"] == 1
 
 
+def test_ttl_and_groups_are_written_and_read_again(spark: Any, server: ServerProcess) -> None:
+    rows = [("a", 60_000, ["g", ""]), ("b", None, None), ("c", 3_000_000, None)]
+    write(spark.createDataFrame(rows, "body STRING, ttl LONG, groups ARRAY<STRING>"), server)
+    read = spark.read.format("curbstone").options(url=server.url, queue=QUEUE).load()
+    found = read.selectExpr("body", "groups", "expires - timestamp AS lives").collect()
+    assert [(bytes(row.body), row.groups) for row in found] == [(b"a", ["g", ""]), (b"b", None), (b"c", None)]
+    assert [row.lives and round(row.lives.total_seconds()) for row in found] == [60, None, 3000]
+    one = call(server.url, "POST", "/v2/shop/queues/out/messages/lease?", {"group": "g", "count": 9})["messages"]
+    assert [message["message"] for message in one] == ["a"]
+    for columns, row, line in (
+        ("body STRING, ttl LONG", ("a", -1), "a row's ttl is negative"),
+        ("body STRING, groups ARRAY<STRING>", ("a", ["a b"]), "bad group name 'a b'"),
+        ("body STRING, ttl LONG", ("a", 3_600_001), "bad ttl 3600001 ms: at most 3600000"),
+    ):
+        with pytest.raises(Exception) as caught:
+            write(spark.createDataFrame([row], columns), server)
+        assert line in last_line(caught.value)
+
+
 def test_what_was_read_can_be_written_in_its_order(spark: Any, server: ServerProcess) -> None:
     publish(server.url, "shop/in", numbered(500), **{"x-msg-x-a": "b"})
     read = spark.read.format("curbstone").options(url=server.url, queue="shop/in", minPartitions=3).load()

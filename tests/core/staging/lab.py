@@ -27,9 +27,9 @@ def frames_of(contents: Contents, per_frame: int = 1000) -> bytes:
     return b"".join(frames)
 
 
-def upload(lab: Lab, identifier: str, part: str, *, extras: bool = True) -> Upload:
+def upload(lab: Lab, identifier: str, part: str) -> Upload:
     """Begin a part."""
-    return lab.broker.staging.upload(PROJECT, identifier, part, MIB, extras=extras)
+    return lab.broker.staging.upload(PROJECT, identifier, part, MIB)
 
 
 def stage(lab: Lab, identifier: str, part: str, contents: Contents, *, per_frame: int = 1000, step: int = 4096) -> Part:

@@ -34,10 +34,11 @@ def lines(*messages: dict[str, Any]) -> bytes:
     return b"".join([orjson.dumps({"queue": "q", **message}) + b"\n" for message in messages])
 
 
-def frame(*bodies: bytes, queue: str = "q", block: bytes = b"", delay_ms: int = 0) -> bytes:
+def frame(*bodies: bytes, queue: str = "q", block: bytes = b"", delay_ms: int = 0, extras: bytes = b"") -> bytes:
     """A frame written by hand, as clients do."""
+    size = ENTRY.size + len(extras) + len(block)
     entries = [
-        ENTRY.pack(ENTRY.size + len(block) + len(body), place, delay_ms, len(block), 0, 0) + block + body
+        ENTRY.pack(size + len(body), place, delay_ms, len(block), 0, len(extras)) + extras + block + body
         for place, body in enumerate(bodies)
     ]
     size = FRAME.size - 4 + len(queue) + sum(map(len, entries))
@@ -124,6 +125,21 @@ async def test_delay_ttl_and_groups_of_lines_are_kept(gateway: Running) -> None:
             await gateway.http.get("/healthz")
 
 
+@asynchronous
+async def test_a_frame_may_say_how_long_its_messages_live_and_for_whom(gateway: Running) -> None:
+    extras = (60_000).to_bytes(8, "little") + b"g,"
+    assert (await put(gateway, frame(b"for g, and all", block=b"a:b\n", extras=extras), BINARY)).status_code == 200
+    gone = frame(b"gone at once", extras=(1).to_bytes(8, "little"))
+    assert (await put(gateway, gone, BINARY, "1")).status_code == 200
+    await gateway.http.post(T + "/commit")
+    for group in ("?group=g&wait=5", "?wait=5"):
+        taken = await gateway.http.delete(QUEUE + "/messages" + group)
+        assert taken.content == b"for g, and all"
+    async with asyncio.timeout(60):
+        while await gateway.counts() != (0, 0, 0):
+            await gateway.http.get("/healthz")
+
+
 BAD_FRAMES = {
     "another kind": frame(b"m")[:4] + b"\1" + frame(b"m")[5:],
     "a cut": frame(b"message")[:-1],
@@ -136,6 +152,9 @@ BAD_FRAMES = {
     "headers with a bad escape": frame(b"m", block=b"a:\\x\n"),
     "headers that are not UTF-8": frame(b"m", block=b"a:\xff\n"),
     "headers of the server": frame(b"m", block=b"x-dead-queue:a\n"),
+    "extras that are too short": frame(b"m", extras=b"1234567"),
+    "a ttl that is too long": frame(b"m", extras=(3_600_001).to_bytes(8, "little")),
+    "a bad group": frame(b"m", extras=bytes(8) + b"a b"),
     "no queue's name": frame(b"m", queue=""),
     "a bad queue's name": frame(b"m", queue="a b"),
 }  # fmt: skip
