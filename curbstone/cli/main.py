@@ -19,6 +19,7 @@ from curbstone.cli.access import access, user
 from curbstone.cli.backup import backup, restore
 from curbstone.cli.bench import bench
 from curbstone.cli.check import check
+from curbstone.cli.cron import cron
 from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
 from curbstone.cli.environment import TOKEN_FILE_VARIABLE
@@ -75,6 +76,7 @@ COMMANDS = (
         move,
         redrive,
         push,
+        cron,
     ),
     *(events, bind, unbind, top, bench, backup, restore, check, repair, drill, sql),
 )

@@ -5,6 +5,7 @@ complete -c curbstone -n '__fish_use_subcommand' -a backup -d 'Back up a running
 complete -c curbstone -n '__fish_use_subcommand' -a bench -d 'Send messages through the server and show how fast they go'
 complete -c curbstone -n '__fish_use_subcommand' -a bind -d 'Have a queue get a copy of what is published to an event of its project'
 complete -c curbstone -n '__fish_use_subcommand' -a check -d 'Verify every byte of a data directory'
+complete -c curbstone -n '__fish_use_subcommand' -a cron -d 'Publish messages on a schedule, each run once, until SIGTERM'
 complete -c curbstone -n '__fish_use_subcommand' -a drill -d 'Kill a server again and again under load on your own disk, and see whether anything confirmed was lost'
 complete -c curbstone -n '__fish_use_subcommand' -a dump -d 'Print all messages of a queue, one line each'
 complete -c curbstone -n '__fish_use_subcommand' -a events -d 'List the events of a project and the queues bound to each'
@@ -65,6 +66,11 @@ complete -c curbstone -n '__fish_seen_subcommand_from bind' -l help -d 'Show thi
 complete -c curbstone -n '__fish_seen_subcommand_from check' -l json -d 'Print JSON'
 complete -c curbstone -n '__fish_seen_subcommand_from check' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from check' -F
+complete -c curbstone -n '__fish_seen_subcommand_from cron' -l state -rF -d 'What was done; FILE.state without it'
+complete -c curbstone -n '__fish_seen_subcommand_from cron' -l check -d 'Read the file, print when each job comes next, and end'
+complete -c curbstone -n '__fish_seen_subcommand_from cron' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'
+complete -c curbstone -n '__fish_seen_subcommand_from cron' -l help -d 'Show this message and exit.'
+complete -c curbstone -n '__fish_seen_subcommand_from cron' -F
 complete -c curbstone -n '__fish_seen_subcommand_from drill' -l seconds -rf -d 'How long. Default: 60'
 complete -c curbstone -n '__fish_seen_subcommand_from drill' -l json -d 'Print JSON'
 complete -c curbstone -n '__fish_seen_subcommand_from drill' -l help -d 'Show this message and exit.'
