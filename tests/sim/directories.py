@@ -8,14 +8,16 @@ server was started with a smaller default it may, and then it comes down with wh
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
 from curbstone.core.directories import GONE_SUFFIX
 from curbstone.core.errors import Conflict, CurbstoneError
+from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.queue import Queue
-from curbstone.core.values import Outcome, Peeked
+from curbstone.core.values import Done, Outcome, Peeked
 from tests.sim.history import GROUP_STEP, GROUPS, Violation
 from tests.sim.trouble import disk_recovers
 from tests.sim.world import Crash
@@ -167,23 +169,26 @@ class Directories:
 
     def recap(self) -> None:
         """Change a queue's cap."""
-        run = self._run
-        queue = run._queue()
-        directory = queue.log.directory
-        cap = self._rng.choice(CAPS)
+        queue = self._run._queue()
+        with suppress(Conflict):
+            self.declare(queue.name, {"cap": self._rng.choice(CAPS)})
+            self._run.publish_to(queue)
+            self._crash_soon()
+
+    def declare(self, name: QueueName, changes: dict[str, object], told: Done = lambda _error: None) -> None:
+        """Change options. All of them are on disk then, so also a cap that could not be stored before."""
+        broker = self._run.broker
 
         def declared(error: CurbstoneError | None) -> None:
-            if error is None and run.broker._queues.get(queue.name) is queue:
-                before = self._allowed.get(directory, cap)
+            if error is None and broker._queues.get(name) is queue:
+                before = self._allowed.get(queue.log.directory, cap)
                 # Once it was too large for a smaller default, it may lack room to copy its largest segment.
-                self._allowed[directory] = max(cap, before) if self._restarts_smaller else cap
+                self._allowed[queue.log.directory] = max(cap, before) if self._restarts_smaller else cap
+            told(error)
 
-        try:
-            run.broker.declare(queue.name, {"cap": cap}, declared)
-        except Conflict:
-            return
-        run.publish_to(queue)
-        self._crash_soon()
+        broker.declare(name, changes, declared)
+        queue = broker.get(name)
+        cap = queue.options.cap
 
     # --- paused
 
@@ -201,7 +206,7 @@ class Directories:
             if error is None and self._pausing[key] is change:
                 self._paused[key] = is_paused
 
-        run.broker.declare(queue.name, {option: is_paused}, declared)
+        self.declare(queue.name, {option: is_paused}, declared)
         run.publish_to(queue)
         self._crash_soon()
 
@@ -211,7 +216,7 @@ class Directories:
         disk_recovers(run.rng, run.disk)
         run.disk.crash_in = -1
         for queue in run.broker.queues():
-            run.broker.declare(queue.name, dict.fromkeys(PAUSES, False), lambda _error: None)
+            self.declare(queue.name, dict.fromkeys(PAUSES, False))
 
     def _crash_soon(self) -> None:
         """Stop, now and then, at one of the next calls of the operating system, or between two of the next jobs."""

@@ -327,7 +327,7 @@ class Run:
         changes["dead_letter"] = "dead" if can_die else ""
         if not changes["dead_letter"]:
             changes["max_tries"] = 0
-        self.broker.declare(self.rng.choice(names), changes, lambda _: None)
+        self.directories.declare(self.rng.choice(names), changes)
 
     def number(self) -> None:
         """A numbered producer sends some, maybe again."""
