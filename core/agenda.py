@@ -15,6 +15,8 @@ def _nothing() -> None:
 class Agenda:
     """See the module's docstring."""
 
+    __slots__ = ("_alarm_ms", "_host", "_timer", "all_are_woken", "dirty", "has_changed", "is_due", "watchers", "woken")
+
     def __init__(self, host: Host, dirty: Callable[[], None]) -> None:
         self._host = host
         self.dirty = dirty
@@ -29,6 +31,11 @@ class Agenda:
         """Whether the time has come of something that waited for it."""
         self._alarm_ms: int | None = None
         self._timer: Timer | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to do in the next turn, as far as it was written here."""
+        return not (self.woken or self.all_are_woken or self.has_changed or self.is_due)
 
     def wake(self, group: str) -> None:
         """Have a group dispatched at the end of this turn."""

@@ -31,6 +31,8 @@ class AloneBroker:
 class AloneQueue:
     """The part of `core.port.Queue` that is about other servers."""
 
+    __slots__ = ()
+
     host: Host
 
     def refresh(self, on_done: Done) -> None:

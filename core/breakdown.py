@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from curbstone.core.host import Host, Job, JobDone, Timer
+from curbstone.core.log.meta import Meta
 
 logger = logging.getLogger("curbstone.core")
 
@@ -20,11 +21,13 @@ logger = logging.getLogger("curbstone.core")
 class QueueHost:
     """The host of one queue: what it calls can break that queue, and nothing else. Implements `core.host.Host`."""
 
+    __slots__ = ("_break_down", "_faults", "_host", "_meta", "now_ms", "now_us", "wall_ms")
+
     def __init__(
-        self, host: Host, label: str, faults: list[Exception], break_down: Callable[[Exception], None]
+        self, host: Host, meta: Meta, faults: list[Exception], break_down: Callable[[Exception], None]
     ) -> None:
         self._host = host
-        self._label = label
+        self._meta = meta
         self._faults = faults
         self._break_down = break_down
         """Called with what the queue itself raised."""
@@ -58,4 +61,4 @@ class QueueHost:
             fn(*args)
         except Exception as error:
             self._faults.append(error)
-            logger.exception("%s: somebody who was told something of it failed", self._label)
+            logger.exception("%s: somebody who was told something of it failed", self._meta.label)

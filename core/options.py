@@ -82,7 +82,7 @@ class QueueOptions:
             if check is None:
                 raise BadRequest(f"unknown option {name!r}; there are {', '.join(_CHECKS)}")
             checked[name] = check(name, value, project)
-        return replace(self, **checked)
+        return replace(self, **checked) if checked else self
 
 
 def _plain(value: object) -> object:

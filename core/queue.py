@@ -32,7 +32,7 @@ from curbstone.core.delivery.waiters import Counter, Waiter
 from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import Reason
-from curbstone.core.log.log import Log
+from curbstone.core.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.log.meta import Meta, meta_reserve
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
@@ -45,7 +45,7 @@ from curbstone.core.reading.peek import Peek
 from curbstone.core.reading.purge import purge
 from curbstone.core.reading.redrive import Redrive
 from curbstone.core.shared import Shared
-from curbstone.core.state import QueueState, label_of
+from curbstone.core.state import QueueState
 from curbstone.core.stats import Stats
 from curbstone.core.turns import Turn
 from curbstone.core.values import (
@@ -82,6 +82,13 @@ logger = logging.getLogger("curbstone.core")
 class Queue(AloneQueue):
     """See the module's docstring, and `core.broker` for where it comes from."""
 
+    __slots__ = (
+        "_cleaner", "_committer", "_counter", "_delete", "_desk", "_disuse", "_elsewhere", "_intake", "_is_resting",
+        "_timers", "agenda", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name", "notes",
+        "outbox", "pending", "popping", "reading", "refusal", "retrying", "rings", "settling", "state", "stats", "uid",
+        "watch", "writer",
+    )  # fmt: skip
+
     host: QueueHost
 
     def __init__(
@@ -98,8 +105,7 @@ class Queue(AloneQueue):
 
         `delete` deletes it in a later turn, for a reason that its consumers are told.
         """
-        faults = shared.troubles.faults
-        host = self.host = QueueHost(shared.host, label_of(meta), faults, self._break_down)
+        host = self.host = QueueHost(shared.host, meta, shared.troubles.faults, self._break_down)
         state = self.state = QueueState(shared, meta, host)
         agenda = self.agenda = Agenda(host, partial(dirty, partial(host.contain, self.turn)))
         self._elsewhere = elsewhere_of(self)
@@ -116,7 +122,7 @@ class Queue(AloneQueue):
         notes = self.notes = Notes(state, log.room)
         pending = self.pending = Pending(state, agenda, log, self._groups_in_use)
         outbox = self.outbox = Outbox(agenda)
-        self._intake = Intake(state, pending, notes.keys, outbox)
+        self._intake = Intake(state, pending, notes, outbox)
         self.meta_writer = MetaWriter(state, log, outbox)
         self._cleaner = Cleaner(log, pending, outbox)
         self.settling = Settling(state, agenda, pending, outbox)
@@ -137,8 +143,9 @@ class Queue(AloneQueue):
             *(self.rings.room, self.popping.drop_unwanted, self.reading.can_make_room),
         )
         self.writer = Writer(sources, self.popping, self, committer)
-        self._disuse = Disuse(state, agenda, self._is_used, partial(delete, self))
-        self._disuse.option_changed()
+        self._delete = delete
+        self._disuse: Disuse | None = None
+        self._watch_use()
 
     # --- what it is
 
@@ -181,7 +188,7 @@ class Queue(AloneQueue):
             self.pending.group(name)
         self.agenda.wake_all()  # what was paused may go on
         self.agenda.changed()
-        self._disuse.option_changed()
+        self._watch_use()
         self.meta_writer.store(data, meta.options.cap, on_done)
 
     # --- producers
@@ -309,6 +316,13 @@ class Queue(AloneQueue):
         """Return whether anybody consumes from it, waits for a message, or holds one."""
         return bool(self._desk.attached or self.rings) or len(self.leasing) > 0
 
+    def _watch_use(self) -> None:
+        """Go when it is unused, if it has that option."""
+        if self._disuse is None and self.options.unused is not None:
+            self._disuse = Disuse(self.state, self.agenda, self._is_used, partial(self._delete, self))
+        if self._disuse is not None:
+            self._disuse.option_changed()
+
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group; `consumers` are those of all groups."""
         held = self.log.bytes + self.state.meta_bytes if self.meta_writer.is_open else 0
@@ -361,7 +375,8 @@ class Queue(AloneQueue):
         """Its directory is there, and what is in it was read."""
         self.state.committed_end = self.state.next_seq
         self.meta_writer.opened()
-        self.agenda.dirty()
+        if not (self._is_idle() and self.agenda.is_empty) or self.log.bytes > IDLE_BYTES_MAX:
+            self.agenda.dirty()
 
     # --- what the writer asks and tells
 

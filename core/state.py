@@ -15,25 +15,25 @@ from curbstone.core.stats import Stats
 logger = logging.getLogger("curbstone.core")
 
 
-def label_of(meta: Meta) -> str:
-    """Return what a queue is called where anybody may read it: the name of a private queue is a secret."""
-    return f"private queue {meta.uid}" if meta.name.is_private else f"queue {meta.name}"
-
-
 class QueueState:
     """See the module's docstring. It asks nobody, and does nothing."""
+
+    __slots__ = (
+        "broken", "committed_end", "damaged", "host", "is_closed", "meta", "_meta_bytes", "name", "next_seq",
+        "options", "shared", "stats", "uid", "write_failure",
+    )  # fmt: skip
 
     def __init__(self, shared: Shared, meta: Meta, host: QueueHost) -> None:
         self.shared = shared
         self.host = host
         self.name = meta.name
         self.uid = meta.uid
-        self.label = label_of(meta)
         self.meta: Meta
         """Its options as they were set, its groups and bindings."""
         self.options: QueueOptions
         """The options in force: those of `meta`, with the server's defaults put in."""
-        self.meta_bytes = 0
+        self._meta_bytes = 0
+        """0 while nobody has asked."""
         self.change(meta)
         self.stats = Stats()
         self.damaged: list[str] = []
@@ -52,7 +52,18 @@ class QueueState:
         """Take over what the queue is from now on."""
         self.meta = meta
         self.options = meta.options
-        self.meta_bytes = len(meta.encode())
+        self._meta_bytes = 0
+
+    @property
+    def meta_bytes(self) -> int:
+        """Bytes of `meta`."""
+        self._meta_bytes = self._meta_bytes or len(self.meta.encode())
+        return self._meta_bytes
+
+    @property
+    def label(self) -> str:
+        """See `Meta.label`."""
+        return self.meta.label
 
     @property
     def failure(self) -> str:

@@ -274,11 +274,19 @@ class Transaction:
 class Others:
     """The other queues, for one of them. Implements `core.delivery.dead.Elsewhere`."""
 
+    __slots__ = ("_queue", "_server")
+
     def __init__(self, server: Server, queue: Queue) -> None:
-        self.get = server.get
-        self.ensure = server.ensure
         self._server = server
         self._queue = queue
+
+    def get(self, name: QueueName) -> Queue:
+        """See `Elsewhere`."""
+        return self._server.get(name)
+
+    def ensure(self, name: QueueName) -> Queue:
+        """See `Elsewhere`."""
+        return self._server.ensure(name)
 
     def move(
         self,

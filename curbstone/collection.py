@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from curbstone.core.host import Host
 
@@ -73,6 +73,18 @@ class Collections:
         self._looked = 0
         self._looks = min(2 * self._looks, LOOKS_MAX) if gc.collect() < FOUND_MIN else 1
         self._host.submit(give_back, lambda result, error: None)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Have no collection while queues are recovered: all that is made is to stay, and is looked at again and again."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def give_back() -> None:

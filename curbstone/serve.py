@@ -28,7 +28,7 @@ from curbstone.access.presence import OF_USER_MAX
 from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.cluster import ServedEngine
-from curbstone.collection import Collections
+from curbstone.collection import Collections, undisturbed
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
@@ -193,16 +193,17 @@ def _stopped_by_signals() -> Iterator[None]:
 def _open(host: AsyncioHost, settings: Settings) -> Broker:
     """Lock the data directory and recover every queue in it. Blocks: nobody is connected yet."""
     started_s = time.monotonic()
-    broker = Broker.open(
-        host,
-        OsDisk(settings.data, descriptors.shares(descriptors.raise_limit()).files),
-        defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
-        sync=settings.sync,
-        max_ttl_ms=int(settings.max_ttl * 1000),
-        max_cap=settings.max_cap,
-        max_staged=settings.max_staged,
-        staged_ttl_ms=int(settings.staged_ttl * 1000),
-    )
+    with undisturbed():
+        broker = Broker.open(
+            host,
+            OsDisk(settings.data, descriptors.shares(descriptors.raise_limit()).files),
+            defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
+            sync=settings.sync,
+            max_ttl_ms=int(settings.max_ttl * 1000),
+            max_cap=settings.max_cap,
+            max_staged=settings.max_staged,
+            staged_ttl_ms=int(settings.staged_ttl * 1000),
+        )
     log.info(
         "curbstone %s, data in %s: %d queues recovered in %.2f s",
         __version__,

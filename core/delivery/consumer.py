@@ -182,6 +182,8 @@ class Consumer:
 class Desk:
     """Where the consumers of one queue take their deliveries and settle them."""
 
+    __slots__ = ("agenda", "attached", "retrying", "rings", "settling")
+
     def __init__(self, agenda: Agenda, rings: Rings, settling: Settling, retrying: Retrying) -> None:
         self.agenda = agenda
         self.rings = rings

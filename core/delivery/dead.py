@@ -71,6 +71,8 @@ def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int,
 class Deaths:
     """Sends the dead messages of one queue where they belong."""
 
+    __slots__ = ("_condemned", "_elsewhere", "_is_stuck", "_outbox", "_pending", "_settling", "_state", "_trying")
+
     def __init__(
         self, state: QueueState, pending: Pending, outbox: Outbox, settling: Settling, elsewhere: Elsewhere
     ) -> None:

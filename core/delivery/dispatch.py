@@ -51,6 +51,8 @@ class Ring:
     many there are.
     """
 
+    __slots__ = ("_given", "_state", "takers")
+
     def __init__(self, state: QueueState) -> None:
         self._state = state
         self.takers: OrderedDict[Taker, None] = OrderedDict()
@@ -113,6 +115,8 @@ class Ring:
 
 class Rings(dict[str, Ring]):
     """The rings of one queue, by group: of those groups in which somebody takes part."""
+
+    __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_state")
 
     def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox, deaths: Deaths) -> None:
         super().__init__()

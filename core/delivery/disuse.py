@@ -19,6 +19,8 @@ FIRST_MS = 60_000
 class Disuse:
     """Watches one queue while it has the option `unused`."""
 
+    __slots__ = ("_agenda", "_delivered", "_end", "_is_used", "_state", "_timer", "_unwatch", "_was_used")
+
     def __init__(
         self, state: QueueState, agenda: Agenda, is_used: Callable[[], bool], end: Callable[[CurbstoneError], None]
     ) -> None:

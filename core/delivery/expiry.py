@@ -13,6 +13,8 @@ READ_AGAIN_MS = 100
 class Expiry:
     """Of one queue; `core.pending.expiries` knows when."""
 
+    __slots__ = ("_deaths", "_pending", "_state")
+
     def __init__(self, state: QueueState, pending: Pending, deaths: Deaths) -> None:
         self._state = state
         self._pending = pending

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop
 
-from curbstone.core.agenda import Agenda
 from curbstone.core.message import Delivery
 from curbstone.core.pending import due
 from curbstone.core.values import NOBODY, Lease
@@ -13,8 +13,11 @@ from curbstone.core.values import NOBODY, Lease
 class Leases:
     """All leases of one queue, by seq and group; expired ones are given back by the queue."""
 
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
+    __slots__ = ("_alarm", "_by_token", "_due", "_leases")
+
+    def __init__(self, alarm: Callable[[int], None]) -> None:
+        """`alarm` is told when a lease ends."""
+        self._alarm = alarm
         self._leases: dict[tuple[str, int], Lease] = {}
         self._by_token: dict[str, Lease] = {}
         self._due: list[tuple[int, str]] = []
@@ -43,7 +46,7 @@ class Leases:
     def _note(self, lease: Lease) -> None:
         """Keep when a lease ends."""
         due.note(self._due, lease.expires_ms, lease.token, len(self._by_token), self._current)
-        self._agenda.at(lease.expires_ms)
+        self._alarm(lease.expires_ms)
 
     def _current(self) -> list[tuple[int, str]]:
         return [(lease.expires_ms, lease.token) for lease in self._by_token.values()]
@@ -106,3 +109,7 @@ class Leases:
         self._leases.clear()
         self._due.clear()
         return leases
+
+
+NO_LEASES = Leases(lambda _due_ms: None)
+"""What all queues have that nothing was leased from yet; nothing is added to it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from curbstone.core.agenda import Agenda
-from curbstone.core.delivery.leases import Leases
+from curbstone.core.delivery.leases import NO_LEASES, Leases
 from curbstone.core.delivery.retrying import Retrying
 from curbstone.core.delivery.settling import Settling
 from curbstone.core.delivery.waiters import Counter, Gatherer, Waiter
@@ -19,6 +19,8 @@ from curbstone.core.writing.outbox import Outbox
 
 class Leasing:
     """The leases of one queue."""
+
+    __slots__ = ("_agenda", "_counter", "_leases", "_outbox", "_retrying", "_settling", "_state")
 
     def __init__(
         self,
@@ -34,7 +36,8 @@ class Leasing:
         self._settling = settling
         self._retrying = retrying
         self._counter = counter
-        self._leases = Leases(agenda)
+        self._agenda = agenda
+        self._leases = NO_LEASES
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -75,6 +78,8 @@ class Leasing:
         """See `Queue.lease`."""
 
         def give(deliveries: list[Delivery]) -> None:
+            if self._leases is NO_LEASES:
+                self._leases = Leases(self._agenda.at)
             expires_ms = self._state.host.now_ms() + duration_ms
             leases = [self._leases.add(delivery, group, expires_ms, owner) for delivery in deliveries]
             self._state.host.call_soon(lambda: on_done(leases))

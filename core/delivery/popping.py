@@ -26,6 +26,8 @@ Popped = Callable[[Delivery | None | CurbstoneError], None]
 class Popping:
     """The pops of one queue that have their message and are not settled: they are in its outbox."""
 
+    __slots__ = ("_agenda", "_outbox", "_pending", "_settling", "_state")
+
     def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox, settling: Settling) -> None:
         self._state = state
         self._agenda = agenda

@@ -22,6 +22,8 @@ from curbstone.core.writing.outbox import Outbox
 class Retrying:
     """See the module's docstring; of one queue."""
 
+    __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_settling", "_state")
+
     def __init__(
         self,
         state: QueueState,

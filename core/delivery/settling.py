@@ -18,6 +18,8 @@ from curbstone.core.writing.outbox import Outbox
 class Settling:
     """The settling side of one queue."""
 
+    __slots__ = ("_agenda", "_outbox", "_pending", "_state")
+
     def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox) -> None:
         self._state = state
         self._agenda = agenda

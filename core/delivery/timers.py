@@ -15,6 +15,8 @@ IDLE_MS = 1000
 class Timers:
     """See the module's docstring; of one queue. Whoever has something to wait for says so to the agenda."""
 
+    __slots__ = ("_agenda", "_deaths", "_expiry", "_leasing", "_pending", "_state")
+
     def __init__(
         self, state: QueueState, agenda: Agenda, pending: Pending, deaths: Deaths, expiry: Expiry, leasing: Leasing
     ) -> None:

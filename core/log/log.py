@@ -53,6 +53,11 @@ def random_salt() -> int:
 class Log:
     """See the module's docstring."""
 
+    __slots__ = (
+        "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare", "_tail_bytes", "_under_way",
+        "directory", "disk", "fenced", "floor", "is_held", "next_batch", "reserve", "room", "segments", "tx", "uid",
+    )  # fmt: skip
+
     def __init__(
         self, disk: Disk, directory: str, uid: int, *, cap: int, meta_bytes: int, salt: Salt = random_salt
     ) -> None:

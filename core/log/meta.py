@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 from zlib import crc32
 
 from curbstone.core.disk import Disk
@@ -21,6 +23,10 @@ from curbstone.core.options import QueueOptions
 
 META_FORMAT = 1
 META_BYTES_MAX = 16 * 1024
+
+_NOTHING: Mapping[str, Any] = {}
+_NO_NAMES: frozenset[str] = frozenset()
+"""What thousands of queues have none of, they share."""
 
 _FORMER_PRIVATE = re.compile(r"[0-9a-f]{16}\.topic\.[1-9][0-9]*")
 _FORMER_OPTIONS = {"cap": 64 * 1024 * 1024}
@@ -38,11 +44,11 @@ class Meta:
     uid: str
     name: QueueName
     defaults: QueueOptions
-    changes: Mapping[str, object] = field(default_factory=dict)
+    changes: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     """The options that were set, as JSON values; the rest are the server's defaults."""
-    groups: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     """The declared groups, and the seq from which on each sees messages that name none."""
-    since: Mapping[str, int] = field(default_factory=dict)
+    since: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     """The batch from which on the log speaks of a declared group; what it says before is of an earlier one."""
     skips: frozenset[str] = frozenset()
     """The declared groups that give up messages when the cap is reached."""
@@ -57,6 +63,11 @@ class Meta:
     def options(self) -> QueueOptions:
         """The options in force."""
         return self.defaults.merged(self.changes, self.name.project)
+
+    @property
+    def label(self) -> str:
+        """What the queue is called where anybody may read it: the name of a private queue is a secret."""
+        return f"private queue {self.uid}" if self.name.is_private else f"queue {self.name}"
 
     @property
     def is_left_over(self) -> bool:
@@ -125,11 +136,21 @@ class Meta:
         if facts["format"] > META_FORMAT:
             raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
         try:
-            name = stored_name(facts["queue"], facts["project"])
-            uid, groups, unused_s = facts["uid"], facts["groups"], facts.get("unused_s")
-            since, skips = facts.get("since", {}), frozenset(facts.get("skips", ()))
-            bindings, doubt = frozenset(facts["bindings"]), str(facts.get("doubt", ""))
-            return cls(uid, name, defaults, facts["options"], groups, since, skips, bindings, unused_s, doubt)
+            name = stored_name(facts["queue"], sys.intern(facts["project"]))
+            changes, groups, since = facts["options"], facts["groups"], facts.get("since")
+            skips, bindings = facts.get("skips"), facts["bindings"]
+            return cls(
+                facts["uid"],
+                name,
+                defaults,
+                changes or _NOTHING,
+                groups or _NOTHING,
+                since or _NOTHING,
+                frozenset(skips) if skips else _NO_NAMES,
+                frozenset(bindings) if bindings else _NO_NAMES,
+                facts.get("unused_s"),
+                str(facts.get("doubt", "")),
+            )
         except (KeyError, CurbstoneError) as error:
             raise MetaDamaged(f"{path} is not understood: {error}") from error
 

@@ -50,24 +50,9 @@ class Publish:
     """Messages that wait to be written; those before `next` are done."""
 
     __slots__ = (
-        "atomic_bytes",
-        "has_room",
-        "is_sealed",
-        "key",
-        "mark",
-        "messages",
-        "next",
-        "numbered",
-        "on_done",
-        "on_room",
-        "records",
-        "refusal",
-        "released",
-        "releases",
-        "reserved",
-        "settles",
-        "tx",
-    )
+        "atomic_bytes", "has_room", "is_sealed", "key", "mark", "messages", "next", "numbered", "on_done", "on_room",
+        "records", "refusal", "released", "releases", "reserved", "settles", "tx",
+    )  # fmt: skip
 
     def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int = 0) -> None:
         self.messages = messages

@@ -55,6 +55,8 @@ class Window:
 
     def have(self, offset: int, size: int) -> bool:
         """Make the bytes from `offset` available; return whether there are `size` of them."""
+        if offset + size > self._limit:
+            return False
         if offset < self.start or offset + size > self.start + len(self.data):
             self.data, bad = read_around(self._file, offset, min(max(size, WINDOW_BYTES), self._limit - offset))
             self.unreadable += [found for found in bad if found not in self.unreadable]

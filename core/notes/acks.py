@@ -12,6 +12,8 @@ from curbstone.core.state import QueueState
 class Acks(GroupNotes[int]):
     """The last seqs that the cumulative acks of one queue's declared groups named."""
 
+    __slots__ = ()
+
     def __init__(self, state: QueueState) -> None:
         super().__init__(state, 0)
 

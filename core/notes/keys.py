@@ -39,6 +39,8 @@ class Known(NamedTuple):
 class Keys:
     """The keys of one queue."""
 
+    __slots__ = ("_known", "_room", "_state", "_under_way")
+
     def __init__(self, state: QueueState, room: Room) -> None:
         self._state = state
         self._room = room

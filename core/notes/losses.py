@@ -21,6 +21,8 @@ NOTHING = Loss()
 class Losses(GroupNotes[Loss]):
     """The losses of one queue's declared groups."""
 
+    __slots__ = ("state",)
+
     def __init__(self, state: QueueState) -> None:
         super().__init__(state, NOTHING)
 

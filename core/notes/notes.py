@@ -37,12 +37,23 @@ SILENCE = Said(b"", {}, {}, {}, {}, {})
 class Notes:
     """See the module's docstring."""
 
+    __slots__ = ("_keys", "_room", "_state", "acks", "losses", "producers", "staged")
+
     def __init__(self, state: QueueState, room: Room) -> None:
         self.losses = Losses(state)
         self.acks = Acks(state)
-        self.keys = Keys(state, room)
+        self._keys: Keys | None = None
+        """None while no publish had one."""
+        self._state = state
+        self._room = room
         self.staged = StagedMarks(room)
         self.producers = Producers(state, room)
+
+    @property
+    def keys(self) -> Keys:
+        """The idempotency keys."""
+        self._keys = self._keys or Keys(self._state, self._room)
+        return self._keys
 
     def to_say(
         self, publishes: Sequence[Publish], first_seq: int, floor: int, numbers: dict[bytes, LastNumber]
@@ -51,7 +62,7 @@ class Notes:
         losses = self.losses.to_log(floor) if self.losses.is_used else {}
         acks = self.acks.to_log(floor) if self.acks.is_used else {}
         says_more = floor or [publish for publish in publishes if publish.key is not None or publish.mark is not None]
-        keys = self.keys.to_log(publishes, first_seq, floor) if says_more else {}
+        keys = self._keys.to_log(publishes, first_seq, floor) if says_more and self._keys else {}
         staged = self.staged.to_log(publishes, floor) if says_more else {}
         numbers = self.producers.to_log(numbers, floor) if floor or numbers else numbers
         if not (losses or acks or keys or staged or numbers):

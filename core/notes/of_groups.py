@@ -6,24 +6,29 @@ the last one is dropped.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from curbstone.core.state import QueueState
 
 Value = TypeVar("Value")
 
+_NONE: dict[str, Any] = {}
+"""What every queue has until there is a note."""
+
 
 class GroupNotes(Generic[Value]):
     """The notes of one kind in one queue's log; a group of which there is none has the value `nothing`."""
+
+    __slots__ = ("_logged", "_noted", "_nothing", "_values", "is_used", "state")
 
     def __init__(self, state: QueueState, nothing: Value) -> None:
         self.state = state
         self.is_used = False
         """Whether there ever was a note of this kind."""
         self._nothing = nothing
-        self._values: dict[str, Value] = {}
-        self._logged: dict[str, Value] = {}
-        self._noted: dict[str, int] = {}
+        self._values: dict[str, Value] = _NONE
+        self._logged: dict[str, Value] = _NONE
+        self._noted: dict[str, int] = _NONE
         """The segments with the last notes."""
 
     def of(self, name: str) -> Value:
@@ -32,8 +37,13 @@ class GroupNotes(Generic[Value]):
 
     def set(self, name: str, value: Value) -> None:
         """A group has another value from now on."""
-        self.is_used = True
+        self._use()
         self._values[name] = value
+
+    def _use(self) -> None:
+        if not self.is_used:
+            self.is_used = True
+            self._values, self._logged, self._noted = {}, {}, {}
 
     def forget(self, name: str) -> None:
         """A group is no longer declared; the log is told before another of that name may be."""
@@ -50,7 +60,7 @@ class GroupNotes(Generic[Value]):
 
     def logged(self, values: dict[str, Value], segment: int) -> None:
         """The log knows of these now; the notes are in that segment."""
-        self.is_used = True
+        self._use()
         for name, value in values.items():
             if value == self._nothing:
                 self._logged.pop(name, None)

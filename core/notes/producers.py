@@ -32,6 +32,8 @@ class _Known(NamedTuple):
 class Producers:
     """The producers of one queue; those that published last come last."""
 
+    __slots__ = ("_is_sorted", "_known", "_room", "_state")
+
     def __init__(self, state: QueueState, room: Room) -> None:
         self._state = state
         self._room = room

@@ -28,6 +28,8 @@ class _Known(NamedTuple):
 class StagedMarks:
     """The marks of one queue."""
 
+    __slots__ = ("_known", "_room")
+
     def __init__(self, room: Room) -> None:
         self._room = room
         self._known: dict[int, _Known] = {}

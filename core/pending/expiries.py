@@ -12,6 +12,8 @@ from curbstone.core.pending.runs import Run, Runs
 class Expiries:
     """See the module's docstring."""
 
+    __slots__ = ("_agenda", "_due", "_runs", "has_any")
+
     def __init__(self, runs: Runs, agenda: Agenda) -> None:
         self._runs = runs
         self._agenda = agenda

@@ -60,6 +60,11 @@ class Taken:
 class Group:
     """The unnamed group of a queue, or a named one."""
 
+    __slots__ = (
+        "_cursor", "_due", "_held", "_low", "_memory", "_returned", "_rewound", "_room", "_run", "_runs", "delayed",
+        "delivered", "delivered_logged", "marked_at", "name", "pending", "recovered", "retries", "wip",
+    )  # fmt: skip
+
     def __init__(self, memory: Memory, name: str, first: int = 0) -> None:
         """Nothing below `first` is pending in it, nor will be."""
         self._memory = memory

@@ -16,6 +16,8 @@ from curbstone.core.state import QueueState
 class Memory:
     """See the module's docstring."""
 
+    __slots__ = ("agenda", "expiries", "reader", "room", "runs")
+
     def __init__(self, state: QueueState, agenda: Agenda, log: Log, damaged: Callable[[Run, str], None]) -> None:
         self.agenda = agenda
         self.room: Room = log.room

@@ -40,6 +40,10 @@ class Cleared(NamedTuple):
 class Pending:
     """The runs, the groups and the reader of one queue."""
 
+    __slots__ = (
+        "_agenda", "_memory", "_state", "expiries", "groups", "load", "reader", "runs", "undeclared", "unnamed",
+    )  # fmt: skip
+
     def __init__(
         self, state: QueueState, agenda: Agenda, log: Log, groups_in_use: Callable[[], Set[str]] = frozenset
     ) -> None:

@@ -43,6 +43,11 @@ class Read(NamedTuple):
 class Reader:
     """Loads runs of one queue."""
 
+    __slots__ = (
+        "_cache", "_cached", "_damaged", "_disk", "_host", "_is_closed", "_loading", "_read", "_runs", "_tail",
+        "_tail_bytes",
+    )  # fmt: skip
+
     def __init__(self, host: Host, disk: Disk, runs: Runs, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
         self._host = host
         self._disk = disk
@@ -50,7 +55,7 @@ class Reader:
         self._cache = cache
         self._damaged = damaged
         self._cached: dict[Run, int] = {}
-        self._tail: set[Run] = set()
+        self._tail: dict[Run, None] = {}
         self._read: dict[Run, None] = {}
         """What was read back, the longest ago first."""
         self._tail_bytes = 0
@@ -61,7 +66,7 @@ class Reader:
         """Keep messages that were just appended to `run`, if memory allows."""
         if is_new:
             run.messages = []
-            self._tail.add(run)
+            self._tail[run] = None
         elif run.messages is None:
             return
         if self._tail_bytes + size > TAIL_BYTES_MAX or not self._cache.has_room(size):
@@ -81,7 +86,7 @@ class Reader:
     def forget(self, run: Run) -> None:
         """Let go of a run's messages."""
         run.messages = None
-        self._tail.discard(run)
+        self._tail.pop(run, None)
         self._read.pop(run, None)
         size = self._cached.pop(run, 0)
         self._tail_bytes -= size

@@ -81,6 +81,8 @@ class Run:
 class Runs:
     """All runs of one queue, in the order of their seqs."""
 
+    __slots__ = ("_firsts", "_runs", "bytes_live")
+
     def __init__(self) -> None:
         self._runs: list[Run] = []
         self._firsts: list[int] = []

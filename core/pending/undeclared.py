@@ -25,6 +25,8 @@ SPARE_MAX = 16
 class Undeclared:
     """Keeps the undeclared groups of one queue few."""
 
+    __slots__ = ("_groups", "_in_use", "_memory", "_state", "_sweep_at")
+
     def __init__(
         self, state: QueueState, memory: Memory, groups: dict[str, Group], in_use: Callable[[], Set[str]]
     ) -> None:

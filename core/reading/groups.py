@@ -55,6 +55,11 @@ T = TypeVar("T")
 class ReadingGroups:
     """The declared groups of one queue."""
 
+    __slots__ = (
+        "_agenda", "_cleaner", "_end_deliveries", "_log", "_meta_writer", "_notes", "_outbox", "_pending", "_readers",
+        "_skipping", "_state", "_store",
+    )  # fmt: skip
+
     def __init__(
         self,
         state: QueueState,
@@ -79,7 +84,7 @@ class ReadingGroups:
         self._meta_writer = meta_writer
         self._store = store
         self._end_deliveries = end_deliveries
-        self._skipping = Skipping(state, agenda, log, pending, notes.losses, outbox, end_deliveries)
+        self._skipping: Skipping | None = None
         self._readers: dict[str, Readers] = {}
 
     @property
@@ -129,12 +134,8 @@ class ReadingGroups:
         return self.declared(name).first_pending(self.next)
 
     def loss(self, name: str) -> Loss:
-        """Return what a group has lost.
-
-        A crash may have kept the note of a loss and not the settles that came with it: what is there is not lost.
-        """
-        loss = self._notes.losses.of(name)
-        return loss._replace(floor=min(loss.floor, self.position(name)))
+        """Return what a group has lost: nothing below that floor is pending in it."""
+        return self._notes.losses.of(name)
 
     def first(self) -> int:
         """Return the first seq that is pending anywhere, else `next`."""
@@ -381,9 +382,13 @@ class ReadingGroups:
 
         It is one batch, or has pieces of up to `largest` bytes.
         """
-        clean, skipping = partial(self._cleaner.can_make_room, size, largest), self._skipping
+        clean = partial(self._cleaner.can_make_room, size, largest)
         if not self._state.meta.skips:
             return clean()
+        skipping = self._skipping = self._skipping or Skipping(
+            *(self._state, self._agenda, self._log, self._pending, self._notes.losses, self._outbox),
+            self._end_deliveries,
+        )
         piece = size if largest is None else largest
         if skipping.is_due(size, piece) and skipping.give_up(size, piece):
             return clean()

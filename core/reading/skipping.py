@@ -28,6 +28,8 @@ WORTH_CLEANING = 8
 class Skipping:
     """The groups of one queue that skip."""
 
+    __slots__ = ("_agenda", "_end_deliveries", "_futile", "_losses", "_outbox", "_pending", "_room", "_state")
+
     def __init__(
         self,
         state: QueueState,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import DataDirectoryError
-from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, reserve_path, segment_path
+from curbstone.core.log.commit import Segment, segment_path
 from curbstone.core.log.format import (
     BATCH_BYTES,
     BATCH_MAGIC_BYTES,
@@ -86,6 +86,8 @@ class Chain:
     """Files that may have been the newest of the log and can't be read: to be kept, and are no part of it."""
     damage: list[tuple[int, str]] = field(default_factory=list)
     """Numbers of segments whose header is damaged, and what is to be said of it."""
+    names: list[str] = field(default_factory=list)
+    """All names in the directory, in order."""
     newest_number: int = 0
     next_seq: int = 1
     """Behind all that seems to be in the files set aside."""
@@ -96,10 +98,11 @@ class Chain:
 class _Headers:
     """The segment files of a directory and their headers; those that are damaged are made again where that is sure."""
 
-    def __init__(self, disk: Disk, directory: str, uid: int) -> None:
+    def __init__(self, disk: Disk, directory: str, uid: int, names: list[str]) -> None:
         self._disk = disk
         self._directory = directory
         self._uid = uid
+        self._sizes: dict[int, int] = {}
         self.found: dict[int, SegmentHeader | None] = {}
         self.remade: set[int] = set()
         self.aside: dict[int, int] = {}
@@ -107,7 +110,7 @@ class _Headers:
         self.hidden = 0
         """How many messages may be in them of which nothing can be seen."""
         headless = []
-        for name in disk.list_dir(directory):
+        for name in names:
             match = _NAME.fullmatch(name)
             if match:
                 number = int(match[1])
@@ -131,6 +134,7 @@ class _Headers:
         file = self._disk.open(self.path(number))
         try:
             header = decode_segment_header(read_around(file, 0, SEGMENT_BYTES)[0])
+            self._sizes[number] = file.size()
         except UnknownFormat as error:
             raise DataDirectoryError(f"{self.path(number)}: {error}") from error
         finally:
@@ -147,7 +151,6 @@ class _Headers:
         file = self._disk.open(self.path(number))
         try:
             data, unreadable = read_around(file, 0, HEADLESS_BYTES_MAX)
-            size = file.size()
         finally:
             file.close()
         before = self.below(number)
@@ -160,15 +163,11 @@ class _Headers:
         elif unreadable or (any(data[:SEGMENT_BYTES]) and any(data[SEGMENT_BYTES:])):
             self.aside[number] = next_seq_hint(data)
             if self.aside[number] == 1:  # not even that can be seen; no id is given twice all the same
-                self.hidden += size // ENTRY_BYTES
+                self.hidden += self.size(number) // ENTRY_BYTES
 
     def size(self, number: int) -> int:
         """Return the size of a segment's file."""
-        file = self._disk.open(self.path(number))
-        try:
-            return file.size()
-        finally:
-            file.close()
+        return self._sizes[number]
 
     def _last_batch(self, number: int) -> int:
         """Return the number of the last good batch of a segment, 0 where that can't be known."""
@@ -184,8 +183,8 @@ class _Headers:
 
 def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
     """Return the chain of segments in a directory; empty if there is none. A newer format is refused."""
-    chain = Chain()
-    files = _Headers(disk, directory, uid)
+    chain = Chain(names=sorted(disk.list_dir(directory)))
+    files = _Headers(disk, directory, uid, chain.names)
     headers = files.found
     if not headers:
         return chain
@@ -252,23 +251,9 @@ def last_commit_ms(disk: Disk, directory: str, uid: int) -> int:
     return 0
 
 
-def aside_bytes(disk: Disk, directory: str) -> int:
-    """Return the bytes of the damaged segments that are kept for repair."""
-    total = 0
-    for name in disk.list_dir(directory):
-        if name.endswith(ASIDE_SUFFIX):
-            file = disk.open(f"{directory}/{name}")
-            total += file.size()
-            file.close()
-    return total
-
-
-def reserve_bytes(disk: Disk, directory: str) -> int:
-    """Return the bytes of the reserve, 0 if there is none."""
-    try:
-        file = disk.open(reserve_path(directory))
-    except FileNotFoundError:
-        return 0
+def file_bytes(disk: Disk, path: str) -> int:
+    """Return the size of a file."""
+    file = disk.open(path)
     try:
         return file.size()
     finally:

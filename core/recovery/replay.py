@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from curbstone.core.log.commit import ASIDE_SUFFIX, SEGMENT_SUFFIX, Segment
+from curbstone.core.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path
 from curbstone.core.log.format import (
     Flag,
     Note,
@@ -23,7 +23,7 @@ from curbstone.core.message import Message
 from curbstone.core.notes.notes import Notes
 from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run, seqs_of
-from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain, reserve_bytes
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, file_bytes, find_chain
 from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
 
@@ -51,7 +51,7 @@ class Replay:
         log = self._log
         chain = find_chain(log.disk, log.directory, log.uid)
         self._damage += chain.damage
-        self._tell_of_asides(log.directory)
+        self._tell_of_asides(chain)
         self._state.next_seq = max(self._state.next_seq, chain.next_seq)
         if not chain.segments:
             self._state.next_seq += chain.hidden
@@ -120,6 +120,10 @@ class Replay:
         for name, delivered in self._delivered.items():
             group = self._pending.replayed(name)
             group.recovered = group.delivered = group.delivered_logged = delivered
+        for name in self._state.meta.groups:
+            # A crash may have kept the note of a loss and not all of the settles that came with it: what has gone with
+            # them must not leave a hole that a reader is not told of.
+            self._settle(name, 1, self._notes.losses.of(name).floor - 1)
         for group in self._pending.groups.values():
             self._forget_settled(group.name)
             group.pends(sum(run.pending(group.name).bit_count() for run in self._pending.runs) - group.pending)
@@ -127,19 +131,23 @@ class Replay:
 
     def _set_aside(self, chain: Chain) -> None:
         """Keep files that can't be read under names that are no part of the log."""
-        disk, directory = self._log.disk, self._log.directory
+        disk, log = self._log.disk, self._log
+        kept = {f"{log.directory}/{name}" for name in chain.names if name.endswith(ASIDE_SUFFIX)}
         for path in chain.aside:
-            disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
+            aside = path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX
+            disk.rename(path, aside)
+            kept.add(aside)
         if chain.aside:
-            disk.sync_dir(directory)
-        self._log.room.set_aside(aside_bytes(disk, directory) - self._log.room.aside_bytes)
-        self._log.reserve = reserve_bytes(disk, directory)
+            disk.sync_dir(log.directory)
+        log.room.set_aside(sum([file_bytes(disk, path) for path in sorted(kept)]) - log.room.aside_bytes)
+        if RESERVE_NAME in chain.names:
+            log.reserve = file_bytes(disk, reserve_path(log.directory))
 
-    def _tell_of_asides(self, directory: str) -> None:
+    def _tell_of_asides(self, chain: Chain) -> None:
         """Tell what an earlier start or the cleaner set aside."""
-        for name in sorted(self._log.disk.list_dir(directory)):
+        for name in chain.names:
             if name.endswith(ASIDE_SUFFIX):
-                self._damage.append((ALWAYS, f"{directory}/{name}: a damaged segment, kept for repair"))
+                self._damage.append((ALWAYS, f"{self._log.directory}/{name}: a damaged segment, kept for repair"))
 
     def _forget_settled(self, name: str) -> None:
         group = self._pending.groups[name]

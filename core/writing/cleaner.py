@@ -33,6 +33,12 @@ class Copy(NamedTuple):
 class Cleaner:
     """The cleaner of one queue."""
 
+    __slots__ = (
+        "_above_live", "_above_through", "_blocked", "_copying", "_erase_through", "_erased", "_futile_live", "_helped",
+        "_last_segment", "_log", "_low_room", "_low_start", "_low_through", "_oldest", "_outbox", "_pending",
+        "_recorded", "_short", "_todo", "_waits_for_drop",
+    )  # fmt: skip
+
     def __init__(self, log: Log, pending: Pending, outbox: Outbox) -> None:
         self._log = log
         self._pending = pending

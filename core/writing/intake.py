@@ -7,7 +7,7 @@ from curbstone.core.log.format import BATCH_BYTES, entry_bytes
 from curbstone.core.log.publish import Publish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
-from curbstone.core.notes.keys import Keys
+from curbstone.core.notes.notes import Notes
 from curbstone.core.pending.pending import Pending
 from curbstone.core.state import QueueState
 from curbstone.core.values import IdempotencyKey, Numbered, Published
@@ -19,10 +19,12 @@ ATOMIC_SHARE = 2
 class Intake:
     """See the module's docstring."""
 
-    def __init__(self, state: QueueState, pending: Pending, keys: Keys, outbox: Outbox) -> None:
+    __slots__ = ("_notes", "_outbox", "_pending", "_state")
+
+    def __init__(self, state: QueueState, pending: Pending, notes: Notes, outbox: Outbox) -> None:
         self._state = state
         self._pending = pending
-        self._keys = keys
+        self._notes = notes
         self._outbox = outbox
 
     def whole(
@@ -43,7 +45,7 @@ class Intake:
         publish.numbered = numbered
         if error is not None:
             self._state.host.call_soon(lambda: on_done(error, 0, len(messages)))
-        elif key is None or self._keys.begin(publish, key):
+        elif key is None or self._notes.keys.begin(publish, key):
             self._outbox.publish(publish)
 
     def each(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:

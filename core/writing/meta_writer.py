@@ -5,8 +5,6 @@ A change holds all those before it. So while one is being written the others gat
 
 from __future__ import annotations
 
-from collections import Counter
-
 from curbstone.core.errors import CurbstoneError, Unavailable, told
 from curbstone.core.log.log import Log
 from curbstone.core.log.meta import meta_reserve, store_meta
@@ -17,6 +15,11 @@ from curbstone.core.writing.outbox import Outbox
 
 class MetaWriter:
     """Whether a queue is on disk, and who waits for it."""
+
+    __slots__ = (
+        "_coming_caps", "_data", "_has_failed", "_is_creating", "_log", "_outbox", "_settles_first", "_state",
+        "_stored_cap", "_storing", "_waiting", "is_open",
+    )  # fmt: skip
 
     def __init__(self, state: QueueState, log: Log, outbox: Outbox) -> None:
         self._state = state
@@ -33,7 +36,8 @@ class MetaWriter:
         self._has_failed = False
         self._stored_cap = state.options.cap
         """The least that may be in the `meta` on disk."""
-        self._coming_caps = Counter[int]()
+        self._coming_caps: dict[int, int] = {}
+        """The caps of changes that are not on disk, and how many of them name each."""
 
     @property
     def is_behind(self) -> bool:
@@ -77,7 +81,7 @@ class MetaWriter:
 
     def store(self, data: bytes, cap: int, on_done: Done) -> None:
         """Replace `meta` on disk when the queue is there, and what was asked for before is; it names this cap."""
-        self._coming_caps[cap] += 1
+        self._coming_caps[cap] = self._coming_caps.get(cap, 0) + 1
         self._fit_cap()
 
         def opened(error: CurbstoneError | None) -> None:

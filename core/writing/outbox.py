@@ -30,12 +30,20 @@ class Pop(Protocol):
     """Whether a commit with it has failed, and no other has succeeded since: its settle may be on disk."""
 
 
+_NOTHING: deque[Publish] = deque(maxlen=0)
+"""What all outboxes have until something is published: an empty deque takes more memory than the rest of one."""
+
+
 class Outbox:
     """See the module's docstring."""
 
+    __slots__ = (
+        "_agenda", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges", "releases", "settles",
+    )  # fmt: skip
+
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        self.publishes: deque[Publish] = deque()
+        self.publishes = _NOTHING
         self.settles: dict[tuple[str, Reason], list[int]] = {}
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
         self.releases: list[Released] = []
@@ -52,6 +60,8 @@ class Outbox:
 
     def publish(self, publish: Publish) -> None:
         """Write messages when their turn comes."""
+        if self.publishes is _NOTHING:
+            self.publishes = deque()
         self.publishes.append(publish)
         self._agenda.dirty()
 

@@ -53,6 +53,11 @@ class Owner(Protocol):
 class Writer:
     """The writing side of one queue."""
 
+    __slots__ = (
+        "_agenda", "_busy", "_cleaner", "_committer", "_copy_next", "_is_troubled", "_log", "_outbox", "_owner",
+        "_pops", "_sources", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
+    )  # fmt: skip
+
     def __init__(self, sources: Sources, pops: Pops, owner: Owner, committer: Committer) -> None:
         self._sources = sources
         self._state = sources.state

@@ -22,7 +22,7 @@ from curbstone.core.log.format import Flag, Note, decode_entries, decode_floor, 
 from curbstone.core.log.meta import Meta, load_meta
 from curbstone.core.log.redo import Redo
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery.recovery import Batch, Chain, Scan, aside_bytes, find_chain, holds_something
+from curbstone.core.recovery.recovery import Batch, Chain, Scan, file_bytes, find_chain, holds_something
 from curbstone.core.recovery.redo import read_redo
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.dry_recovery import DryRecovery
@@ -280,7 +280,7 @@ def _check_meta(disk: ReadOnlyDisk, meta: Meta, names: list[str], checked: Check
         checked.damage.append(f"{checked.directory} was set aside, as another directory held queue {meta.name}")
     asides = sorted(name for name in names if name.endswith(ASIDE_SUFFIX))
     checked.damage += [f"{checked.directory}/{name}: a damaged segment, kept for repair" for name in asides]
-    checked.bytes += aside_bytes(disk, checked.directory)
+    checked.bytes += sum(file_bytes(disk, f"{checked.directory}/{name}") for name in asides)
 
 
 def check_names(found: list[Checked]) -> None:

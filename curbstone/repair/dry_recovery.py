@@ -23,7 +23,7 @@ from curbstone.core.options import SyncMode
 from curbstone.core.pending.pending import Pending
 from curbstone.core.recovery.replay import Replay
 from curbstone.core.shared import Shared
-from curbstone.core.state import QueueState, label_of
+from curbstone.core.state import QueueState
 from curbstone.core.writing.journal import Journal, Recorded
 
 
@@ -57,7 +57,7 @@ class DryRecovery:
         """Replay a queue."""
         uid = int(meta.uid, 16)
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
-        host = QueueHost(self._shared.host, label_of(meta), self._shared.troubles.faults, _raise)
+        host = QueueHost(self._shared.host, meta, self._shared.troubles.faults, _raise)
         state = QueueState(self._shared, meta, host)
         pending, notes = Pending(state, Agenda(host, _nothing), log), Notes(state, log.room)
         found = Revived()

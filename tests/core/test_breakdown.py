@@ -28,12 +28,22 @@ def fault(*_: Any, **__: Any) -> Any:
     raise AssertionError("planted")
 
 
+def plant(patch: pytest.MonkeyPatch, part: object, name: str) -> None:
+    """Have a call of one object fail."""
+    original = getattr(type(part), name)
+
+    def call(self: object, *args: Any, **how: Any) -> Any:
+        return fault() if self is part else original(self, *args, **how)
+
+    patch.setattr(type(part), name, call)
+
+
 PLACES: dict[str, Callable[[Queue, pytest.MonkeyPatch], None]] = {
-    "before a commit": lambda queue, patch: patch.setattr(queue.log, "begin", fault),
-    "composing a commit": lambda queue, patch: patch.setattr(queue.log, "finish", fault),
-    "after a commit": lambda queue, patch: patch.setattr(queue, "committed", fault),
-    "in the log after a commit": lambda queue, patch: patch.setattr(queue.log, "succeeded", fault),
-    "handing out": lambda queue, patch: patch.setattr(queue.pending.unnamed, "take", fault),
+    "before a commit": lambda queue, patch: plant(patch, queue.log, "begin"),
+    "composing a commit": lambda queue, patch: plant(patch, queue.log, "finish"),
+    "after a commit": lambda queue, patch: plant(patch, queue, "committed"),
+    "in the log after a commit": lambda queue, patch: plant(patch, queue.log, "succeeded"),
+    "handing out": lambda queue, patch: plant(patch, queue.pending.unnamed, "take"),
 }
 
 
@@ -76,7 +86,7 @@ def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
 def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     lab.publish(queue, "late", delay_ms=50)
-    monkeypatch.setattr(queue.pending.unnamed, "mature", fault)
+    plant(monkeypatch, queue.pending.unnamed, "mature")
     lab.pass_time(100)
     assert queue.state.broken and not other.state.broken
     assert lab.publish(other, "goes on")
@@ -89,7 +99,7 @@ def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatc
     transaction.publish(other, message("part"))
     answers: list[CurbstoneError | None] = []
     with monkeypatch.context() as patch:
-        patch.setattr(queue, "committed", fault)
+        plant(patch, queue, "committed")
         transaction.commit(answers.append)
         lab.settle()
     assert len(answers) == 1 and queue.state.broken
@@ -101,7 +111,7 @@ def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(mon
     lab, queue, other = start()
     lab.queue("q", dead_letter="other")
     with monkeypatch.context() as patch:
-        patch.setattr(other, "committed", fault)
+        plant(patch, other, "committed")
         lab.publish_answers(other, [message("m")])
     Peer(lab, queue).consumer.reject([1], "bad")
     lab.pass_time(5000)
@@ -112,7 +122,7 @@ def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(mon
 def test_a_queue_that_broke_down_can_be_deleted_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, _ = start()
     with monkeypatch.context() as patch:
-        patch.setattr(queue, "committed", fault)
+        plant(patch, queue, "committed")
         lab.publish_answers(queue, [message("m")])
     (gone,) = lab.answer(lambda done: lab.broker.delete(queue.name, done), passing_ms=1000)
     assert gone is True and lab.broker.health().ok

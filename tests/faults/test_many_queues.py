@@ -22,7 +22,7 @@ from tests.sim.world import SimHost
 
 AT_ONCE = 5000
 LARGE = queue_name("large")
-BYTES_PER_QUEUE, BYTES_PER_MESSAGE = 40_000, 24
+BYTES_PER_QUEUE, BYTES_PER_MESSAGE = 12_000, 24
 """What a queue, and a message that waits, may take of memory."""
 
 
@@ -89,6 +89,17 @@ def see_all(tmp_path: Path, queues: int, messages: int) -> None:
 
 def test_all_queues_and_messages_are_found_after_a_restart(tmp_path: Path) -> None:
     see_all(tmp_path, 200, 30_000)
+
+
+@pytest.mark.soak
+def test_ten_thousand_queues_take_100_MB_and_hold_no_files_open(tmp_path: Path) -> None:
+    prepare(tmp_path / "data", 10_000, 0)
+    with ServerProcess(tmp_path / "none") as empty:
+        alone = memory_bytes(empty)
+    with ServerProcess(tmp_path / "data", "--cap=1TiB", "--log-level=error") as server:
+        assert call(server, "/v2/default/queues/q9999")[1]["rdy"] == 1
+        assert memory_bytes(server) - alone < 100_000_000
+        assert len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) < 100
 
 
 @pytest.mark.soak

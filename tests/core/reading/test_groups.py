@@ -313,6 +313,24 @@ def test_a_group_that_skips_loses_the_oldest_and_only_what_is_needed(how: str) -
     assert lab.held(queue) <= queue.options.cap
 
 
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_what_a_group_has_skipped_is_no_hole_after_a_crash(how: str) -> None:
+    """Settles waited for room while their messages were cleaned away: some came back, and others between did not."""
+    lab = Lab()
+    queue = lab.queue()
+    declare(lab, queue, skips=True)
+    lab.publish(queue, *numbered(20))
+    lost = queue.pending.clear_below(queue.pending.group("g"), 11).messages
+    queue.notes.losses.add("g", lost, 11)
+    lab.publish(queue, "the note is in this commit")
+    before = queue.reading.info("g")
+    assert (before.lost, before.floor, seen(queue)) == (10, 11, list(range(11, 22)))
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert seen(queue) == list(range(11, 22))
+    assert queue.reading.info("g") == before
+
+
 def test_a_group_that_skips_makes_room_for_a_list_nearly_as_large_as_what_it_holds() -> None:
     lab = Lab(cap=512 * 1024)
     queue = lab.queue()
