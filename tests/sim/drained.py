@@ -11,10 +11,17 @@ from tests.sim.world import SimHost
 ROUND_MS = 10_000
 
 
-def see_drained(host: SimHost, queues: Callable[[], Iterable[Queue]], readers: Iterable[str], rounds: int) -> None:
+def see_drained(
+    host: SimHost,
+    queues: Callable[[], Iterable[Queue]],
+    readers: Iterable[str],
+    rounds: int,
+    each_round: Callable[[], None] = lambda: None,
+) -> None:
     """Let so many rounds pass, in which consumers ack what they get; raise Violation where a queue still holds any."""
     for _ in range(rounds):
         host.settle()
+        each_round()
         host.pass_time(ROUND_MS)
     host.settle()
     for queue in queues():

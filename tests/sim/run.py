@@ -12,15 +12,16 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
 from curbstone.core.queue import Queue
-from curbstone.core.transaction import Transaction
 from curbstone.core.values import Lease, Outcome, Peeked
 from tests.core.books import check_room
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
+from tests.sim.durable import Durable
 from tests.sim.history import History, Unit, Violation
 from tests.sim.producer import Producers
 from tests.sim.reader import GROUP, Reader, is_pending
+from tests.sim.transactions import transact
 from tests.sim.trouble import disk_recovers, from_the_start, trouble
 from tests.sim.world import Crash, SimDisk, SimHost
 
@@ -35,6 +36,7 @@ class Run:
         self.faults = faults
         self.disk = SimDisk(self.rng)
         self.directories = Directories(self, seed, focus)
+        self.durable = Durable(self, seed, focus)
         self.disk.caps = self.directories.cap_of
         self.history = History()
         self.producers = Producers(self.history, seed, focus)
@@ -81,10 +83,12 @@ class Run:
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
         self.directories.started()
+        self.durable.started()
         self.epoch = object()
 
     def _power_off(self) -> None:
         self.crashes += 1
+        self.durable.crashed()
         if self.rng.choice(self.ends) == "power":
             self.disk.crash()
         self.disk.crash_in = -1
@@ -101,7 +105,7 @@ class Run:
         weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
         weights["publish"] += 2
         weights["go_on"] += 6
-        weights |= self.directories.weights() | self.producers.weights()
+        weights |= self.directories.weights() | self.producers.weights() | self.durable.weights()
         names = list(weights)
         for _ in range(self.steps):
             action = self.rng.choices(names, list(weights.values()))[0]
@@ -269,55 +273,8 @@ class Run:
         queue.lease(self.rng.choice([1, 3]), 60_000_000, leased)
 
     def transaction(self) -> None:
-        """Publish to one or two queues, and ack what a consumer holds: all or nothing."""
-        transaction = self.broker.transaction()
-        unit = Unit()
-        for _ in range(self.rng.choice([0, 1, 3])):
-            queue = self._queue()
-            message = self.history.message(self.rng.randrange(10, self.max_size))
-            unit.publishes.append(self.history.token(message))
-            transaction.publish(queue, message)
-        holders = [consumer for consumer in self.consumers if consumer.unsettled]
-        if holders:
-            consumer = self.rng.choice(holders)
-            seqs = self.rng.sample(list(consumer.unsettled), min(len(consumer.unsettled), self.rng.choice([1, 2])))
-            unit.acks = [self.history.token(consumer.unsettled[seq].message, consumer.group) for seq in seqs]
-            transaction.ack(consumer, seqs)
-            self._give_up_in(transaction, consumer, [seq for seq in consumer.unsettled if seq not in seqs], unit)
-            for token in unit.acks:  # who has it while the transaction is under way is not followed
-                self.history.live.pop(token, None)
-        self.history.units.append(unit)
-        self._doom(unit.acks, alone=False)
-
-        def done(error: CurbstoneError | None) -> None:
-            if error is None:
-                unit.confirmed = True
-                self.history.confirmed.update(unit.publishes)
-                self.history.gone.update(unit.acks)
-            elif isinstance(error, QueueFull):
-                self.history.refused.update(unit.publishes)
-                unit.publishes.clear()
-                unit.acks.clear()
-                self.history.spare_again()
-
-        transaction.commit(done)
-
-    def _give_up_in(self, transaction: Transaction, consumer: Consumer, held: list[int], unit: Unit) -> None:
-        """Let a transaction give back or reject one more delivery."""
-        kind = self.rng.choice(["", "nack", "reject"])
-        if not held or not kind:
-            return
-        seq = self.rng.choice(held)
-        token = self.history.token(consumer.unsettled[seq].message, consumer.group)
-        if kind == "nack":
-            transaction.nack(consumer, [seq], self.rng.choice([None, 0, 100]), "no")
-        else:
-            transaction.reject(consumer, [seq], "bad")
-        options = consumer.queue.options
-        if (kind == "reject" or options.max_tries) and not options.dead_letter:
-            unit.acks.append(token)
-        else:
-            self.history.live.pop(token, None)
+        """See `tests.sim.transactions`."""
+        transact(self)
 
     def options(self) -> None:
         """Change what a queue does with messages that fail."""
@@ -399,6 +356,7 @@ class Run:
     def _drain(self) -> None:
         """Take everything out of all queues and judge."""
         self.directories.drain()
+        self.durable.drain()
         for consumer in self.consumers:
             for delivery in consumer.unsettled.values():
                 self.history.live.pop(self.history.token(delivery.message, consumer.group), None)
@@ -433,9 +391,16 @@ class Run:
             assert self.reader is not None
             self.reader.judge(queue)
             self.host.settle()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Let the declared group hold nothing any more: it may keep a queue full that dead letters go to."""
+        for queue in self.broker.queues() if self.reader else []:
+            assert self.reader is not None
             if GROUP in queue.meta.groups:
                 self.reader.ack(queue, queue.reading.next - 1)
         self.host.settle()
+        self._check()
 
     def _drain_queues(self) -> dict[QueueName, list[Message]]:
         """Consume and ack everything, also what goes from queue to queue meanwhile."""
@@ -446,7 +411,7 @@ class Run:
             out[queue.name] = []
             for group in self.readers:
                 self._drainer(queue, group, out[queue.name])
-        see_drained(self.host, self.broker.queues, self.readers, rounds=12)
+        see_drained(self.host, self.broker.queues, self.readers, 12, self._read_on)
         self.directories.judge()
         return out
 
@@ -496,3 +461,4 @@ ACTIONS: dict[str, Callable[[Run], None]] = {
 ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
     name: lambda run, action=action: action(run.directories) for name, action in OF_DIRECTORIES.items()
 }
+ALL_ACTIONS["durable"] = lambda run: run.durable.act()

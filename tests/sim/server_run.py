@@ -6,7 +6,9 @@ own, so that a list with some steps left out does the same with the rest (see `s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from tests.sim.server_client import Client
 from tests.sim.server_history import DEAD, Copy, Got, History
 from tests.sim.server_net import SimLoop
 from tests.sim.server_parts import Server, listening, running, salts
+from tests.sim.watched import watch, watch_nobody
 from tests.sim.world import Crash, SimDisk, SimHost
 
 CAP = 96 * 1024
@@ -136,40 +139,36 @@ class ServerRun:
             self.server.start()
 
     def _watch(self, queue: Queue) -> None:
-        settling, popping, history = queue.settling, queue.popping, self.history
-        settle_now, put_back = settling.settle_now, settling.put_back
-        flush, failed = queue.writer.flush, popping.failed
+        history = self.history
 
         def copies(group: str, deliveries: list[Delivery]) -> list[Copy]:
             tokens = [int(delivery.message.body.partition(b":")[0]) for delivery in deliveries]
             return [Copy(queue.name.queue, group, token) for token in tokens]
 
-        def settled(group: str, deliveries: list[Delivery], *reason: Any) -> None:
+        def settled(settle_now: Callable[..., None], group: str, deliveries: list[Delivery], *reason: Any) -> None:
             history.doom(copies(group, deliveries))
             settle_now(group, deliveries, *reason)
 
-        def returned(group: str, deliveries: list[Delivery]) -> None:
+        def returned(put_back: Callable[..., None], group: str, deliveries: list[Delivery]) -> None:
             history.put_back.update(copies(group, deliveries))
             put_back(group, deliveries)
 
-        def popped() -> None:
+        def popped(flush: Callable[[], None]) -> None:
             flush()
             batch = queue.writer.under_way
             for pop in batch.pops if batch is not None else []:
                 history.popped.update(copies(pop.group, [pop.delivery]))
 
-        def refused(pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
+        def refused(failed: Callable[..., None], pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
             failed(pops, error, is_undone=is_undone)
             for pop in pops:
                 if not pop.is_in_doubt:
                     history.popped.difference_update(copies(pop.group, [pop.delivery]))
 
-        watched: list[tuple[object, str, object]] = [
-            (settling, "settle_now", settled), (settling, "put_back", returned),
-            (queue.writer, "flush", popped), (popping, "failed", refused),
-        ]  # fmt: skip
-        for part, name, instead in watched:
-            setattr(part, name, instead)
+        watch(queue.settling, "settle_now", partial(partial, settled))
+        watch(queue.settling, "put_back", partial(partial, returned))
+        watch(queue.writer, "flush", partial(partial, popped))
+        watch(queue.popping, "failed", partial(partial, refused))
 
     def _set_up(self) -> None:
         self._begin()
@@ -233,6 +232,7 @@ class ServerRun:
                 raise
             finally:
                 self.loop.abandon()
+                watch_nobody()
         return self.history
 
     def _check(self, found: list[BaseException]) -> None:
@@ -329,6 +329,8 @@ class ServerRun:
             if client.socket is not None and not client.socket.is_over:
                 raise Violation(f"the server stopped, and {client.name} is still connected")
         self.wall_ms = self.host.now_ms() + 1
+        if self.disk.hides_loss:  # after a failed sync no start can know what a later power cut takes
+            self.disk.crash()
         self._forget_clients()
         self.loop.abandon()
         self._begin()

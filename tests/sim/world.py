@@ -122,6 +122,8 @@ class SimDisk:
         self.over_cap: list[str] = []
         self.crash_in = -1
         self.eio_chance = 0.0
+        self.hides_loss = False
+        """Whether a sync has failed since the last power cut: what is read may not be on the platter."""
         self.ops = 0
 
     # --- faults
@@ -135,7 +137,9 @@ class SimDisk:
                 raise Crash
 
     def sync_fails(self) -> bool:
-        return self.eio_chance > 0 and self.rng.random() < self.eio_chance
+        fails = self.eio_chance > 0 and self.rng.random() < self.eio_chance
+        self.hides_loss |= fails
+        return fails
 
     def room_for(self, inode: Inode, end: int) -> bool:
         if self.capacity >= 1 << 60:
@@ -171,6 +175,7 @@ class SimDisk:
 
     def crash(self) -> None:
         """Forget what was not durable; what is left is what a restart finds."""
+        self.hides_loss = False
         for inode in {id(i): i for i in [*self.names.values(), *self.durable_names.values()]}.values():
             self.tear(inode)
         keep_prefix = self.rng.random() < 0.7

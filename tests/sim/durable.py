@@ -1,0 +1,172 @@
+"""A durable subscription in a simulated run: a queue bound to an event, with the option `unused`.
+
+It has dice and a queue of its own. What is judged beside the history:
+
+- as long as somebody uses it, and not longer ago than the option says, it is there
+- once it was unused for longer, it is gone, with all that was in it
+- its binding, once confirmed, is there after a crash: what is published to the event is in the queue
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from curbstone.core.delivery.consumer import Consumer
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Delivery
+from curbstone.core.names import DEFAULT_PROJECT, queue_name
+from curbstone.core.queue import Queue
+from tests.sim.history import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.run import Run
+
+NAME = queue_name("durable")
+EVENT = "news"
+UNUSED_MS = 30_000
+LATE_MS = 1000
+"""So much later than its time, and what it then takes, it is gone where nothing fails."""
+
+
+class Durable:
+    """The subscription of one run; `focus` may name it."""
+
+    def __init__(self, run: Run, seed: int, focus: str) -> None:
+        self._run = run
+        self._rng = Random(f"{seed} durable")
+        self.is_on = self._rng.random() < 0.15 or focus == "durable"
+        self._is_focus = focus == "durable"
+        self._queue: Queue | None = None
+        self._is_confirmed = False
+        """Whether it, its option and its binding are on disk."""
+        self._may_be_gone = False
+        """Whether its time was over when the server stopped."""
+        self._consumer: Consumer | None = None
+        self._used_ms = 0
+        """When it was last used, by engine time."""
+        self._tokens: list[int] = []
+
+    def weights(self) -> dict[str, int]:
+        """Return how often its action comes."""
+        return {"durable": 6 if self._is_focus else 1} if self.is_on else {}
+
+    def act(self) -> None:
+        """Make it, use it, leave it alone, or publish to its event."""
+        run = self._run
+        run.host.settle()
+        self.look()
+        if self._queue is None:
+            self._subscribe()
+        else:
+            step = self._rng.choice([self._publish, self._publish, self._come, self._go, self._wait])
+            step(self._queue)
+
+    def _subscribe(self) -> None:
+        broker = self._run.broker
+        left = 2
+
+        def done(error: CurbstoneError | None) -> None:
+            nonlocal left
+            left -= error is None
+            if not left and self._queue is queue:
+                self._is_confirmed = True
+
+        queue = self._queue = broker.ensure(NAME)
+        self._is_confirmed = False
+        self._used_ms = self._run.host.now_ms()
+        self._run.directories.declare(NAME, {"unused": UNUSED_MS / 1000}, done)
+        broker.bind(EVENT, NAME, done)
+
+    def _publish(self, queue: Queue) -> None:
+        run = self._run
+        message = run.history.message(self._rng.randrange(10, 400))
+        token = run.history.token(message)
+        self._tokens.append(token)
+        was_confirmed = self._is_confirmed
+
+        def done(error: CurbstoneError | None, _first: int, _count: int) -> None:
+            if error is None and was_confirmed and queue is self._queue:
+                run.history.confirmed.add(token)
+
+        run.broker.publish_event(EVENT, [message], done, DEFAULT_PROJECT)
+
+    def _come(self, queue: Queue) -> None:
+        if self._consumer is not None:
+            return
+        run = self._run
+
+        def deliver(deliveries: list[Delivery]) -> None:
+            tokens = [run.history.token(each.message) for each in deliveries]
+            run.history.doomed.update(tokens)
+            run.history.doomed_alone.update(tokens)
+            consumer.ack(
+                [each.message.seq for each in deliveries],
+                lambda error: run.history.gone.update([] if error else tokens),
+            )
+
+        consumer = self._consumer = queue.subscribe(deliver, window=3, on_closed=lambda _: None)
+
+    def _go(self, _queue: Queue) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+            self._used_ms = self._run.host.now_ms()
+
+    def _wait(self, _queue: Queue) -> None:
+        run = self._run
+        run.host.pass_time(self._rng.choice([100, UNUSED_MS // 2, UNUSED_MS + LATE_MS]))
+        run.host.settle()
+
+    def look(self) -> None:
+        """Compare what is there with what has to be."""
+        queue = self._queue
+        if queue is None:
+            return
+        run = self._run
+        is_there = run.broker._queues.get(NAME) is queue
+        idle_ms = 0 if self._consumer is not None else run.host.now_ms() - self._used_ms
+        if not is_there:
+            if idle_ms < UNUSED_MS and self._is_confirmed:
+                raise Violation(f"{NAME} is gone, and was used {idle_ms} ms ago")
+            self._forget()
+        elif self._is_confirmed and not run.faults and idle_ms > UNUSED_MS + LATE_MS and not queue.state.broken:
+            raise Violation(f"{NAME} is there, and was not used for {idle_ms} ms")
+
+    def _forget(self) -> None:
+        run = self._run
+        run.history.doomed.update(self._tokens)
+        run.history.doomed_alone.update(self._tokens)
+        self._tokens = []
+        self._queue = self._consumer = None
+
+    def crashed(self) -> None:
+        """The server stops; it may have gone since it was looked at."""
+        idle_ms = self._run.host.now_ms() - self._used_ms
+        self._may_be_gone = self._consumer is None and idle_ms >= UNUSED_MS
+
+    def started(self) -> None:
+        """After a start: what was confirmed is there, and its time begins anew."""
+        run = self._run
+        found = run.broker._queues.get(NAME)
+        self._consumer = None
+        self._used_ms = run.host.now_ms()
+        if self._queue is None or not self._is_confirmed:
+            self._queue = None  # whatever is there of it, it is asked for again
+        elif found is not None:
+            if EVENT not in run.broker.bindings(NAME) or found.options.unused != UNUSED_MS / 1000:
+                raise Violation(f"{NAME} was bound to {EVENT}, and a start does not find that")
+            self._queue = found
+        elif self._may_be_gone:
+            self._forget()
+        else:
+            raise Violation(f"{NAME} was confirmed, and a start does not find it")
+
+    def drain(self) -> None:
+        """It goes no more, so that what is in it can be taken out."""
+        self.look()
+        if self._consumer is not None:
+            self._consumer.close()
+        if NAME in self._run.broker._queues:
+            self._run.directories.declare(NAME, {"unused": None})
+        self._queue = None
