@@ -1,9 +1,9 @@
 // The server's public HTTP interface, which is all the console uses (see openapi.yaml).
 
-/** Return the server's reply; what it refused is thrown in its own words. */
 /** What the session's cookie counts only with: no page of another origin can send it. */
 const OURS = { 'x-curbstone-console': '1' }
 
+/** Return the server's reply; what it refused is thrown in its own words. */
 async function call(method, path, body, headers = {}) {
   let reply
   try {
@@ -32,7 +32,21 @@ export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringi
 export const remove = name => call('DELETE', pathOf(name))
 export const purge = name => json('POST', `${pathOf(name)}/purge`)
 export const redrive = (name, request) => json('POST', `${pathOf(name)}/redrive`, request)
+/** Return what the log says of one message: `events`, its `state`, and `next` where there was more to look through. */
 export const history = (name, id) => json('GET', `${pathOf(name)}/messages/${encodeURIComponent(id)}/history`)
+
+/** Say in sentences why nothing is delivered, or where a message is, and who takes from the queue. */
+export const explain = (name, id) => json('GET', `${pathOf(name)}/explain${id ? `?${new URLSearchParams({ id })}` : ''}`)
+
+const messagePath = (name, id) => `${pathOf(name)}/messages/${encodeURIComponent(id)}`
+
+/** Settle one message for whoever names no group, in whatever state it is. */
+export const removeMessage = (name, id) => call('DELETE', messagePath(name, id))
+
+/** Publish a message as it was peeked to another queue; the same again publishes nothing. */
+export const copy = (message, to) => call('POST', `${pathOf(to)}/messages/batch`, JSON.stringify([message]), {
+  'content-type': 'application/json', 'idempotency-key': `move-${message.id}`,
+})
 
 const inBase64 = text => btoa(String.fromCharCode(...new TextEncoder().encode(text)))
 

@@ -12,6 +12,32 @@ export function h(name, attributes = {}, ...children) {
   return element
 }
 
+/** Set an element's text where it is another: what does not change is not read aloud again, nor drawn. */
+export function put(element, text) {
+  if (element.textContent !== text) element.textContent = text
+}
+
+/**
+ * Make the children of `parent` those of `items`, in their order. What was there for a key stays the same element, so
+ * focus, selection and what is open survive. `make(item)` returns a new element, `change(element, item)` fills it.
+ */
+export function sync(parent, items, keyOf, make, change) {
+  const focused = document.activeElement
+  const keys = new Set(items.map(keyOf))
+  for (const child of [...parent.children]) if (!keys.has(child.dataset.key)) child.remove()
+  const there = new Map([...parent.children].map(child => [child.dataset.key, child]))
+  let place = parent.firstElementChild
+  for (const item of items) {
+    const key = keyOf(item)
+    const element = there.get(key) ?? make(item)
+    element.dataset.key = key
+    change(element, item)
+    if (element === place) place = place.nextElementSibling
+    else parent.insertBefore(element, place)
+  }
+  if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true })
+}
+
 let hiding = 0
 
 /** Tell in a line at the bottom what was done, or what went wrong. */
@@ -60,6 +86,26 @@ export function bytes(count) {
 export function number(value) {
   const digits = value > 0 && value < 10 && !Number.isInteger(value) ? 1 : 0
   return value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits })
+}
+
+const SCALES = [[1e9, 'G'], [1e6, 'M'], [1e3, 'k']]
+
+/** Return a number for an axis: 1.5k for 1500. */
+export function compact(value) {
+  const [scale, letter] = SCALES.find(([each]) => value >= each) ?? [1, '']
+  return `${number(Number((value / scale).toPrecision(3)))}${letter}`
+}
+
+/** Return a point in time to read, in UTC. */
+export const time = ms => new Date(ms).toISOString().replace('T', ' ').replace('Z', '')
+
+/** Return a table with a head; `columns` are titles, or [title, class]. */
+export function table(columns, body, label) {
+  const heads = columns.map(column => [column].flat()).map(([title, name]) => (title
+    ? h('th', { scope: 'col', class: name }, title)
+    : h('td', { class: name })))
+  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label },
+    h('table', {}, h('thead', {}, h('tr', {}, heads)), body))
 }
 
 /** Return seconds as ms. */

@@ -1,77 +1,105 @@
-// All queues in a table that can be sorted and filtered.
+// All queues in a table, a page at a time, that can be sorted and filtered.
 
 import * as api from './api.js'
-import { ask, bytes, h, notice, number } from './dom.js'
-import { KEPT } from './figures.js'
-import { sparkline } from './sparkline.js'
+import { Spark } from './chart.js'
+import { ask, bytes, h, notice, number, put, sync, table } from './dom.js'
 
-/** How many queues are shown at once. Of more the server says which: those with the most of what is sorted by. */
-const SHOWN = 500
+/** How many queues a page has. Where there are more the server sorts them, with the most of something first. */
+const PAGE = 100
 
-/** Title, value, and what the server sorts by. */
+/** Title, value, what the server sorts by, and how narrow a screen may be that still shows it. */
 const COLUMNS = [
-  ['Queue', course => `${course.figures.project}/${course.figures.queue}`, 'name'],
-  ['Ready', course => course.figures.messages_ready, 'messages_ready'],
-  ['Unacked', course => course.figures.messages_unacked, 'messages_unacked'],
-  ['Delayed', course => course.figures.messages_delayed, 'messages_delayed'],
-  ['Consumers', course => course.figures.consumers, 'consumers'],
-  ['In /s', course => course.rates.in, 'messages_published'],
-  ['Out /s', course => course.rates.out, 'messages_delivered'],
-  ['Ack /s', course => course.rates.ack, 'messages_acknowledged'],
-  ['On disk, of cap', course => course.figures.cap_used_ratio, 'cap_used_ratio'],
+  ['Queue', queue => nameOf(queue.figures), 'name', ''],
+  ['Ready', queue => queue.figures.messages_ready, 'messages_ready', ''],
+  ['Unacked', queue => queue.figures.messages_unacked, 'messages_unacked', ''],
+  ['Delayed', queue => queue.figures.messages_delayed, 'messages_delayed', 'wide'],
+  ['Consumers', queue => queue.figures.consumers, 'consumers', 'wide'],
+  ['In /s', queue => queue.rates.in, 'messages_published', 'wide'],
+  ['Out /s', queue => queue.rates.out, 'messages_delivered', 'wide'],
+  ['Ack /s', queue => queue.rates.ack, 'messages_acknowledged', 'wider'],
+  ['On disk, of cap', queue => queue.figures.cap_used_ratio, 'cap_used_ratio', ''],
 ]
 
+const nameOf = ({ project, queue }) => `${project}/${queue}`
 const href = ({ project, queue }) => `#${encodeURIComponent(project)}/${encodeURIComponent(queue)}`
 
 /** How much of the cap is taken, as a bar. */
-export function capBar(ratio) {
-  const fill = h('i', { class: ratio > 0.95 ? 'full' : ratio > 0.75 ? 'high' : null })
-  fill.style.width = `${Math.min(100 * ratio, 100)}%`
-  return h('span', { class: 'cap', title: `${(100 * ratio).toFixed(1)} % of the cap` }, fill)
+export class CapBar {
+  constructor() {
+    this.fill = h('i')
+    this.element = h('span', { class: 'cap' }, this.fill)
+  }
+
+  draw(ratio) {
+    this.fill.className = ratio > 0.95 ? 'full' : ratio > 0.75 ? 'high' : ''
+    this.fill.style.width = `${Math.min(100 * ratio, 100)}%`
+    this.element.title = `${(100 * ratio).toFixed(1)} % of the cap`
+  }
 }
 
 export class QueueList {
-  constructor(history) {
+  constructor(history, look) {
     this.history = history
+    this.look = look
     this.column = 0
     this.isDescending = false
-    this.filter = h('input', { type: 'search', placeholder: 'Filter', 'aria-label': 'Filter queues by name', input: () => this.update() })
-    this.heads = COLUMNS.map(([title], index) => h('th', { scope: 'col' },
+    this.offset = 0
+    this.filter = h('input', { type: 'search', placeholder: 'Filter', 'aria-label': 'Filter queues by name', input: () => this.turn(0) })
+    this.heads = COLUMNS.map(([title, , , name], index) => h('th', { scope: 'col', class: name },
       h('button', { type: 'button', click: () => this.sortBy(index) }, title)))
     this.rows = h('tbody')
     this.title = h('h2', {}, 'Queues')
+    this.table = table([], this.rows, 'Queues')
+    this.table.querySelector('thead tr').append(...this.heads, h('th', { scope: 'col', class: 'wider' }, 'Depth'))
+    this.nothing = h('p', { class: 'empty', hidden: true })
+    this.before = h('button', { type: 'button', click: () => this.turn(this.offset - PAGE) }, '‹ Previous')
+    this.after = h('button', { type: 'button', click: () => this.turn(this.offset + PAGE) }, 'Next ›')
+    this.where = h('span', { role: 'status' })
+    this.pager = h('nav', { class: 'pager', 'aria-label': 'Pages of queues', hidden: true }, this.before, this.where, this.after)
     this.element = h('div', {},
       h('div', { class: 'bar' }, this.title, this.filter, h('button', { type: 'button', click: () => this.make() }, 'New queue …')),
-      h('div', { class: 'scroll' }, h('table', {},
-        h('thead', {}, h('tr', {}, this.heads, h('th', { scope: 'col' }, 'Depth, 5 min'))), this.rows)))
+      this.table, this.nothing, this.pager)
   }
 
   /** What to ask the server for. */
   wanted() {
-    return { search: this.filter.value.trim(), order: COLUMNS[this.column][2], limit: SHOWN }
+    return { search: this.filter.value.trim(), order: COLUMNS[this.column][2], limit: PAGE, offset: this.offset }
   }
 
   sortBy(column) {
     this.isDescending = column === this.column ? !this.isDescending : column > 0
     this.column = column
+    this.turn(0)
+  }
+
+  /** Show another page, or the first of what is wanted now. */
+  turn(offset) {
+    this.offset = Math.max(offset, 0)
     this.update()
+    this.look()
   }
 
   update() {
+    const { count, chosen } = this.history.look ?? { count: 0, chosen: 0 }
     const wanted = this.filter.value.trim().toLowerCase()
-    const value = COLUMNS[this.column][1]
-    const all = [...this.history.queues.values()]
-    const shown = all.filter(course => COLUMNS[0][1](course).toLowerCase().includes(wanted))
-    shown.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (this.isDescending ? -1 : 1))
+    const [, value] = COLUMNS[this.column]
+    const shown = [...this.history.queues.values()].filter(queue => nameOf(queue.figures).toLowerCase().includes(wanted))
+    const isAll = chosen <= PAGE
+    if (isAll) shown.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (this.isDescending ? -1 : 1))
+    else this.isDescending = this.column > 0 // as the server does
     this.heads.forEach((head, index) => {
       if (index === this.column) head.setAttribute('aria-sort', this.isDescending ? 'descending' : 'ascending')
       else head.removeAttribute('aria-sort')
     })
-    const { count, chosen } = this.history.look ?? { count: 0, chosen: 0 }
-    const only = chosen > SHOWN ? `, ${number(SHOWN)} of ${number(chosen)} shown: ${this.column ? 'those with the most' : 'the first'}` : ''
-    this.title.textContent = `${number(count)} queues${only}`
-    this.rows.replaceChildren(...(shown.length ? shown.map(row) : [h('tr', {}, h('td', { class: 'empty', colspan: COLUMNS.length + 1 },
-      wanted ? 'No queue of that name.' : 'No queues yet. One begins to exist when something is sent to it over STOMP, or here.'))]))
+    put(this.title, `${number(count)} ${count === 1 ? 'queue' : 'queues'}`)
+    sync(this.rows, shown, queue => nameOf(queue.figures), row, (line, queue) => line.draw(queue))
+    this.table.hidden = !shown.length
+    this.nothing.hidden = Boolean(shown.length)
+    put(this.nothing, wanted ? 'No queue of that name.' : 'No queues yet. One begins to exist when something is sent to it over STOMP, or here.')
+    this.pager.hidden = isAll && !this.offset
+    this.before.disabled = !this.offset
+    this.after.disabled = this.offset + PAGE >= chosen
+    put(this.where, `${number(Math.min(this.offset + 1, chosen))} to ${number(Math.min(this.offset + PAGE, chosen))} of ${number(chosen)}`)
   }
 
   async make() {
@@ -83,18 +111,27 @@ export class QueueList {
     if (!data) return
     const name = { project: data.get('project'), queue: data.get('queue') }
     await api.declare(name, data.get('cap') ? { cap: Number(data.get('cap')) } : {})
-    notice(`${name.project}/${name.queue} is there`)
+    notice(`${nameOf(name)} is there`)
     location.hash = href(name)
   }
 }
 
-function row(course) {
-  const { figures, rates, depth } = course
-  const count = value => h('td', { class: value ? null : 'zero' }, number(value))
-  return h('tr', {},
-    h('td', {}, h('a', { href: href(figures) }, `${figures.project}/${figures.queue}`)),
-    count(figures.messages_ready), count(figures.messages_unacked), count(figures.messages_delayed), count(figures.consumers),
-    count(rates.in), count(rates.out), count(rates.ack),
-    h('td', {}, bytes(figures.disk_bytes), capBar(figures.cap_used_ratio)),
-    h('td', { class: 'depth' }, sparkline(depth, 'Depth', KEPT)))
+/** Return a row, whose cells are filled by its `draw`. */
+function row({ figures }) {
+  const cells = COLUMNS.slice(1, -1).map(([, , , name]) => h('td', { class: name }))
+  const size = h('span')
+  const bar = new CapBar()
+  const spark = new Spark('ready')
+  const line = h('tr', {}, h('th', { scope: 'row' }, h('a', { href: href(figures) }, nameOf(figures))), cells,
+    h('td', {}, size, bar.element), h('td', { class: 'wider' }, spark.element))
+  line.draw = queue => {
+    COLUMNS.slice(1, -1).forEach(([, value], index) => {
+      put(cells[index], number(value(queue)))
+      cells[index].classList.toggle('zero', !value(queue))
+    })
+    put(size, bytes(queue.figures.disk_bytes))
+    bar.draw(queue.figures.cap_used_ratio)
+    spark.draw(queue.courses.ready.values(0))
+  }
+  return line
 }

@@ -1,7 +1,7 @@
 // Who one is: the login, and for those who administer the server its tokens, connections and audit.
 
 import * as api from './api.js'
-import { ask, h, notice } from './dom.js'
+import { ask, h, notice, table } from './dom.js'
 
 /** Return a form that logs in and then calls `then`. The secret goes to the server once, and is kept by no script. */
 export function loginForm(then) {
@@ -25,10 +25,9 @@ export function loginForm(then) {
 
 const when = ms => (ms ? new Date(ms).toISOString().slice(0, 19).replace('T', ' ') : '')
 
-function table(title, columns, rows) {
-  return h('section', {}, h('h2', {}, title), h('table', {},
-    h('thead', {}, h('tr', {}, columns.map(name => h('th', {}, name)))),
-    h('tbody', {}, rows.map(cells => h('tr', {}, cells.map(cell => h('td', {}, cell)))))))
+function section(title, columns, rows) {
+  return h('section', {}, h('div', { class: 'bar' }, h('h2', {}, title)), table(columns.map(name => [name, 'text']),
+    h('tbody', {}, rows.map(cells => h('tr', {}, cells.map(cell => h('td', { class: 'text' }, cell))))), title))
 }
 
 /** The page behind `#~logins`. */
@@ -60,15 +59,15 @@ export class LoginsPage {
     }, text)
     this.element.replaceChildren(
       h('p', {}, `${this.who.user}, at home in ${this.who.home}, by ${this.who.credential}`),
-      table('Tokens', ['id', 'user', 'label', 'expires', 'used', ''], tokens.map(each => [
+      section('Tokens', ['id', 'user', 'label', 'expires', 'used', ''], tokens.map(each => [
         each.id, each.user, each.label, when(each.expires) || 'never', when(each.used).slice(0, 10),
         button('Revoke', `Revoke ${each.id} of ${each.user}?`, () => api.revoke(each.id)),
       ])),
-      isAdmin ? table('Connections', ['user', 'protocol', 'from', 'since', 'unacked', ''], connections.map(each => [
+      isAdmin ? section('Connections', ['user', 'protocol', 'from', 'since', 'unacked', ''], connections.map(each => [
         each.user, each.protocol, each.peer, when(each.since), String(each.unacked),
         button('End', `End the connection of ${each.user} from ${each.peer}?`, () => api.endConnection(each.id)),
       ])) : '',
-      isAdmin ? table('Audit', ['time', 'user', 'action', 'target', 'outcome', 'from'], audit.slice(0, 200).map(each => [
+      isAdmin ? section('Audit', ['time', 'user', 'action', 'target', 'outcome', 'from'], audit.slice(0, 200).map(each => [
         when(each.time), each.user, each.action, each.target, each.outcome + (each.count ? ` × ${each.count}` : ''), each.peer,
       ])) : '')
   }

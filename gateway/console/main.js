@@ -1,50 +1,67 @@
 // The console: looks at /v2/stats every two seconds and draws what it says. `#` is the list, `#project/queue` one queue.
 
 import * as api from './api.js'
-import { h, milliseconds, notice, number } from './dom.js'
-import { History, KEPT, lookAt } from './figures.js'
+import { Chart, SpanChoice } from './chart.js'
+import { EVERY_MS, History, lookAt } from './courses.js'
+import { h, milliseconds, notice, number, put } from './dom.js'
 import { QueueList } from './list.js'
 import { LoginsPage, loginForm } from './login.js'
 import { QueuePage } from './queue.js'
-import { sparkline } from './sparkline.js'
 
-const EVERY_MS = 2000
 const LOGINS = '~logins'
+
+/** Title, value, and a smaller text behind it, of all queues. */
+const FIGURES = [
+  ['Published', ({ now }) => number(now.in), () => '/s', 'in'],
+  ['Delivered', ({ now }) => number(now.out), () => '/s', 'out'],
+  ['Acknowledged', ({ now }) => number(now.ack), () => '/s', 'ack'],
+  ['Ready', ({ look }) => number(look?.totals.messages_ready ?? 0), () => 'messages', 'ready'],
+  ['Half of the commits within', ({ now }) => milliseconds(now.p50), ({ now }) => (now.p99 === null ? 'nothing was written' : `99 %: ${milliseconds(now.p99)}`)],
+]
 
 const history = new History()
 let page = null
 let me = null
 
+/** What is above the list: figures and charts of all queues. */
+class Totals {
+  constructor() {
+    this.values = FIGURES.map(([, , , name]) => [h('strong', { class: name }), h('small')])
+    this.charts = [
+      new Chart('Messages a second', [['in', 'in'], ['out', 'out'], ['ack', 'acknowledged']]),
+      new Chart('Messages in all queues', [['ready', 'ready'], ['unacked', 'unacked'], ['delayed', 'delayed']]),
+    ]
+    this.spans = new SpanChoice(() => this.draw())
+    this.parts = [
+      h('div', { class: 'cards' }, FIGURES.map(([title], index) => h('div', { class: 'figure' }, h('h2', {}, title), this.values[index]))),
+      this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)),
+    ]
+  }
+
+  draw() {
+    FIGURES.forEach(([, value, small], index) => {
+      put(this.values[index][0], value(history))
+      put(this.values[index][1], small(history))
+    })
+    this.charts.forEach(chart => chart.draw(history.totals, this.spans.span))
+  }
+}
+
+let totals = null
+
 function route() {
   const [project, ...rest] = decodeURIComponent(location.hash.slice(1)).split('/')
-  page = project === LOGINS && !rest.length ? new LoginsPage(me) : rest.length ? new QueuePage({ project, queue: rest.join('/') }, history) : new QueueList(history)
+  page = project === LOGINS && !rest.length ? new LoginsPage(me) : rest.length ? new QueuePage({ project, queue: rest.join('/') }, history) : new QueueList(history, look)
   document.getElementById('totals').hidden = rest.length > 0 || project === LOGINS
   document.getElementById('view').replaceChildren(page.element)
   page.update()
-}
-
-function figure(title, value, small, course, className) {
-  return h('div', { class: 'figure' }, h('h2', {}, title),
-    h('div', { class: className }, h('strong', {}, value), small && h('small', {}, small),
-      course ? sparkline(course, title, KEPT) : null))
-}
-
-function drawTotals() {
-  const { now, totals } = history
-  document.getElementById('totals').replaceChildren(
-    figure('Published', number(now.in), '/s', totals.in, 'in'),
-    figure('Delivered', number(now.out), '/s', totals.out, 'out'),
-    figure('Acknowledged', number(now.ack), '/s', totals.ack, 'ack'),
-    figure('Ready', number(now.ready), 'messages', totals.ready, 'depth'),
-    figure('Half of the commits within', milliseconds(now.p50), now.p99 === null ? 'nothing was written' : `99 % within ${milliseconds(now.p99)}`),
-  )
 }
 
 function drawHealth(readiness) {
   const line = document.getElementById('health')
   const isReady = readiness.status === 'ready'
   const reasons = readiness.reasons?.join('; ') || readiness.detail || readiness.status
-  line.textContent = isReady ? `ready, sync ${readiness.sync}` : reasons
+  put(line, isReady ? `ready, sync ${readiness.sync}` : reasons)
   line.className = isReady ? 'ready' : 'failing'
 }
 
@@ -53,12 +70,15 @@ function lost(error) {
   return null
 }
 
+/** Look once, and draw it; what another look has asked for meanwhile, as for another page, is not drawn over that. */
 async function look() {
+  const asked = page
+  const wanted = JSON.stringify(page.wanted())
   const [stats, readiness] = await Promise.all([api.stats(page.wanted()).catch(lost), api.readiness()])
   drawHealth(readiness)
-  if (stats === null) return
+  if (stats === null || page !== asked || JSON.stringify(page.wanted()) !== wanted) return
   history.add(lookAt(stats))
-  drawTotals()
+  totals.draw()
   page.update()
 }
 
@@ -69,14 +89,16 @@ async function start() {
   const line = document.getElementById('who')
   if (me === null) {
     line.replaceChildren()
-    document.getElementById('totals').replaceChildren()
+    document.getElementById('totals').hidden = true
     document.getElementById('view').replaceChildren(loginForm(start))
     return
   }
   const leave = h('button', { click: () => api.logout().then(start) }, 'Log out')
   line.replaceChildren(...(me.login ? [h('a', { href: `#${LOGINS}` }, me.user), leave] : []))
+  totals ??= new Totals()
+  document.getElementById('totals').replaceChildren(...totals.parts)
   route()
-  drawTotals()
+  totals.draw()
 }
 
 async function run() {

@@ -1,29 +1,63 @@
 // One queue: its figures, options and groups, its messages, and what can be done with it.
 
 import * as api from './api.js'
-import { ask, bytes, h, notice, number } from './dom.js'
-import { KEPT } from './figures.js'
-import { capBar } from './list.js'
+import { Chart, SpanChoice } from './chart.js'
+import { ask, bytes, h, notice, number, put, table } from './dom.js'
+import { Holders } from './holders.js'
+import { CapBar } from './list.js'
 import { MessageList } from './messages.js'
-import { sparkline } from './sparkline.js'
 
 const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused'])
 const SIZES = new Set(['cap', 'max_message_size'])
+
+/** Every so many looks those who take from the queue are asked for. */
+const HOLDERS_EVERY = 2
+
+/** Title, text, and a smaller text behind it. */
+const CARDS = [
+  ['Ready', ({ figures }) => number(figures.messages_ready)],
+  ['Unacked', ({ figures }) => number(figures.messages_unacked)],
+  ['Delayed', ({ figures }) => number(figures.messages_delayed)],
+  ['Consumers', ({ figures }) => number(figures.consumers)],
+  ['Oldest message', ({ figures }) => duration(figures.oldest_message_age_seconds)],
+  ['Full, if it goes on', ({ figures }) => (figures.seconds_to_full === null ? 'never' : `in ${duration(figures.seconds_to_full)}`)],
+  ['On disk', ({ figures }) => bytes(figures.disk_bytes), ({ figures }) => `${(100 * figures.cap_used_ratio).toFixed(0)} % of the cap`],
+]
+
+const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']]
+
+/** Return seconds to read, in the largest unit that fits. */
+function duration(seconds) {
+  if (!seconds) return '–'
+  const [size, unit] = UNITS.find(([each]) => seconds >= each) ?? UNITS.at(-1)
+  return `${number(Math.round(seconds / size * 10) / 10)} ${unit}`
+}
 
 export class QueuePage {
   constructor(name, history) {
     this.name = name
     this.history = history
-    this.cards = h('div', { class: 'cards' })
+    this.looks = 0
+    this.values = CARDS.map(() => [h('strong'), h('small')])
+    this.cap = new CapBar()
+    this.cards = h('div', { class: 'cards' }, CARDS.map(([title], index) => h('div', { class: 'figure' }, h('h2', {}, title),
+      this.values[index], index === CARDS.length - 1 ? h('div', {}, this.cap.element) : null)))
+    this.charts = [
+      new Chart('Messages', [['ready', 'ready'], ['unacked', 'unacked'], ['delayed', 'delayed']]),
+      new Chart('A second', [['in', 'in'], ['out', 'out'], ['ack', 'acknowledged']]),
+    ]
+    this.spans = new SpanChoice(() => this.draw())
     this.about = h('details', {}, h('summary', {}, 'Options and groups'))
-    this.damage = h('p')
+    this.trouble = h('p', { class: 'trouble' })
+    this.holders = new Holders(name)
     this.messages = new MessageList(name)
     const button = (text, act, danger) => h('button', { type: 'button', class: danger ? 'danger' : null, click: act }, text)
     this.element = h('div', {},
       h('div', { class: 'bar' }, h('h2', {}, h('a', { href: '#' }, 'Queues'), ` / ${name.project}/${name.queue}`),
         button('Send …', () => this.send()), button('Redrive …', () => this.redrive()),
         button('Purge …', () => this.purge(), true), button('Delete …', () => this.remove(), true)),
-      this.damage, this.cards, this.about, this.messages.element)
+      this.trouble, this.cards, this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)),
+      this.holders.element, this.messages.element, this.about)
     this.load()
   }
 
@@ -34,28 +68,33 @@ export class QueuePage {
 
   /** Draw what the newest look says. */
   update() {
-    const course = this.history.queues.get(`${this.name.project}/${this.name.queue}`)
-    if (!course) return
-    const { figures, rates, depth } = course
-    const card = (title, value, ...more) => h('div', { class: 'figure' }, h('h2', {}, title), h('strong', {}, value), more)
-    this.cards.replaceChildren(
-      card('Ready', number(figures.messages_ready), h('div', { class: 'depth' }, sparkline(depth, 'Depth', KEPT))),
-      card('Unacked', number(figures.messages_unacked)), card('Delayed', number(figures.messages_delayed)),
-      card('Consumers', number(figures.consumers)),
-      card('In', number(rates.in), h('small', {}, '/s')), card('Out', number(rates.out), h('small', {}, '/s')),
-      card('Acknowledged', number(rates.ack), h('small', {}, '/s')),
-      card('On disk', bytes(figures.disk_bytes), h('small', {}, `of ${bytes(figures.cap_bytes)}`), h('div', {}, capBar(figures.cap_used_ratio))))
+    this.queue = this.history.queues.get(`${this.name.project}/${this.name.queue}`)
+    if (!this.queue) return
+    CARDS.forEach(([, text, small], index) => {
+      put(this.values[index][0], text(this.queue))
+      put(this.values[index][1], small ? small(this.queue) : '')
+    })
+    this.cap.draw(this.queue.figures.cap_used_ratio)
+    this.draw()
+    this.looks += 1
+    if (this.looks % HOLDERS_EVERY === 0) this.holders.load().catch(() => {}) // the next look tells what is wrong
+  }
+
+  draw() {
+    if (this.queue) this.charts.forEach(chart => chart.draw(this.queue.courses, this.spans.span))
   }
 
   /** Ask for what changes seldom, and for the first messages. */
   async load() {
     try {
-      const [info, { groups }] = await Promise.all([api.info(this.name), api.groups(this.name)])
-      this.damage.replaceChildren(...(info.damaged ?? []).map(text => h('span', { class: 'badge bad' }, `damaged: ${text}`)))
+      const [info, { groups }] = await Promise.all([api.info(this.name), api.groups(this.name), this.holders.load()])
+      const paused = info.options.paused ? ['paused: nothing is delivered'] : []
+      this.trouble.replaceChildren(...[...(info.damaged ?? []).map(text => `damaged: ${text}`), ...paused]
+        .map(text => h('span', { class: 'badge bad' }, text)))
       this.about.replaceChildren(this.about.firstChild, options(info.options), groups.length ? groupTable(groups) : '')
       await this.messages.load()
     } catch (error) {
-      this.cards.replaceChildren(h('p', { class: 'empty' }, error.message))
+      this.trouble.replaceChildren(h('span', { class: 'badge bad' }, error.message))
     }
   }
 
@@ -116,9 +155,8 @@ function options(values) {
 }
 
 function groupTable(groups) {
-  const heads = ['Group', 'Pending', 'Position', 'Lost', 'When full'].map(title => h('th', { scope: 'col' }, title))
-  const rows = groups.map(group => h('tr', {}, h('td', {}, group.declared ? group.group : `${group.group} (not declared)`),
+  const rows = groups.map(group => h('tr', {}, h('th', { scope: 'row' }, group.declared ? group.group : `${group.group} (not declared)`),
     h('td', {}, number(group.pending)),
     h('td', {}, `${number(group.position)} of ${number(group.next)}`), h('td', {}, number(group.lost)), h('td', {}, group.on_full)))
-  return h('div', { class: 'scroll' }, h('table', {}, h('thead', {}, h('tr', {}, heads)), h('tbody', {}, rows)))
+  return table([['Group', 'text'], 'Pending', 'Position', 'Lost', 'When full'], h('tbody', {}, rows), 'Groups')
 }

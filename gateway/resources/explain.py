@@ -106,7 +106,8 @@ async def _about_delayed(queue: Queue, group: str) -> str:
 def _about_message(message_id: str, found: Peeked | None) -> str:
     if found is None:
         return f"Message {message_id} is not in this queue: it was settled, has expired, or never was there."
-    tries = f" It was delivered {found.tries} times before." if found.tries else ""
+    times = "once" if found.tries == 1 else f"{found.tries} times"
+    tries = f" It was delivered {times} before." if found.tries else ""
     states = {
         "rdy": "is ready: it is delivered when those before it are and somebody has room.",
         "wip": "was delivered and is not settled.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import httpx
 import pytest
 
 from tests.interop_http.browser import Page, opened
+from tests.interop_http.console import fill, open_queue, press
 from tests.server import ServerProcess
 
 NASTY = '<script>document.title = "taken over"</script><img src=x onerror="document.title = 1">'
@@ -37,28 +37,6 @@ def page(server: ServerProcess, tmp_path: Path) -> Iterator[Page]:
 def info(server: ServerProcess, queue: str) -> dict[str, int]:
     found: dict[str, int] = httpx.get(f"{server.url}/v2/shop/queues/{queue}", trust_env=False).json()
     return found
-
-
-def press(page: Page, text: str) -> None:
-    """Click the button with this text, of the dialog if one is open."""
-    page.until(
-        f"(b => b && !b.disabled && (b.click(), true))([...(document.querySelector('dialog') ?? document)"
-        f".querySelectorAll('button')].find(b => b.textContent === {json.dumps(text)}))"
-    )
-
-
-def fill(page: Page, selector: str, text: str) -> None:
-    """Type into a field of the dialog."""
-    page.until(f"document.querySelector('dialog {selector}') !== null")
-    page.evaluate(
-        f"(field => {{ field.value = {json.dumps(text)};"
-        f" field.dispatchEvent(new Event('input')) }})(document.querySelector('dialog {selector}'))"
-    )
-
-
-def open_queue(page: Page, name: str) -> None:
-    page.evaluate(f"[...document.querySelectorAll('a')].find(a => a.textContent === {json.dumps(name)}).click()")
-    page.until(f"document.querySelector('.bar h2').textContent.endsWith({json.dumps(name)})")
 
 
 def test_the_queues_are_listed_with_what_they_hold(page: Page) -> None:

@@ -1,0 +1,137 @@
+// What the server says of itself in numbers, and how they change: courses that charts draw, over three spans.
+
+/** How often the server is looked at. */
+export const EVERY_MS = 2000
+
+/** How many values a chart is wide. */
+export const SLOTS = 150
+
+/** The spans to choose from: a name, and how many looks make one value of it. */
+export const SPANS = [['5 min', 1], ['1 h', 12], ['24 h', 288]]
+
+const GAP_SLOTS_MAX = SLOTS * SPANS.at(-1)[1]
+const NONE = { in: 0, out: 0, ack: 0 }
+const COUNTERS = { in: 'messages_published', out: 'messages_delivered', ack: 'messages_acknowledged' }
+const STATES = { ready: 'messages_ready', unacked: 'messages_unacked', delayed: 'messages_delayed' }
+
+/** The course of one number: for each span its newest values. A null is a time in which nobody looked. */
+export class Course {
+  constructor() {
+    this.levels = SPANS.map(([, every]) => ({ every, values: [], taken: 0, sum: 0, known: 0 }))
+  }
+
+  push(value) {
+    for (const level of this.levels) {
+      level.taken += 1
+      if (value !== null) {
+        level.sum += value
+        level.known += 1
+      }
+      if (level.taken < level.every) continue
+      level.values.push(mean(level))
+      if (level.values.length > SLOTS) level.values.shift()
+      level.taken = level.sum = level.known = 0
+    }
+  }
+
+  /** Return the values of a span, the one that is not complete included. */
+  values(span) {
+    const level = this.levels[span]
+    return level.taken ? [...level.values, mean(level)].slice(-SLOTS) : level.values
+  }
+}
+
+const mean = level => (level.known ? level.sum / level.known : null)
+const courses = () => Object.fromEntries([...Object.keys(COUNTERS), ...Object.keys(STATES)].map(key => [key, new Course()]))
+
+/** One look at the reply of `v2/stats`: the totals, the queues by `project/queue`, and the buckets of commit times. */
+export function lookAt(stats) {
+  return {
+    at: performance.now() / 1000,
+    totals: stats.totals ?? {},
+    count: stats.queues_count ?? stats.queues_chosen,
+    chosen: stats.queues_chosen,
+    queues: new Map(stats.queues.map(queue => [`${queue.project}/${queue.queue}`, queue])),
+    commits: new Map((stats.commits?.seconds.buckets ?? []).map(([bound, count]) => [bound ?? Infinity, count])),
+  }
+}
+
+const rate = (now, before, seconds, counter) => Math.max((now?.[counter] ?? 0) - (before?.[counter] ?? 0), 0) / seconds
+
+function rates(now, before, seconds) {
+  return Object.fromEntries(Object.entries(COUNTERS).map(([key, name]) => [key, rate(now, before, seconds, name)]))
+}
+
+/** Return the time within which a share of the commits between two looks was done, in seconds; null without any. */
+export function percentile(now, before, share) {
+  const buckets = [...now.commits].map(([bound, count]) => [bound, count - (before.commits.get(bound) ?? 0)])
+  const total = buckets.at(-1)?.[1] ?? 0
+  if (total <= 0) return null
+  const [bound] = buckets.find(([, count]) => count >= total * share)
+  return bound
+}
+
+function extend(course, now, figures, missed) {
+  for (const [key, each] of Object.entries(course)) {
+    for (let slot = 0; slot < missed; slot += 1) each.push(null)
+    each.push(key in STATES ? figures[STATES[key]] ?? 0 : now[key])
+  }
+}
+
+/** How many queues' courses are kept; those that were not looked at for the longest time go. */
+const KEPT_QUEUES = 400
+
+const slots = seconds => Math.min(Math.max(Math.round((seconds * 1000) / EVERY_MS) - 1, 0), GAP_SLOTS_MAX)
+
+/** Whether a look comes so soon behind another, because a page was turned, that a rate between them means nothing. */
+const isSoon = seconds => seconds * 1000 < EVERY_MS * 0.8
+
+/** The looks so far: the newest, and the courses. */
+export class History {
+  constructor() {
+    this.look = null
+    this.counted = null
+    this.now = { ...NONE, p50: null, p99: null }
+    this.totals = courses()
+    /** The queues of the newest look; and all that were looked at lately. */
+    this.queues = new Map()
+    this.known = new Map()
+  }
+
+  /** Take the next look. A server that was started again counts from 0: then there are no rates. */
+  add(look) {
+    const before = this.counted
+    const seconds = before ? look.at - before.at : 0
+    if (!before || !isSoon(seconds)) {
+      const isSame = before && (look.totals.messages_published ?? 0) >= (before.totals.messages_published ?? 0)
+      this.now = {
+        ...(isSame ? rates(look.totals, before.totals, seconds) : NONE),
+        p50: isSame ? percentile(look, before, 0.5) : null,
+        p99: isSame ? percentile(look, before, 0.99) : null,
+      }
+      extend(this.totals, this.now, look.totals, slots(seconds))
+      this.counted = look
+    }
+    this.queues = new Map([...look.queues].map(([key, figures]) => [key, this.addQueue(key, figures, look.at)]))
+    for (const key of this.known.keys()) {
+      if (this.known.size <= Math.max(KEPT_QUEUES, look.queues.size)) break
+      this.known.delete(key)
+    }
+    this.look = look
+  }
+
+  addQueue(key, figures, at) {
+    const queue = this.known.get(key) ?? { courses: courses(), rates: NONE, at: null, counted: null }
+    this.known.delete(key) // it goes to the end, away from those that are forgotten first
+    this.known.set(key, queue)
+    queue.figures = figures
+    const seconds = queue.at === null ? 0 : at - queue.at
+    if (queue.at !== null && isSoon(seconds)) return queue
+    const isSame = queue.at !== null && figures.messages_published >= queue.counted.messages_published
+    queue.rates = isSame ? rates(figures, queue.counted, seconds) : NONE
+    extend(queue.courses, queue.rates, figures, slots(seconds))
+    queue.at = at
+    queue.counted = figures
+    return queue
+  }
+}
