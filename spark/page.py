@@ -22,7 +22,10 @@ ROWS_MAX = 500
 SECTIONS_BYTES_MAX = 1_500_000
 """Charts are drawn as long as they have room in a page that opens at once."""
 
-_STYLE = Path(__file__).with_name("report.css")
+_STYLE, _SCRIPT = (Path(__file__).with_name(f"report.{kind}") for kind in ("css", "js"))
+
+Cell = str | tuple[str, float]
+"""A cell of a table as HTML, with the number that it is sorted by where it is one."""
 
 
 def page(minutes: Sequence[Minute], title: str, made: datetime, gaps: Sequence[Gap] = ()) -> str:
@@ -34,15 +37,15 @@ def page(minutes: Sequence[Minute], title: str, made: datetime, gaps: Sequence[G
     if places:
         busiest = sorted(places, key=lambda rows: -sum(row.published + row.settled for row in rows))
         sections = _within(_section(rows, number) for number, rows in enumerate(busiest))
-        body += [_overview(busiest, len(sections)), *sections]
+        body += [_SEARCH, _overview(busiest, len(sections)), *sections]
     else:
         body.append('<p class="card empty">Nothing happened in these queues as far as the journal goes back.</p>')
     body.append(f"<footer>{_EXPLAINED}</footer>")
-    style = _STYLE.read_text(encoding="utf-8")
+    style, script = (file.read_text(encoding="utf-8") for file in (_STYLE, _SCRIPT))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head><body><main>{''.join(body)}</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{style}</style></head><body><main>{''.join(body)}</main><script>{script}</script></body></html>\n"
     )
 
 
@@ -71,7 +74,7 @@ def _losses(places: Sequence[Sequence[Minute]], gaps: Sequence[Gap]) -> str:
     for minutes in places:
         counts = [sum(getattr(row, name) for row in minutes) for name in LOSSES]
         if any(counts):
-            rows.append((sum(counts), [_place(minutes[0]), *(f"{count:,}" if count else "–" for count in counts)]))
+            rows.append((sum(counts), [_place(minutes[0]), *(_number(count, "–") for count in counts)]))
     parts = []
     if rows:
         rows.sort(key=lambda row: -row[0])
@@ -84,10 +87,22 @@ def _losses(places: Sequence[Sequence[Minute]], gaps: Sequence[Gap]) -> str:
     return f'<h2>Losses</h2><div class="card scroll">{content}</div>'
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return a table that a click on a heading sorts."""
     head = "".join(f"<th>{text}</th>" for text in heads)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>" for cells in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    body = "".join("<tr>" + "".join(map(_cell, cells)) + "</tr>" for cells in rows)
+    return f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _cell(cell: Cell) -> str:
+    return f"<td>{cell}</td>" if isinstance(cell, str) else f'<td data-v="{cell[1]:g}">{cell[0]}</td>'
+
+
+def _number(count: int, nothing: str = "0") -> Cell:
+    return (f"{count:,}" if count else nothing, count)
+
+
+_SEARCH = '<input type="search" placeholder="only queues whose names have this in them" hidden>'
 
 
 _EXPLAINED = (
@@ -113,12 +128,13 @@ def _overview(places: Sequence[Sequence[Minute]], drawn: int) -> str:
     rows = []
     for number, minutes in enumerate(places[:ROWS_MAX]):
         name = _place(minutes[0])
-        cells = [
+        published = _thinned([float(sum(row.published for row in rows)) for rows in _points(minutes)[2]])
+        cells: list[Cell] = [
             f'<a href="#q{number}">{name}</a>' if number < drawn else name,
-            charts.spark(_thinned([float(sum(row.published for row in rows)) for rows in _points(minutes)[2]])),
-            *(f"{sum(getattr(row, name) for row in minutes):,}" for name in ("published", "settled", "retried")),
-            _worst(minutes, "p99_ms"),
-            f"{minutes[-1].backlog:,}",
+            (charts.spark(published), max(published)),
+            *(_number(sum(getattr(row, name) for row in minutes)) for name in ("published", "settled", "retried")),
+            (_worst(minutes, "p99_ms"), max((row.p99_ms or 0.0 for row in minutes), default=0.0)),
+            _number(minutes[-1].backlog),
         ]
         rows.append(cells)
     heads = ("queue", "published over time", "in all", "settled", "retried", "worst p99", "backlog")
@@ -154,8 +170,9 @@ def _section(minutes: Sequence[Minute], number: int) -> str:
     ]
     shown = "".join(f'<div class="card tile"><b>{value}</b><span>{name}</span></div>' for value, name in tiles)
     return (
+        f'<section data-queue="{_name(minutes[0])}">'
         f'<h2 id="q{number}">{_name(minutes[0])} <small>{reader}</small></h2><div class="tiles">{shown}</div>'
-        f'<div class="charts">{"".join(_charts(minutes))}</div>'
+        f'<div class="charts">{"".join(_charts(minutes))}</div></section>'
     )
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from shutil import which
+
+import pytest
 
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
@@ -53,7 +58,7 @@ def test_what_was_lost_comes_first() -> None:
     gap = Gap("shop/<orders>", "e", 2, 9, None, 4, "the queue was deleted")
     made = page([minute(0), lost], "", START, [gap])
     first = made[made.index("<h2>Losses") : made.index("<h2>Queues")]
-    assert re.findall(r"<td>([^<]*)</td>", first) == ["shop/&lt;orders&gt;", "3", "2,000", "1", "–"]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", first) == ["shop/&lt;orders&gt;", "3", "2,000", "1", "–"]
     assert "shop/&lt;orders&gt;: messages lost from 2 to 8: unknown, at least 4 (the queue was deleted)" in first
     assert "Nothing was lost, purged, rejected or expired" in page([minute(0)], "", START)
     assert "messages lost" in page([], "", START, [gap])
@@ -71,3 +76,48 @@ def test_a_page_of_very_many_queues_opens_at_once() -> None:
     assert len(made) < 2_000_000
     assert "charts of the" in made and ">shop/q000</td>" in made, "the quietest is in the table, without a link"
     assert made.index("shop/q099") < made.index("shop/q000")
+
+
+CLICKS = """
+function shown() {
+  const rows = [...document.querySelectorAll("h2 + .card table tbody tr, h2 + .note + .card table tbody tr")];
+  return rows.filter((row) => !row.hidden).map((row) => row.cells[0].textContent.split("/")[1]).join(" ");
+}
+const told = [shown()];
+const buttons = document.querySelectorAll("th button");
+for (const head of ["settled", "settled", "queue", "worst p99"]) {
+  [...buttons].filter((button) => button.textContent === head).at(-1).click();
+  told.push(shown());
+}
+box.value = "Q1";
+box.dispatchEvent(new Event("input"));
+told.push(shown());
+const sections = [...document.querySelectorAll("section")].filter((one) => !one.hidden);
+told.push(sections.map((one) => one.dataset.queue).join(" "));
+document.body.innerHTML = "<pre>" + told.join("|") + "</pre>";
+"""
+
+
+def test_tables_are_sorted_by_a_click_and_queues_left_out(tmp_path: Path) -> None:
+    """In a real browser, which runs the page as it opens from a disk."""
+    browser = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), "")
+    if not browser:
+        pytest.skip("there is no Chromium; `make test` brings it")
+    rows = [
+        replace(minute(number, latency), queue=f"q{queue}", published=published, settled=settled)
+        for queue, (published, settled, latency) in {1: (30, 9, 5.0), 2: (20, 1000, 90.0), 10: (10, 20, 7000.0)}.items()
+        for number in range(2)
+    ]
+    made = page(rows, "", START).replace("</body>", f"<script>{CLICKS}</script></body>")
+    (tmp_path / "page.html").write_text(made, encoding="utf-8")
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--dump-dom")
+    done = subprocess.run(
+        [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    found = re.search(r"<pre>(.*)</pre>", done.stdout)
+    assert found, done.stdout[-2000:] + done.stderr[-2000:]
+    assert found[1].split("|") == [
+        *("q2 q1 q10", "q2 q10 q1", "q1 q10 q2", "q1 q2 q10", "q10 q2 q1"),
+        *("q10 q1", "shop/q1 shop/q10"),
+    ]
