@@ -98,7 +98,7 @@ async def _bench(url: str, queue: QueueName, run: Run, size: int, window: int, *
     from websockets.exceptions import ConnectionClosed, InvalidHandshake
     from websockets.typing import Subprotocol
 
-    from curbstone.cli.client import login, socket_url
+    from curbstone.cli.client import login, socket_url, tls_to
 
     def open_socket(kind: str, query: str) -> connect:
         return connect(
@@ -108,6 +108,7 @@ async def _bench(url: str, queue: QueueName, run: Run, size: int, window: int, *
             max_size=None,
             proxy=None,
             additional_headers=login(),
+            ssl=tls_to(url),
         )
 
     try:

@@ -15,12 +15,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from curbstone.cli.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from curbstone.cli.environment import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.exit_codes import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 TIMEOUT_S = 60
@@ -42,7 +44,9 @@ class Client:
             )
         try:
             # Not through a proxy: the server is most often on this machine.
-            self._http = httpx.Client(base_url=self.url, timeout=TIMEOUT_S, trust_env=False, headers=login())
+            self._http = httpx.Client(
+                base_url=self.url, timeout=TIMEOUT_S, trust_env=False, headers=login(), verify=tls_to(self.url) or True
+            )
         except (httpx.InvalidURL, ValueError) as error:
             raise CommandFailed(f"bad server address {url!r}: {error}", WRONG) from None
 
@@ -99,6 +103,26 @@ def login() -> dict[str, str]:
         except (OSError, ValueError) as error:
             raise CommandFailed(f"can't read the token in {file}: {error}", WRONG) from None
     return {"authorization": f"Bearer {token}"} if token else {}
+
+
+def tls_to(url: str) -> ssl.SSLContext | None:
+    """Return how a connection to the server is encrypted, None where it is not; raise CommandFailed."""
+    if not url.startswith("https:"):
+        return None
+    import ssl
+
+    found = {name: os.environ.get(name) for name in (CA_FILE_VARIABLE, CERT_FILE_VARIABLE)}
+    authorities, certificate = found.values()
+    name = CA_FILE_VARIABLE
+    try:
+        context = ssl.create_default_context(cafile=authorities or None)
+        name = CERT_FILE_VARIABLE
+        if certificate:
+            context.load_cert_chain(certificate)
+    except OSError as error:  # which an SSLError is, too
+        why = error.strerror if not isinstance(error, ssl.SSLError) else "it holds no certificate that can be used"
+        raise CommandFailed(f"can't use {found[name]}: {why}", WRONG) from None
+    return context
 
 
 class Refused(CommandFailed):

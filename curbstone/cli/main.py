@@ -22,7 +22,7 @@ from curbstone.cli.check import check
 from curbstone.cli.cron import cron
 from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
-from curbstone.cli.environment import TOKEN_FILE_VARIABLE
+from curbstone.cli.environment import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from curbstone.cli.events import bind, events, unbind
 from curbstone.cli.explain import explain
 from curbstone.cli.history import history
@@ -104,10 +104,16 @@ def curbstone(
     token_file: Annotated[
         Path | None, typer.Option("--token-file", metavar="FILE", help="Token for a server that has users")
     ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", metavar="FILE", help="Who signed the server's certificate")
+    ] = None,
+    cert_file: Annotated[
+        Path | None, typer.Option("--cert-file", metavar="FILE", help="Certificate and key to log in with, in one file")
+    ] = None,
 ) -> None:
     """A small durable message queue: confirmed means on disk, and no file exceeds its cap."""
-    if token_file is not None:
-        os.environ[TOKEN_FILE_VARIABLE] = str(token_file)
+    given = {TOKEN_FILE_VARIABLE: token_file, CA_FILE_VARIABLE: ca_file, CERT_FILE_VARIABLE: cert_file}
+    os.environ.update({name: str(file) for name, file in given.items() if file is not None})
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

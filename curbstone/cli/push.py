@@ -37,7 +37,7 @@ def push(
     2xx acks it; 4xx but 408, 425 and 429 sends it to the dead-letter queue; all else brings it again, after 1, 2, 4
     … 300 s or the answer's Retry-After. Headers and signature are those of Standard Webhooks.
     """
-    from curbstone.cli.client import queue_of
+    from curbstone.cli.client import queue_of, tls_to
     from curbstone.cli.webhook import Failed, Refused, Sender, Target, secret_of
     from curbstone.exit_codes import FAILED, UNREACHABLE, WRONG, CommandFailed
 
@@ -73,7 +73,7 @@ def push(
                 raise Retry(failed.retry_after, str(failed)) from None
             raise
 
-    client = Client(server, token=token)
+    client = Client(server, token=token, tls=tls_to(server))
     client.worker(str(queue_of(queue)), parallel=parallel)(send)
     try:
         client.run()

@@ -103,7 +103,7 @@ def _deliveries(url: str, queue: QueueName, window: int, group: str) -> Iterator
     from websockets.sync.client import connect
     from websockets.typing import Subprotocol
 
-    from curbstone.cli.client import login, socket_url
+    from curbstone.cli.client import login, socket_url, tls_to
 
     address = socket_url(url, queue, f"ack&limit={window}&encoding=base64" + (f"&group={group}" if group else ""))
     try:
@@ -114,6 +114,7 @@ def _deliveries(url: str, queue: QueueName, window: int, group: str) -> Iterator
             max_size=None,
             proxy=None,
             additional_headers=login(),
+            ssl=tls_to(url),
         ) as socket:
             for frame in socket:
                 message = json.loads(frame)
