@@ -46,7 +46,7 @@ def export(
 def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
     """Read such lines from stdin: make the queues, and publish the messages.
 
-    Done again with the same lines within an hour, nothing is published twice.
+    Done again with the same lines within 5 minutes, nothing is published twice.
     """
     from curbstone.cli.client import Client, queue_of
 
