@@ -83,6 +83,7 @@ cluster: $(DEV) cluster-deps  ## Three RabbitMQ nodes, two gateways, and kills u
 	$(BIN)/python -m pytest -s -m soak tests/cluster
 
 bench: $(DEV)  ## Measure; prints figures and never fails on them
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[peers]"
 	$(BIN)/python -m bench
 
 sdk: sdk-tools  ## Make the Python and TypeScript clients in build/sdk

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -96,3 +96,16 @@ def sending(name: str, process: Process, address: Address, send: Action, drain: 
     """A peer with a protocol of its own, of which sends and a drain are measured."""
     target = Target(name, process, Account(address))
     return Subject(name, partial(sends_and_drain, target, address, send, drain, full), SENDS)
+
+
+Measure = Callable[[int, Plan], Iterator[Measurement]]
+
+
+def together(subject: Subject, workloads: frozenset[str], more: Measure) -> Subject:
+    """A subject of which more is measured: these workloads."""
+
+    def measure(size: int, plan: Plan) -> Iterator[Measurement]:
+        yield from subject.measure(size, plan)
+        yield from more(size, plan)
+
+    return replace(subject, measure=measure, workloads=subject.workloads | workloads)

@@ -10,11 +10,15 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+from bench import peer_clients
 from bench.check import Checker, bodies
-from bench.peer import PeerJob, Subject, free_port, sending, started
+from bench.measure import Target
+from bench.peer import PeerJob, Subject, free_port, sending, started, together
 from bench.roles import Gate, Outcome
+from bench.stomp_load import Account
 from bench.window import send_window
 from bench.wire import BenchError, Wire
 
@@ -31,7 +35,10 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     if b"sync_interval" in subprocess.run([program, "-t", "-c", str(config)], capture_output=True).stderr:
         raise BenchError(f"{program} is too old: it knows no `sync_interval: always`")
     with started([program, "-c", str(config)], folder, address) as process:
-        yield [sending("NATS JetStream, sync always", process, address, nats_publish, nats_drain, 30_000)]
+        name, loads = "NATS JetStream, sync always", peer_clients.of_nats()
+        target = Target(name, process, Account(address))
+        subject = sending(name, process, address, nats_publish, nats_drain, 30_000)
+        yield [together(subject, peer_clients.names(loads), partial(peer_clients.measured, target, address, loads))]
 
 
 def connect(job: PeerJob) -> tuple[Wire, bytes]:

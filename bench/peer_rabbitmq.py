@@ -6,10 +6,12 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from bench import peer_clients
 from bench.measure import Target
-from bench.peer import Subject, free_port, started
+from bench.peer import Subject, free_port, started, together
 from bench.server import Process, cpu_seconds
 from bench.stomp_load import Account, DrainJob, shown, subscribe
 from bench.wire import BenchError
@@ -38,15 +40,18 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     if Path(BEHIND).exists():
         program = BEHIND
     address, web = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
-    environment = _environment(folder, address[1], web[1])
+    amqp = ("127.0.0.1", free_port())
+    environment = _environment(folder, amqp[1], address[1], web[1])
     try:
         with started([program], folder, web, environment) as process:
             process.pid = _await_beam(process)
             classic = Account(address, ("guest", "guest"), "/", b"persistent:true\n", DURABLE)
             quorum = Account(address, ("guest", "guest"), "/", b"persistent:true\n" + QUORUM, QUORUM)
             over_web = replace(classic, address=web, web_path="/ws")
+            loads = peer_clients.of_rabbitmq()
+            over_amqp = partial(peer_clients.measured, Target("RabbitMQ", process, Account(amqp)), amqp, loads)
             yield [
-                _subject("RabbitMQ quorum", process, quorum, WORKLOADS),
+                together(_subject("RabbitMQ quorum", process, quorum, WORKLOADS), peer_clients.names(loads), over_amqp),
                 _subject("RabbitMQ classic durable", process, classic, WORKLOADS),
                 _subject("RabbitMQ Web-STOMP, classic", process, over_web, WEB_WORKLOADS),
             ]
@@ -107,8 +112,8 @@ class RabbitTarget(Target):
         wire.close()
 
 
-def _environment(folder: Path, stomp: int, web: int) -> dict[str, str]:
-    (folder / "rabbitmq.conf").write_text(CONFIG.format(amqp=free_port(), stomp=stomp, web=web))
+def _environment(folder: Path, amqp: int, stomp: int, web: int) -> dict[str, str]:
+    (folder / "rabbitmq.conf").write_text(CONFIG.format(amqp=amqp, stomp=stomp, web=web))
     (folder / "enabled_plugins").write_text("[rabbitmq_stomp,rabbitmq_web_stomp].\n")
     return {
         **os.environ,

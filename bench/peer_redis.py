@@ -3,11 +3,15 @@
 import contextlib
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from bench import peer_clients
 from bench.check import Checker, bodies
-from bench.peer import PeerJob, Subject, free_port, sending, started
+from bench.measure import Target
+from bench.peer import PeerJob, Subject, free_port, sending, started, together
 from bench.roles import Gate, Outcome
+from bench.stomp_load import Account
 from bench.window import send_window
 from bench.wire import BenchError, Wire
 
@@ -18,7 +22,10 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     listen = ["--bind", address[0], "--port", str(address[1]), "--dir", str(folder)]
     command = [program, *listen, "--appendonly", "yes", "--appendfsync", "always", "--save", ""]
     with started(command, folder, address) as process:
-        yield [sending("Redis streams, fsync always", process, address, redis_send, redis_drain, 100_000)]
+        name, loads = "Redis streams, fsync always", peer_clients.of_redis()
+        target = Target(name, process, Account(address))
+        subject = sending(name, process, address, redis_send, redis_drain, 100_000)
+        yield [together(subject, peer_clients.names(loads), partial(peer_clients.measured, target, address, loads))]
 
 
 ENTRY = re.compile(rb"\$\d+\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\nb\r\n\$\d+\r\n([^\r]*+)\r\n")

@@ -1,0 +1,313 @@
+"""Other queues as their Python clients drive them, beside ours in `client_load`: aio-pika, nats-py and redis-py.
+
+Up to `job.window` messages are unconfirmed, and each is acknowledged by itself, with what these clients have for that.
+A client that is not installed is left out.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from bench.check import Checker, bodies
+from bench.measure import Measurement, Target, checked, run
+from bench.peer import Action, PeerJob
+from bench.roles import Gate, Outcome
+from bench.wire import BenchError
+from bench.workloads import WINDOW, Plan
+
+ENOUGH = 30_000
+PREFETCH = 100
+WAIT_S_MAX = 15.0
+
+Loads = dict[str, tuple[Action, Action]]
+"""Publishing and consuming, by what the workloads begin with."""
+
+
+def names(loads: Loads) -> frozenset[str]:
+    """The workloads of these loads; as ours are called."""
+    return frozenset(f"{name}-{what}" for name in loads for what in ("publish", "consume"))
+
+
+def measured(target: Target, address: tuple[str, int], loads: Loads, size: int, plan: Plan) -> Iterator[Measurement]:
+    """Each load once."""
+    for name, (publish, consume) in loads.items():
+        queue = f"{target.new_queue()}-{name}"
+        job = PeerJob(address, queue, plan.count(ENOUGH, size), size, WINDOW, plan.seconds)
+        published, timed = run(target, f"{name}-publish", size, WINDOW, [partial(publish, job)])
+        took = PeerJob(address, queue, timed[0].outcome.count, size, WINDOW, plan.seconds)
+        consumed, _ = run(target, f"{name}-consume", size, WINDOW, [partial(consume, took)])
+        yield checked(published, consumed.tally)
+        yield consumed
+
+
+def of_rabbitmq() -> Loads:
+    """aio-pika: asyncio alone."""
+    return {"client": (rabbit_publish, rabbit_consume)} if find_spec("aio_pika") else {}
+
+
+def of_nats() -> Loads:
+    """nats-py: asyncio alone."""
+    return {"client": (nats_publish, nats_consume)} if find_spec("nats") else {}
+
+
+def of_redis() -> Loads:
+    """redis-py, with asyncio and without."""
+    if not find_spec("redis"):
+        return {}
+    threads = redis_publish_in_threads, redis_consume_in_threads
+    return {"client": (redis_publish, redis_consume), "client-threads": threads}
+
+
+def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    try:
+        return asyncio.run(work)
+    except (OSError, TimeoutError) as error:
+        raise BenchError(f"the client failed: {error or type(error).__name__}") from None
+
+
+class _Window:
+    """Confirms under way, at most so many."""
+
+    def __init__(self, job: PeerJob) -> None:
+        self._job = job
+        self._until = time.monotonic() + job.seconds
+        self._room = asyncio.Semaphore(job.window)
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self._until
+
+    async def add(self, confirm: Coroutine[Any, Any, Any]) -> None:
+        await self._room.acquire()
+        task = asyncio.ensure_future(confirm)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        self._under_way.discard(task)
+        self._room.release()
+        if task.exception() is not None:
+            raise BenchError(f"a publish failed: {task.exception()}")
+
+    async def drained(self) -> None:
+        async with asyncio.timeout(WAIT_S_MAX):
+            await asyncio.gather(*self._under_way)
+
+
+# --- aio-pika, quorum queues
+
+
+def rabbit_publish(job: PeerJob, gate: Gate) -> Outcome:
+    return _run(_rabbit_publish(job, gate))
+
+
+async def _rabbit_publish(job: PeerJob, gate: Gate) -> Outcome:
+    import aio_pika
+
+    laid_out = bodies(0, 0, job.count, job.size)
+    connection = await aio_pika.connect("amqp://guest:guest@{}:{}/".format(*job.address))
+    async with connection:
+        channel = await connection.channel(publisher_confirms=True)
+        await channel.declare_queue(job.queue, durable=True, arguments={"x-queue-type": "quorum"})
+        gate.open()
+        window, sent = _Window(job), 0
+        for body in laid_out:
+            message = aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+            await window.add(channel.default_exchange.publish(message, job.queue))
+            sent += 1
+            if not sent % 100 and window.is_over:
+                break
+        await window.drained()
+        gate.close()
+    return Outcome(sent, sent=(sent,))
+
+
+def rabbit_consume(job: PeerJob, gate: Gate) -> Outcome:
+    return _run(_rabbit_consume(job, gate))
+
+
+async def _rabbit_consume(job: PeerJob, gate: Gate) -> Outcome:
+    import aio_pika
+
+    checker = Checker(job.size, prepare=job.count)
+    connection = await aio_pika.connect("amqp://guest:guest@{}:{}/".format(*job.address))
+    async with connection:
+        channel = await connection.channel()
+        await channel.set_qos(prefetch_count=PREFETCH)
+        queue = await channel.get_queue(job.queue)
+        gate.open()
+        arrived: list[bytes] = []
+        async with queue.iterator(timeout=WAIT_S_MAX) as messages:
+            async for message in messages:
+                arrived.append(message.body)
+                await message.ack()
+                if len(arrived) >= min(1000, job.count - checker.distinct):
+                    checker.take(arrived)
+                    arrived.clear()
+                    if checker.distinct >= job.count:
+                        break
+        gate.close()
+    return Outcome(checker.received, tally=checker.tally((job.count,)))
+
+
+# --- nats-py, JetStream
+
+
+def nats_publish(job: PeerJob, gate: Gate) -> Outcome:
+    return _run(_nats_publish(job, gate))
+
+
+async def _nats_publish(job: PeerJob, gate: Gate) -> Outcome:
+    import nats
+
+    laid_out = bodies(0, 0, job.count, job.size)
+    connection = await nats.connect("nats://{}:{}".format(*job.address))
+    stream = connection.jetstream()
+    await stream.add_stream(name=job.queue, subjects=[job.queue], retention="workqueue", storage="file")
+    gate.open()
+    window, sent = _Window(job), 0
+    for body in laid_out:
+        await window.add(stream.publish(job.queue, body))
+        sent += 1
+        if not sent % 100 and window.is_over:
+            break
+    await window.drained()
+    gate.close()
+    await connection.close()
+    return Outcome(sent, sent=(sent,))
+
+
+def nats_consume(job: PeerJob, gate: Gate) -> Outcome:
+    return _run(_nats_consume(job, gate))
+
+
+async def _nats_consume(job: PeerJob, gate: Gate) -> Outcome:
+    import nats
+
+    checker = Checker(job.size, prepare=job.count)
+    connection = await nats.connect("nats://{}:{}".format(*job.address))
+    taken = await connection.jetstream().pull_subscribe(job.queue, durable="bench")
+    gate.open()
+    while checker.distinct < job.count:
+        try:
+            messages = await taken.fetch(PREFETCH, timeout=WAIT_S_MAX)
+        except TimeoutError:
+            break  # the tally says what did not come
+        for message in messages:
+            await message.ack()
+        checker.take([message.data for message in messages])
+    gate.close()
+    await connection.close()
+    return Outcome(checker.received, tally=checker.tally((job.count,)))
+
+
+# --- redis-py, streams: a pipeline is its way to have several commands under way
+
+
+def redis_publish(job: PeerJob, gate: Gate) -> Outcome:
+    return _run(_redis_publish(job, gate))
+
+
+async def _redis_publish(job: PeerJob, gate: Gate) -> Outcome:
+    import redis.asyncio
+
+    host, port = job.address
+    laid_out = bodies(0, 0, job.count, job.size)
+    async with redis.asyncio.Redis(host=host, port=port) as client:
+        await client.ping()
+        gate.open()
+        until, sent = time.monotonic() + job.seconds, 0
+        while sent < job.count and time.monotonic() < until:
+            some = laid_out[sent : sent + job.window]
+            pipeline = client.pipeline(transaction=False)
+            for body in some:
+                pipeline.xadd(job.queue, {"b": body})
+            await pipeline.execute()
+            sent += len(some)
+        gate.close()
+    return Outcome(sent, sent=(sent,))
+
+
+def redis_consume(job: PeerJob, gate: Gate) -> Outcome:
+    return _run(_redis_consume(job, gate))
+
+
+async def _redis_consume(job: PeerJob, gate: Gate) -> Outcome:
+    import redis.asyncio
+
+    host, port = job.address
+    checker = Checker(job.size, prepare=job.count)
+    async with redis.asyncio.Redis(host=host, port=port) as client:
+        await client.xgroup_create(job.queue, "g", "0")
+        gate.open()
+        while checker.distinct < job.count:
+            found: Any = await client.xreadgroup("g", "c", {job.queue: ">"}, count=PREFETCH)
+            entries = _entries(found)
+            if not entries:
+                break  # the tally says what did not come
+            pipeline = client.pipeline(transaction=False)
+            for name, _ in entries:
+                pipeline.xack(job.queue, "g", name)
+            await pipeline.execute()
+            checker.take([fields[b"b"] for _, fields in entries])
+        gate.close()
+    return Outcome(checker.received, tally=checker.tally((job.count,)))
+
+
+def redis_publish_in_threads(job: PeerJob, gate: Gate) -> Outcome:
+    """The same without a loop."""
+    import redis
+
+    host, port = job.address
+    laid_out = bodies(0, 0, job.count, job.size)
+    with redis.Redis(host=host, port=port) as client:
+        client.ping()
+        gate.open()
+        until, sent = time.monotonic() + job.seconds, 0
+        while sent < job.count and time.monotonic() < until:
+            some = laid_out[sent : sent + job.window]
+            pipeline = client.pipeline(transaction=False)
+            for body in some:
+                pipeline.xadd(job.queue, {"b": body})
+            pipeline.execute()
+            sent += len(some)
+        gate.close()
+    return Outcome(sent, sent=(sent,))
+
+
+def redis_consume_in_threads(job: PeerJob, gate: Gate) -> Outcome:
+    """The same without a loop."""
+    import redis
+
+    host, port = job.address
+    checker = Checker(job.size, prepare=job.count)
+    with redis.Redis(host=host, port=port) as client:
+        client.xgroup_create(job.queue, "g", "0")
+        gate.open()
+        while checker.distinct < job.count:
+            found: Any = client.xreadgroup("g", "c", {job.queue: ">"}, count=PREFETCH)
+            entries = _entries(found)
+            if not entries:
+                break  # the tally says what did not come
+            pipeline = client.pipeline(transaction=False)
+            for name, _ in entries:
+                pipeline.xack(job.queue, "g", name)
+            pipeline.execute()
+            checker.take([fields[b"b"] for _, fields in entries])
+        gate.close()
+    return Outcome(checker.received, tally=checker.tally((job.count,)))
+
+
+def _entries(found: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """What a read of one stream brought; redis-py has two ways to say it."""
+    if not found:
+        return []
+    if isinstance(found, dict):
+        (batches,) = found.values()
+        return [entry for batch in batches for entry in batch]
+    ((_, entries),) = found
+    return list(entries)
