@@ -1,0 +1,137 @@
+"""docs/security.md lists what an attacker would try, and names the test that tries it. Those that fit nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.access.doors import Doors, Line, doors
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKS = 50
+USERS = """
+[users.ann]
+grants = ["send,receive,peek,manage *", "metrics server"]
+"""
+ROW = re.compile(r"\| (\d+) \| .* \| (.*) \|")
+HELD = re.compile(r"(tests/[a-z_/0-9]+\.py): (test_\w+(?:, test_\w+)*)")
+
+
+def rows() -> dict[int, str]:
+    """Return what holds each check."""
+    page = ROOT.joinpath("docs/security.md").read_text(encoding="utf-8")
+    return {int(number): held for number, held in ROW.findall(page)}
+
+
+@pytest.mark.parametrize("number", range(1, CHECKS + 1))
+def test_each_check_names_tests_that_there_are(number: int) -> None:
+    held = HELD.findall(rows()[number])
+    assert held, "it names no test"
+    for path, names in held:
+        text = ROOT.joinpath(path).read_text(encoding="utf-8")
+        for name in names.split(", "):
+            assert f"def {name}(" in text, f"{path} has no {name}"
+
+
+@pytest.fixture(scope="module")
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with doors(tmp_path_factory.mktemp("checks"), USERS.replace("*", "*/*")) as opened:
+        yield opened
+
+
+def test_names_of_projects_and_queues_that_read_alike_together_are_two_queues(it: Doors) -> None:
+    for path, body in (("/v2/a_b/queues/c", b"one"), ("/v2/a/queues/b_c", b"two")):
+        assert it.call("ann", "PUT", path).status_code == 201
+        assert it.call("ann", "POST", f"{path}/messages", content=body).status_code == 201
+    assert it.call("ann", "DELETE", "/v2/a_b/queues/c/messages").content == b"one"
+    assert it.call("ann", "DELETE", "/v2/a/queues/b_c/messages").content == b"two"
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "-1", "0", "1e3", "..%2e", "%00", "a" * 3000, "0123456789ab-99999999999999999999"]
+)
+def test_an_id_that_is_none_is_not_found_or_refused(it: Doors, text: str) -> None:
+    it.call("ann", "PUT", "/v2/a/queues/ids")
+    for method in ("GET", "DELETE"):
+        assert it.call("ann", method, f"/v2/a/queues/ids/messages/{text}").status_code in (400, 404)
+
+
+def test_who_has_not_logged_in_learns_no_version_path_or_line(it: Doors) -> None:
+    refused = it.call("", "GET", "/v2/a/queues/b_c")
+    assert refused.status_code == 401
+    told = [str(refused.headers) + refused.text, it.call("", "GET", "/healthz").text]
+    for frame in ("CONNECT\nlogin:ann\npasscode:hunter2\n\n\0", "CONNECT\nhunter2\n\n\0", "hunter2\n\n\0"):
+        with Line(it.server.stomp) as line:
+            line.send(frame)
+            told.append(line.rest().decode())
+    told += it.mqks("", "1 consume hunter2", "2 auth ann hunter2")
+    for text in told:
+        assert text and "0.1.0" not in text and "hunter2" not in text and "/tmp" not in text and "Traceback" not in text
+
+
+def test_get_head_and_options_change_nothing(it: Doors) -> None:
+    """All of the contract's but the two that take; those want a page that says where it is."""
+    from tests.openapi.test_contract import operations
+
+    queue = "/v2/a/queues/looked"
+    assert it.call("ann", "PUT", queue, json={"groups": ["g"]}).status_code == 201
+    assert it.call("ann", "POST", f"{queue}/messages", content=b"m").status_code == 201
+
+    def state() -> object:
+        found = it.call("ann", "GET", queue).json()
+        return {name: found[name] for name in ("rdy", "wip", "delayed", "options")}
+
+    before = state()
+    filled = {"project": "a", "queue": "looked", "group": "g", "event": "e", "id": "x"}
+    for path, verb, operation in operations():
+        if verb in ("GET", "OPTIONS") and operation["operationId"] != "fetchMqMessage":
+            named = re.sub(r"\{(\w+)\}", lambda match: filled.get(match[1], "x"), path)
+            for method in {verb, "HEAD" if verb == "GET" else verb, "OPTIONS"}:
+                assert it.call("ann", method, named).status_code < 500, named
+    assert state() == before
+
+
+def test_a_line_break_in_a_header_of_stomp_makes_no_header_for_a_client_of_any_version(it: Doors) -> None:
+    token = it.secrets["ann"]
+    for version in ("1.0", "1.1", "1.2"):
+        with Line(it.server.stomp) as line:
+            line.send(f"CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:{token}\n\n\0")
+            line.send("SEND\ndestination:/queue/a/breaks\nnote:one\\nreply-to:evil\n\nm\0DISCONNECT\nreceipt:r\n\n\0")
+            assert b"receipt-id:r" in line.rest()
+        with Line(it.server.stomp) as line:
+            accept = "" if version == "1.0" else f"accept-version:{version}\nhost:x\n"
+            line.send(f"CONNECT\n{accept}login:ann\npasscode:{token}\n\n\0")
+            line.send("SUBSCRIBE\nid:1\ndestination:/queue/a/breaks\nack:auto\n\n\0")
+            got = b""
+            while b"MESSAGE" not in got:
+                got = line.until(b"\0")
+            assert b"note:one" in got and b"\nreply-to:" not in got, version
+
+
+def test_eval_of_code_is_an_error_and_nothing_is_executed(it: Doors, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    for code in (f"__import__('os').mkdir('{made}')", f"open('{made}','w')", "().__class__", "exit()", "lambda:0"):
+        assert it.mqks("ann", f"1 _eval {code}")[-1].startswith("1 error"), code
+    assert not made.exists()
+
+
+def test_a_popped_page_can_do_nothing_in_a_browser(it: Doors) -> None:
+    headers = {"content-type": "text/html"}
+    assert it.call("ann", "PUT", "/v2/a/queues/pages").status_code == 201
+    assert (
+        it.call("ann", "POST", "/v2/a/queues/pages/messages", content=b"<script>", headers=headers).status_code == 201
+    )
+    told = it.call("ann", "DELETE", "/v2/a/queues/pages/messages").headers
+    assert told["content-type"] == "text/html" and told["x-content-type-options"] == "nosniff"
+    assert told["content-security-policy"] == "sandbox" and told["cache-control"] == "no-store"
+
+
+def test_every_dependency_has_an_exact_version() -> None:
+    lines = ROOT.joinpath("constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert len(pinned) > 20
+    for line in pinned:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.+]*( ;.*)?", line.split("#")[0].strip()), line
