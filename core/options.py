@@ -19,6 +19,8 @@ CAP_BYTES_MAX = 1 << 44
 GROUPS_MAX = 32
 SECONDS_MAX = 10 * 365 * 86400
 
+REFUSE, DROP_OLDEST = OVERFLOWS = ("refuse", "drop-oldest")
+
 _SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]i?)?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {"ki": KIB, "mi": MIB, "gi": 1024 * MIB, "ti": 1024 * 1024 * MIB}
@@ -50,8 +52,15 @@ class QueueOptions:
     """Whether nothing is delivered."""
     publish_paused: bool = False
     """Whether nothing is taken in."""
+    overflow: str = REFUSE
+    """What happens at the cap: new messages are refused, or the oldest that nobody holds give way to them."""
     unused: float | None = None
     """The queue goes when so long nobody took from it; None for never."""
+
+    @property
+    def drops_oldest(self) -> bool:
+        """Whether the oldest messages give way to new ones at the cap."""
+        return self.overflow == DROP_OLDEST
 
     @property
     def backs_off(self) -> bool:
@@ -124,6 +133,12 @@ def _flag(name: str, value: object, _project: str) -> bool:
     return value
 
 
+def _overflow(name: str, value: object, _project: str) -> str:
+    if not isinstance(value, str) or value not in OVERFLOWS:
+        raise BadRequest(f"bad option {name}: {value!r} is not {REFUSE} or {DROP_OLDEST}")
+    return value
+
+
 def _dead_letter(name: str, value: object, project: str) -> str:
     if not isinstance(value, str):
         raise BadRequest(f"bad option {name}: {value!r} is not a queue name")
@@ -150,6 +165,7 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "groups": _groups,
     "paused": _flag,
     "publish_paused": _flag,
+    "overflow": _overflow,
     "unused": _unused,
 }
 

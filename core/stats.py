@@ -28,6 +28,8 @@ class Stats:
     dropped: int = 0
     purged: int = 0
     lost: int = 0
+    overflowed: int = 0
+    """Messages that gave way to newer ones at the cap; those of declared groups are `lost`."""
     commits: int = 0
 
     def add(self, other: Stats) -> None:

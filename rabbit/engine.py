@@ -18,7 +18,6 @@ from curbstone.core.errors import (
     Conflict,
     CurbstoneError,
     NoSuchQueue,
-    NotSupported,
     QueueFull,
     Unavailable,
 )
@@ -284,8 +283,7 @@ class Engine:
             raise Unavailable("the server is shutting down")
         queue = self._queues.get(name)
         options = (queue.options if queue is not None else self.defaults).merged(changes, name.project)
-        if options.paused or options.publish_paused or options.unused is not None:
-            raise NotSupported(lacking.GOING if options.unused is not None else lacking.PAUSING)
+        lacking.check_options(options)
         if options.dead_letter == str(name):
             raise BadRequest("bad option dead_letter: a queue can't be its own")
         if queue is None:

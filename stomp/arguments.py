@@ -5,7 +5,7 @@
 | `auto-delete:true`, `exclusive:true` | `unused` 0: it goes when its last consumer has left |
 | `x-expires:ms` | `unused` |
 | `x-message-ttl:ms` (of a SEND it is that of the message) | `ttl` |
-| `x-max-length-bytes:n` with `x-overflow:reject-publish` | `cap` |
+| `x-max-length-bytes:n` with `x-overflow:reject-publish` or `drop-head` | `cap`, and `overflow` |
 | `x-dead-letter-routing-key:queue` | `dead_letter` |
 
 They make a queue what it is when it is made. One that is there must be so already: whoever only sends or subscribes
@@ -26,6 +26,7 @@ HEADERS = frozenset(
     [*GOING, "x-expires", "x-message-ttl", "x-max-length-bytes", "x-overflow"]
     + ["x-dead-letter-exchange", "x-dead-letter-routing-key"]
 )
+OVERFLOWS = {"reject-publish": "refuse", "drop-head": "drop-oldest"}
 OF_SEND = HEADERS - {"x-message-ttl"}
 
 
@@ -71,14 +72,15 @@ def _options(head: Head) -> dict[str, object]:
         if ttl_ms is not None:
             changes["ttl"] = ttl_ms / 1000
     overflow = head.headers.get("x-overflow", "")
-    if overflow not in ("", "reject-publish"):
-        raise ProtocolError("a full queue refuses: x-overflow is reject-publish", head.lines["x-overflow"])
+    if overflow and overflow not in OVERFLOWS:
+        raise ProtocolError("x-overflow is reject-publish or drop-head", head.lines["x-overflow"])
+    if overflow:
+        changes["overflow"] = OVERFLOWS[overflow]
     size = header_values.number(head, "x-max-length-bytes", 1, 10**15)
     if size is not None:
         if not overflow:
             raise ProtocolError(
-                "x-max-length-bytes drops the oldest messages elsewhere; here a full queue refuses, and "
-                "x-overflow:reject-publish says that this is meant",
+                "x-max-length-bytes needs x-overflow here: reject-publish, or drop-head if the oldest shall give way",
                 head.lines["x-max-length-bytes"],
             )
         changes["cap"] = size

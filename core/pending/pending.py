@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
+from itertools import pairwise
 from typing import NamedTuple
 
 from curbstone.core.agenda import Agenda
@@ -12,7 +13,7 @@ from curbstone.core.log.log import Log
 from curbstone.core.message import Message
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.memory import Memory
-from curbstone.core.pending.runs import Run, ranges_of
+from curbstone.core.pending.runs import Run, mask_of, ranges_of, seqs_of
 from curbstone.core.pending.undeclared import Undeclared
 from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
@@ -131,6 +132,28 @@ class Pending:
                 self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // live)
             run = self.runs.at_or_after(run.last + 1)
         return Cleared(before - group.pending, ended)
+
+    def clear_unheld(self, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
+        """Forget what is pending in a group below `seq` and that nobody holds.
+
+        Return how many messages that were, and what the log is to say is settled, as (first, count): all between those
+        that are held.
+        """
+        before = group.pending
+        held = sorted([each for each in group.wip if each < seq])
+        start = group.first_pending(seq)
+        run = self.runs.at_or_after(start)
+        while run is not None and run.first < seq:
+            mask = run.pending(group.name) & ~mask_of(run.first, run.last, held)
+            if seq <= run.last:
+                mask &= (1 << (seq - run.first)) - 1
+            for retried in seqs_of(run.first, mask) if group.retries and mask else ():
+                group.forget(retried)
+            if mask:
+                self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // run.live().bit_count())
+            run = self.runs.at_or_after(run.last + 1)
+        ranges = [(low + 1, high - low - 1) for low, high in pairwise([start - 1, *held, seq]) if high > low + 1]
+        return before - group.pending, ranges if before > group.pending else []
 
     @staticmethod
     def _end_deliveries(group: Group, seq: int) -> list[int]:

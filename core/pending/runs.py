@@ -8,8 +8,8 @@ means bisecting to its run and reading the run's stretch of the file.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 
 from curbstone.core.log.commit import Segment
 from curbstone.core.message import Message
@@ -179,6 +179,14 @@ class Runs:
     def in_segment(self, segment: Segment) -> list[Run]:
         """Return the runs of one segment."""
         return [run for run in self._runs if run.segment is segment]
+
+
+def mask_of(first: int, last: int, seqs: Sequence[int]) -> int:
+    """Return the bits, from `first` on, of those of the ascending `seqs` that lie between `first` and `last`."""
+    mask = 0
+    for place in range(bisect_left(seqs, first), bisect_right(seqs, last)):
+        mask |= 1 << (seqs[place] - first)
+    return mask
 
 
 def seqs_of(first: int, bits: int) -> Iterator[int]:

@@ -383,7 +383,7 @@ class ReadingGroups:
         It is one batch, or has pieces of up to `largest` bytes.
         """
         clean = partial(self._cleaner.can_make_room, size, largest)
-        if not self._state.meta.skips:
+        if not (self._state.meta.skips or self._state.options.drops_oldest):
             return clean()
         skipping = self._skipping = self._skipping or Skipping(
             *(self._state, self._agenda, self._log, self._pending, self._notes.losses, self._outbox),

@@ -1,8 +1,11 @@
-"""Groups that may be overtaken: what they have not read gives way to what is published.
+"""What gives way to what is published at the cap.
+
+A declared group may be one that is overtaken: all that it has not read gives way. In a queue that drops the oldest
+(option `overflow`) the other groups give up what nobody holds.
 
 The oldest messages that are pending in such groups alone are given up, up to the end of the segment they
-lie in, since only whole segments make room. A group gives up everything from its position to there, so
-what it loses is one stretch, and the loss is noted in the log with the settles.
+lie in, since only whole segments make room. A group that is overtaken gives up everything from its position to
+there, so what it loses is one stretch. What a declared group loses is noted in the log with the settles.
 
 That comes before the cleaner turns over a log that is nearly all live: it would copy much to gain little, again
 and again.
@@ -10,15 +13,17 @@ and again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from curbstone.core.agenda import Agenda
 from curbstone.core.log.format import Reason
 from curbstone.core.log.log import Log
 from curbstone.core.notes.losses import Losses
+from curbstone.core.pending.group import Group
 from curbstone.core.pending.pending import Pending
-from curbstone.core.pending.runs import Run
+from curbstone.core.pending.runs import Run, mask_of
 from curbstone.core.state import QueueState
+from curbstone.core.values import UNNAMED
 from curbstone.core.writing.outbox import Outbox
 
 WORTH_CLEANING = 8
@@ -26,7 +31,7 @@ WORTH_CLEANING = 8
 
 
 class Skipping:
-    """The groups of one queue that skip."""
+    """See the module's docstring; that of one queue."""
 
     __slots__ = ("_agenda", "_end_deliveries", "_futile", "_losses", "_outbox", "_pending", "_room", "_state")
 
@@ -47,8 +52,8 @@ class Skipping:
         self._losses = losses
         self._outbox = outbox
         self._end_deliveries = end_deliveries
-        self._futile: int | None = None
-        """How much the other groups waited for when giving up could not make room."""
+        self._futile: tuple[int, int] | None = None
+        """How much was wanted, and how much had to stay, when giving up could not make room."""
 
     def is_due(self, size: int, largest: int) -> bool:
         """Return whether cleaning would bring too little for a publish of `size` bytes, `largest` at most at once."""
@@ -60,35 +65,57 @@ class Skipping:
 
     def give_up(self, size: int, largest: int) -> bool:
         """Give up as much as such a publish needs; False, and nothing changes, where that is not enough."""
-        skips = self._state.meta.skips
-        others = sum([group.pending for group in self._pending.groups.values() if group.name not in skips])
-        if self._futile is not None and others >= self._futile:
+        whole, partly = self._groups()
+        staying = sum([group.pending for group in self._pending.groups.values()])
+        staying -= sum([group.pending for group in whole]) + sum([group.pending - len(group.wip) for group in partly])
+        if self._futile is not None and size >= self._futile[0] and staying >= self._futile[1]:
             return False
-        groups = [self._pending.groups[name] for name in sorted(skips)]
-        end = self._end(size, largest, min(group.first_pending(self._state.committed_end) for group in groups))
-        self._futile = None if end else others
-        for group in groups:
+        end = self._end(size, largest, whole, partly)
+        self._futile = None if end else (size, staying)
+        for group in whole:
             position = group.first_pending(self._state.committed_end)
             if position < end:
                 lost, ended = self._pending.clear_below(group, end)
                 self._end_deliveries(group.name, ended)
-                self._outbox.settled_ranges(group.name, Reason.SKIPPED, [(position, end - position)])
-                self._losses.add(group.name, lost, end)
-                self._agenda.wake(group.name)
+                self._given_up(group, lost, end, [(position, end - position)])
+        for group in partly:
+            if group.pending:
+                lost, ranges = self._pending.clear_unheld(group, end)
+                self._given_up(group, lost, end, ranges)
         self._agenda.changed()
         return end > 0
 
-    def _end(self, size: int, largest: int, first: int) -> int:
+    def _groups(self) -> tuple[list[Group], list[Group]]:
+        """Return the groups that give up everything, and those that keep what is handed out."""
+        skips = self._state.meta.skips
+        groups = [self._pending.groups[name] for name in sorted(self._pending.groups)]
+        whole = [group for group in groups if group.name in skips]
+        return whole, [group for group in groups if group.name not in skips] if self._state.options.drops_oldest else []
+
+    def _given_up(self, group: Group, lost: int, end: int, ranges: list[tuple[int, int]]) -> None:
+        """A group has given up messages below `end`."""
+        if not ranges:
+            return
+        self._outbox.settled_ranges(group.name, Reason.SKIPPED, ranges)
+        self._losses.add(group.name, lost, min(end, group.first_pending(end)))
+        if group.name not in self._state.meta.groups:
+            self._state.stats.overflowed += lost
+        self._agenda.wake(group.name)
+
+    def _end(self, size: int, largest: int, whole: list[Group], partly: list[Group]) -> int:
         """Return the seq below which giving up makes enough room, or 0 where nothing does."""
         live = self._live
         freed = 0
         last: Run | None = None
+        names = frozenset([group.name for group in whole])
+        held = {group.name: sorted(group.wip) for group in partly}
+        first = min([group.first_pending(self._state.committed_end) for group in (*whole, *partly)])
         run = self._pending.runs.at_or_after(first)
         while run is not None:
             is_boundary = last is not None and run.segment is not last.segment
             if is_boundary and freed >= size and self._fits(size, largest, live - freed):
                 break
-            freed += _freed(run, self._state.meta.skips)
+            freed += _freed(run, names, held)
             last = run
             run = self._pending.runs.at_or_after(run.last + 1)
         return last.last + 1 if last is not None and freed and self._fits(size, largest, live - freed) else 0
@@ -97,11 +124,15 @@ class Skipping:
         return self._room.fits_compacted(size, live, largest)
 
 
-def _freed(run: Run, names: frozenset[str]) -> int:
-    """Return the bytes of the messages that only these groups wait for."""
+def _freed(run: Run, whole: frozenset[str], held: Mapping[str, list[int]]) -> int:
+    """Return the bytes of the messages that nobody waits for but groups that give them up.
+
+    `held` has what groups keep that give up the rest.
+    """
     live = run.live()
-    others = run.bits
-    for name, bits in (run.named or {}).items():
-        if name not in names:
-            others |= bits
-    return run.bytes_live * (live & ~others).bit_count() // live.bit_count() if live else 0
+    staying = 0
+    for name in (UNNAMED, *(run.named or ())):
+        if name not in whole:
+            bits = run.pending(name)
+            staying |= bits & mask_of(run.first, run.last, held[name]) if name in held else bits
+    return run.bytes_live * (live & ~staying).bit_count() // live.bit_count() if live else 0

@@ -79,7 +79,10 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder]) -> Iterator[st
         note = "" if backlog.declared else ", which is not declared: only who names it gets them"
         yield f"{_messages(backlog.rdy)} ready for group {backlog.group}{note}."
     if counts.bytes > 0.9 * queue.options.cap:
-        yield f"It takes {counts.bytes} bytes of its cap of {queue.options.cap}; when it is full it refuses messages."
+        then = "the oldest messages give way" if queue.options.drops_oldest else "it refuses messages"
+        yield f"It takes {counts.bytes} bytes of its cap of {queue.options.cap}; when it is full {then}."
+    if queue.stats.overflowed:
+        yield f"Since the start {_messages(queue.stats.overflowed)} gone that gave way to newer ones."
 
 
 def _about_takers(group: str, holders: list[Holder]) -> Iterator[str]:

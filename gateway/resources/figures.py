@@ -52,6 +52,7 @@ TOTALS = {
     "messages_dropped": ("dropped", "Dead messages for which there was no dead-letter queue"),
     "messages_purged": ("purged", "Messages removed by a purge"),
     "messages_lost": ("lost", "Messages that declared groups lost, at the cap or by a purge"),
+    "messages_overflowed": ("overflowed", "Messages that gave way to newer ones at the cap (option overflow)"),
 }
 BY_PROTOCOL = {
     "messages_received": ("published", "Messages taken from producers"),

@@ -45,6 +45,8 @@ def options_of(world: World) -> dict[str, object] | None:
     [
         ("x-expires:1500", "unused", 1.5),
         ("x-max-length-bytes:100000|x-overflow:reject-publish", "cap", 100_000),
+        ("x-max-length-bytes:100000|x-overflow:drop-head", "overflow", "drop-oldest"),
+        ("x-overflow:drop-head", "overflow", "drop-oldest"),
         ("x-dead-letter-routing-key:dead", "dead_letter", "default/dead"),
         ("x-dead-letter-exchange:|x-dead-letter-routing-key:dead", "dead_letter", "default/dead"),
     ],
@@ -99,8 +101,8 @@ def test_an_exclusive_queue_has_one_subscriber(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        ("SUBSCRIBE|id:1|destination:/queue/q|x-max-length-bytes:100000", "x-overflow:reject-publish"),
-        ("SUBSCRIBE|id:1|destination:/queue/q|x-overflow:drop-head", "a full queue refuses"),
+        ("SUBSCRIBE|id:1|destination:/queue/q|x-max-length-bytes:100000", "x-overflow here: reject-publish"),
+        ("SUBSCRIBE|id:1|destination:/queue/q|x-overflow:drop-tail", "reject-publish or drop-head"),
         ("SUBSCRIBE|id:1|destination:/queue/q|x-dead-letter-exchange:dlx", "no exchanges"),
         ("SUBSCRIBE|id:1|destination:/queue/q|x-expires:soon", "whole number"),
         ("SUBSCRIBE|id:1|destination:/queue/q|x-max-length-bytes:5|x-overflow:reject-publish", "bad option cap"),

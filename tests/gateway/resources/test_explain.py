@@ -101,3 +101,13 @@ async def test_lists_are_paged_and_filtered(gateway: Running) -> None:
     assert (await gateway.http.get("/v2/p2/queues?limit=0")).status_code == 400
     projects = (await gateway.http.get("/v2")).json()
     assert projects == {"projects": [{"project": "p1", "queues": 1}, {"project": "p2", "queues": 4}]}
+
+
+async def test_what_gave_way_to_newer_messages_is_told_and_counted(gateway: Running) -> None:
+    await gateway.http.put(QUEUE, json={"cap": "64KiB", "overflow": "drop-oldest"})
+    for _ in range(40):
+        await gateway.publish("x" * 4000)
+    rdy, _, _ = await gateway.counts()
+    said = " ".join((await gateway.http.get(QUEUE + "/explain")).json()["sentences"])
+    assert f"Since the start {40 - rdy} messages are gone that gave way to newer ones." in said
+    assert f"curbstone_messages_overflowed_total {float(40 - rdy)}" in (await gateway.http.get("/metrics")).text
