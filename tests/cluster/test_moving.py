@@ -1,0 +1,60 @@
+"""Queues that move from a local server to a cluster and back, with their messages."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import httpx
+
+from tests.cluster.gateway import GatewayProcess
+from tests.commands import curbstone
+from tests.server import ServerProcess
+
+BODIES = ["plain", "grün", "last"]
+
+
+def publish(server: ServerProcess, queue: str) -> None:
+    path = f"{server.url}/v2/default/queues/{queue}"
+    assert httpx.put(path, json={"max_tries": 7}, trust_env=False).status_code == 201
+    for body in BODIES:
+        headers = {"content-type": "text/plain", "x-msg-x-n": body[:1]}
+        reply = httpx.post(f"{path}/messages", content=body.encode(), headers=headers, trust_env=False)
+        assert reply.status_code == 201
+
+
+def taken(server: ServerProcess, queue: str) -> list[tuple[str, str]]:
+    path = f"{server.url}/v2/default/queues/{queue}/messages/lease"
+    reply = httpx.post(path, json={"count": 100, "wait": 5}, timeout=60, trust_env=False)
+    return [(message["message"], message["x-msg-x-n"]) for message in reply.json()["messages"]]
+
+
+def test_what_was_exported_or_moved_is_all_there(
+    gateway: GatewayProcess, server: ServerProcess, tmp_path: Path
+) -> None:
+    queue = f"moves-{secrets.token_hex(3)}"
+    publish(server, queue)
+    exported = curbstone("export", queue, "--server", server.url, cwd=tmp_path)
+    assert exported.code == 0, exported.err
+    imported = curbstone("import", "--server", gateway.url, cwd=tmp_path, stdin=exported.raw)
+    said = "3 messages imported; done again, they would be published once more\n"
+    assert (imported.code, imported.out) == (0, said), imported.err
+    info = httpx.get(f"{gateway.url}/v2/default/queues/{queue}", trust_env=False).json()
+    assert (info["rdy"], info["options"]["max_tries"]) == (3, 7)
+    back = curbstone(
+        *("move", "--from", queue, "--to", f"{queue}-back", "--to-server", server.url, "--create"),
+        *("--server", gateway.url),
+        cwd=tmp_path,
+    )
+    assert (back.code, back.out) == (0, "3 messages moved\n"), back.err
+    there = curbstone("move", "--from", f"{queue}-back", "--to", queue, "--to-server", gateway.url, cwd=tmp_path,
+                      CURBSTONE_SERVER=server.url)  # fmt: skip
+    assert there.code == 0, there.err
+    assert taken(gateway, queue) == [(body, body[:1]) for body in BODIES]
+
+
+def test_a_cluster_is_not_exported_and_says_why(gateway: GatewayProcess, tmp_path: Path) -> None:
+    queue = f"stays-{secrets.token_hex(3)}"
+    publish(gateway, queue)
+    refused = curbstone("export", queue, "--server", gateway.url, cwd=tmp_path)
+    assert refused.code != 0 and "Looking into a queue needs the local engine" in refused.err
