@@ -91,7 +91,7 @@ def test_every_alert_says_how_bad_it_is_and_what_it_is_about() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
         for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
-            assert label in {"instance", "project", "queue"}
+            assert label in {"instance", "project", "queue", "group"}
 
 
 def test_grafana_is_given_the_folder_of_the_dashboard() -> None:
