@@ -23,6 +23,8 @@ from curbstone.spark.server import Address, Secret, check_ca_file, checked_name
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE, TOKEN_VARIABLE = "CURBSTONE_SERVER", "CURBSTONE_TOKEN"
+TOKEN_FILE_VARIABLE, CA_FILE_VARIABLE = "CURBSTONE_TOKEN_FILE", "CURBSTONE_CA_FILE"
+"""These four mean to a pipeline what they mean to the command line."""
 CORES_VARIABLE, CORES_UNKNOWN = "CURBSTONE_SPARK_CORES", 4
 """Spark tells a data source nothing of its cores; `register` does, by the environment of Spark's Python workers."""
 
@@ -302,6 +304,7 @@ def _ca_file(options: _Options, scheme: str) -> str:
     file = options.text("caFile")
     if file and scheme != "https":
         raise PipelineError("option caFile is for a url that begins with https://")
+    file = file or (os.environ.get(CA_FILE_VARIABLE, "") if scheme == "https" else "")
     if file:
         check_ca_file(file)
     return file
@@ -311,13 +314,15 @@ def _token(options: _Options) -> Secret:
     token, file = options.text("token"), options.text("tokenFile")
     if token and file:
         raise PipelineError("options token and tokenFile: give one of them")
+    if not token and not file:
+        file = os.environ.get(TOKEN_FILE_VARIABLE, "")
+        token = "" if file else os.environ.get(TOKEN_VARIABLE, "")
     if file:
         try:
             token = Path(file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not text"
             raise PipelineError(f"option tokenFile={file!r}: {reason}") from None
-    token = token or os.environ.get(TOKEN_VARIABLE, "")
     if token and (not token.isascii() or not token.isprintable() or " " in token):
         raise PipelineError("the token holds characters that an HTTP header can't carry")
     return Secret(token)

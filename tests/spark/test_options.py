@@ -169,3 +169,20 @@ def test_authorities_are_in_a_file_and_for_https(tmp_path: Path) -> None:
     ):
         with pytest.raises(PipelineError, match=why):
             read_options({"queue": "a", **options})
+
+
+def test_the_environment_says_what_the_options_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`curbstone --token-file FILE --ca-file FILE sql` hands its options on in the environment."""
+    for name, token in (("first", "one"), ("second", "two")):
+        (tmp_path / name).write_text(token)
+    monkeypatch.setenv("CURBSTONE_TOKEN_FILE", str(tmp_path / "first"))
+    assert read_options({"queue": "a"}).address.token.reveal() == "one"
+    assert read_options({"queue": "a", "tokenFile": str(tmp_path / "second")}).address.token.reveal() == "two"
+    monkeypatch.setenv("CURBSTONE_TOKEN", "three")
+    assert read_options({"queue": "a"}).address.token.reveal() == "one", "the file wins, as on the command line"
+    monkeypatch.delenv("CURBSTONE_TOKEN_FILE")
+    assert read_options({"queue": "a"}).address.token.reveal() == "three"
+    monkeypatch.setenv("CURBSTONE_CA_FILE", str(tmp_path / "none.pem"))
+    assert read_options({"queue": "a", "url": "http://a:1"}).address.ca_file == ""
+    with pytest.raises(PipelineError, match=r"none\.pem.*: No such file"):
+        read_options({"queue": "a", "url": "https://a:1"})
