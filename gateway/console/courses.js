@@ -48,6 +48,8 @@ const courses = () => Object.fromEntries([...Object.keys(COUNTERS), ...Object.ke
 export function lookAt(stats) {
   return {
     at: performance.now() / 1000,
+    /** Whether it has figures of the server: not everyone may see those. */
+    isWhole: Boolean(stats.totals),
     totals: stats.totals ?? {},
     count: stats.queues_count ?? stats.queues_chosen,
     chosen: stats.queues_chosen,

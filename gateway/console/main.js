@@ -49,10 +49,14 @@ class Totals {
 
 let totals = null
 
+function showTotals() {
+  document.getElementById('totals').hidden = !(page instanceof QueueList) || history.look?.isWhole === false
+}
+
 function route() {
   const [project, ...rest] = decodeURIComponent(location.hash.slice(1)).split('/')
   page = project === LOGINS && !rest.length ? new LoginsPage(me) : rest.length ? new QueuePage({ project, queue: rest.join('/') }, history) : new QueueList(history, look)
-  document.getElementById('totals').hidden = rest.length > 0 || project === LOGINS
+  showTotals()
   document.getElementById('view').replaceChildren(page.element)
   page.update()
 }
@@ -78,6 +82,7 @@ async function look() {
   drawHealth(readiness)
   if (stats === null || page !== asked || JSON.stringify(page.wanted()) !== wanted) return
   history.add(lookAt(stats))
+  showTotals()
   totals.draw()
   page.update()
 }

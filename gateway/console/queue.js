@@ -10,8 +10,9 @@ import { MessageList } from './messages.js'
 const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused'])
 const SIZES = new Set(['cap', 'max_message_size'])
 
-/** Every so many looks those who take from the queue are asked for. */
-const HOLDERS_EVERY = 2
+/** Every so many looks those who take from the queue are asked for; seldom where the server looks through delayed messages for it. */
+const HOLDERS_EVERY = 3
+const HOLDERS_EVERY_DELAYED = 30
 
 /** Title, text, and a smaller text behind it. */
 const CARDS = [
@@ -77,7 +78,8 @@ export class QueuePage {
     this.cap.draw(this.queue.figures.cap_used_ratio)
     this.draw()
     this.looks += 1
-    if (this.looks % HOLDERS_EVERY === 0) this.holders.load().catch(() => {}) // the next look tells what is wrong
+    const every = this.queue.figures.messages_delayed ? HOLDERS_EVERY_DELAYED : HOLDERS_EVERY
+    if (this.looks % every === 0) this.holders.load().catch(() => {}) // the next look tells what is wrong
   }
 
   draw() {

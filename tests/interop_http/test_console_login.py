@@ -11,6 +11,9 @@ from tests.interop_http.browser import opened
 USERS = """
 [users.root]
 grants = ["admin server"]
+
+[users.clerk]
+grants = ["peek shop/orders"]
 """
 
 
@@ -31,3 +34,17 @@ def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
             assert "open session" in page.evaluate("document.getElementById('logins').innerText")
             page.evaluate("document.querySelector('#who button').click()")
             page.until("document.querySelector('#login') !== null")
+
+
+def test_one_who_may_look_at_a_queue_sees_that_and_no_figures_of_the_server(tmp_path: Path) -> None:
+    with doors(tmp_path, USERS) as it:
+        for queue in ("orders", "other"):
+            assert it.call("root", "PUT", f"/v2/shop/queues/{queue}").status_code == 201
+        with opened(f"{it.server.url}/console", tmp_path / "profile") as page:
+            page.until("document.querySelector('#login') !== null")
+            secret = json.dumps(it.secrets["clerk"])
+            page.evaluate(f"document.querySelector('#login input[type=password]').value = {secret}")
+            page.evaluate("document.querySelector('#login button').click()")
+            page.until("document.querySelectorAll('tbody tr').length === 1")
+            assert page.evaluate("document.querySelector('tbody th').textContent") == "shop/orders"
+            assert page.evaluate("document.getElementById('totals').hidden") is True
