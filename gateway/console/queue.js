@@ -22,7 +22,7 @@ const CARDS = [
   ['Consumers', ({ figures }) => number(figures.consumers)],
   ['Oldest message', ({ figures }) => duration(figures.oldest_message_age_seconds)],
   ['Full, if it goes on', ({ figures }) => (figures.seconds_to_full === null ? 'never' : `in ${duration(figures.seconds_to_full)}`)],
-  ['On disk', ({ figures }) => bytes(figures.disk_bytes), ({ figures }) => `${(100 * figures.cap_used_ratio).toFixed(0)} % of the cap`],
+  ['On disk, of cap', ({ figures }) => bytes(figures.disk_bytes), ({ figures }) => `${(100 * figures.cap_used_ratio).toFixed(0)} %`],
 ]
 
 const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']]
