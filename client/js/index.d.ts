@@ -3,8 +3,10 @@ export type Body = Uint8Array | ArrayBuffer | string | object | number | boolean
 export interface Stored {
   /** The server's; empty where it did not say, as for an event. */
   id: string;
-  /** It was sent again over another connection: it may be there twice. */
+  /** It was sent again over another connection, and the server keeps no numbers: it may be there twice. */
   maybeRepeated: boolean;
+  /** The server had it already, and did not store it again. */
+  repeated: boolean;
 }
 
 export interface PublishOptions {

@@ -1,7 +1,8 @@
 // The client of Curbstone for browsers, Node.js, Deno and Bun: STOMP 1.2 through the WebSocket /stomp.
 //
-// What is unconfirmed when the connection is lost goes out again on the next, first and in order. A delivery belongs to its
-// connection: settling it later does nothing, and the message comes again.
+// What is unconfirmed when the connection is lost goes out again on the next, first and in order, under the number it had in
+// its queue; what the server has already it does not store again. A delivery belongs to its connection: settling it later
+// does nothing, and the message comes again.
 
 import { frame, join, Parser } from "./frames.js";
 
@@ -14,6 +15,7 @@ const RENEW_AFTER = 0.8; // of the time that a login has left
 const RENEW_MS_MIN = 1_000;
 const RENEW_MS_MAX = 86_400_000;
 const RENEW_AGAIN_MS = 5_000;
+const LOOK_AGAIN_MS = 50;
 const HANDLER_RETRY_S_MAX = 300;
 const PREFIX = "x-msg-x-";
 const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"]);
@@ -96,7 +98,10 @@ export class Client {
   #number = 0;
   #output = [];
   #bodyMax = Infinity;
-  #unconfirmed = new Map(); // receipt → { bytes, resolve, reject, ended, destination, isRepeated }
+  #producer = `js-${[0, 0].map(() => Math.random().toString(36).slice(2)).join("")}`; // a name that nobody else has
+  #isNumbered = true; // whether the server keeps numbers, as far as is known
+  #lanes = new Map(); // destination → { index, number }
+  #unconfirmed = new Map(); // receipt → { headers, body, bytes, resolve, reject, ended, destination, number, expected, isRepeated }
   #held = new Map(); // destination → receipts that wait for room, in order
   #subscriptions = new Map(); // id → { destination, prefetch, ack, deliver }
 
@@ -112,7 +117,7 @@ export class Client {
     if (!this.#options.WebSocket) throw new TypeError("no WebSocket here; give one: { WebSocket } from \"ws\"");
   }
 
-  /** Publish to a queue. Resolves when it is on disk: { id, maybeRepeated }. Rejects with Refused or Unknown. */
+  /** Publish to a queue. Resolves when it is on disk: { id, maybeRepeated, repeated }. Rejects with Refused or Unknown. */
   publish(queue, body, options = {}) {
     return this.#send(this.#destination("queue", queue), body, options);
   }
@@ -185,8 +190,12 @@ export class Client {
       return Promise.reject(new Refused(`a body of ${bytes.length} bytes is larger than ${this.#bodyMax}`, 413));
     }
     if (this.#isClosed) return Promise.reject(new Unknown("the client is closed"));
-    const receipt = (named.receipt = `p.${(this.#number += 1)}`);
-    const sending = { bytes: frame("SEND", named, bytes), destination, isRepeated: false };
+    if (!this.#lanes.has(destination)) this.#lanes.set(destination, { index: this.#lanes.size + 1, number: 0 });
+    const lane = this.#lanes.get(destination);
+    const receipt = (named.receipt = `p${lane.index}.${(lane.number += 1)}`);
+    if (this.#isNumbered && destination.startsWith("/queue/")) named["x-producer"] = this.#producer;
+    const sending = { headers: named, body: bytes, bytes: frame("SEND", named, bytes), destination, number: lane.number };
+    Object.assign(sending, { isRepeated: false, expected: 0 });
     sending.ended = new Promise((resolve, reject) => Object.assign(sending, { resolve, reject }));
     this.#unconfirmed.set(receipt, sending);
     if (this.#held.has(destination)) this.#held.get(destination).push(receipt);
@@ -203,16 +212,30 @@ export class Client {
     }
     const sending = this.#unconfirmed.get(receipt);
     if (!sending) return;
+    if (headers["x-expected"]) {
+      sending.expected = Number(headers["x-expected"]);
+      this.#hold(receipt, sending, 0);
+      return;
+    }
     if (headers["x-error-code"] === "507" && this.#options.onFull === "wait") {
       this.#hold(receipt, sending, Number(headers["retry-after"] ?? 1));
       return;
     }
     this.#unconfirmed.delete(receipt);
     if (headers["x-error-code"]) sending.reject(new Refused(headers["x-error"], Number(headers["x-error-code"])));
-    else sending.resolve({ id: headers["x-msg-id"] ?? "", maybeRepeated: sending.isRepeated });
+    else {
+      const isNumbered = "x-producer" in sending.headers;
+      const maybeRepeated = sending.isRepeated && !isNumbered;
+      sending.resolve({ id: headers["x-msg-id"] ?? "", maybeRepeated, repeated: "x-duplicate" in headers });
+    }
     const held = this.#held.get(sending.destination);
     if (held?.[0] !== receipt) return;
-    // The first of those that waited for room has ended: the others may go.
+    if (headers["x-error-code"] && "x-producer" in sending.headers && held.length > 1) {
+      held.shift(); // those behind it would come too early, but for the first
+      this.#probe(sending.destination);
+      return;
+    }
+    // The first of those that waited has ended: the others may go.
     this.#held.delete(sending.destination);
     for (const each of held.slice(1)) this.#write(this.#unconfirmed.get(each).bytes);
   }
@@ -220,10 +243,34 @@ export class Client {
   #hold(receipt, sending, seconds) {
     const held = this.#held.get(sending.destination) ?? [];
     if (!held.includes(receipt)) held.push(receipt);
-    held.sort((a, b) => Number(a.slice(2)) - Number(b.slice(2)));
-    const isProbe = held[0] === receipt;
+    held.sort((a, b) => (this.#unconfirmed.get(a)?.number ?? 0) - (this.#unconfirmed.get(b)?.number ?? 0));
+    const isFirst = held[0] === receipt;
     this.#held.set(sending.destination, held);
-    if (isProbe) setTimeout(() => this.#held.get(sending.destination)?.[0] === receipt && this.#write(sending.bytes), seconds * 1000);
+    if (isFirst) setTimeout(() => this.#held.get(sending.destination)?.[0] === receipt && this.#probe(sending.destination), seconds * 1000);
+  }
+
+  /** Send the first of what is held, to see whether it is taken now; not before all in front of it have ended. */
+  #probe(destination) {
+    const [receipt] = this.#held.get(destination);
+    const sending = this.#unconfirmed.get(receipt);
+    if (!sending) return;
+    const first = [...this.#unconfirmed.values()].find((each) => each.destination === destination);
+    if (first !== sending) {
+      setTimeout(() => this.#held.get(destination)?.[0] === receipt && this.#probe(destination), LOOK_AGAIN_MS);
+    } else if (sending.expected) {
+      this.#write(frame("SEND", { ...sending.headers, "x-after": sending.expected - 1 }, sending.body));
+    } else {
+      this.#write(sending.bytes);
+    }
+  }
+
+  /** The server keeps no numbers: what is sent again may be stored twice. */
+  #goWithoutNumbers() {
+    this.#isNumbered = false;
+    for (const sending of this.#unconfirmed.values()) {
+      delete sending.headers["x-producer"];
+      sending.bytes = frame("SEND", sending.headers, sending.body);
+    }
   }
 
   // ---------------------------------------------------------------- consuming
@@ -289,7 +336,7 @@ export class Client {
       const { token } = this.#options;
       const secret = typeof token === "function" ? await token() : token;
       const headers = { "accept-version": "1.2", host: new URL(this.#url).hostname, "heart-beat": `${BEAT_MS},${BEAT_MS}` };
-      headers["x-features"] = "refusals,ids,joined";
+      headers["x-features"] = "refusals,ids,joined,numbers";
       if (secret) Object.assign(headers, { login: "", passcode: secret });
       if (socket === this.#socket && socket.readyState === 1) socket.send(frame("CONNECT", headers));
     };
@@ -318,6 +365,7 @@ export class Client {
       else this.#socket.send(new Uint8Array([10]));
     }, BEAT_MS / 2);
     this.#renewBefore(headers);
+    if (this.#isNumbered && !(headers["x-features"] ?? "").split(",").includes("numbers")) this.#goWithoutNumbers();
     this.#held.clear();
     for (const { request } of this.#subscriptions.values()) this.#write(request);
     for (const { bytes } of this.#unconfirmed.values()) this.#write(bytes);

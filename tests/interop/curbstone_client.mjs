@@ -30,6 +30,13 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
   facts.refused = await client.publish("orders", new Uint8Array(2_000_000)).catch((error) => [error instanceof Refused, error.status]);
   await Promise.all(["reject", "retry"].map((text) => client.publish("orders", text)));
 
+  const kept = [];
+  client.worker("kept", (message) => kept.push(message.text));
+  const bodies = ["a", "x".repeat(2000), "b", "x".repeat(2000), "c"];
+  const ends = await Promise.all(bodies.map((body) => client.publish("kept", body).then(() => 0, (error) => error.status)));
+  await until(() => kept.length === 3);
+  Object.assign(facts, { kept: kept.join(""), ends });
+
   const heard = [];
   client.subscribe("sold", (message) => heard.push(message.json()));
   while (!heard.length) {
@@ -43,9 +50,11 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
   await crash();
   const confirms = await Promise.all(sending);
   facts.confirmed = confirms.length;
+  facts.maybeRepeated = confirms.some((each) => each.maybeRepeated);
   const last = await client.publish("orders", "last");
   facts.isRepeated = last.maybeRepeated;
   await until(() => new Set(seen.map(([text]) => text)).size === 204);
+  facts.twice = seen.length - new Set(seen.map((each) => each.join())).size;
   facts.tries = seen.filter(([text]) => text === "retry").map(([, tries]) => tries);
   worker.stop();
   await client.close();

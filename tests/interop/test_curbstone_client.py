@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from tests.interop import control
@@ -28,12 +29,20 @@ def judge(facts: dict[str, Any]) -> None:
     assert facts["tries"][:2] == [0, 1]
     assert facts["heard"] == {"id": 7}
     assert facts["confirmed"] == 200
+    assert (facts["maybeRepeated"], facts["twice"]) == (False, 0)
+    assert (facts["kept"], facts["ends"]) == ("abc", [0, 413, 0, 413, 0])
     assert facts["isRepeated"] is False
     assert facts["afterClose"] == "Unknown"
 
 
+def make_small(server: ServerProcess) -> None:
+    """Make the queue that refuses some of what is published to it."""
+    httpx.put(f"{server.url}/v2/shop/queues/kept", json={"max_message_size": 1024}).raise_for_status()
+
+
 def test_it_works_in_node(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server, Control(lambda: server.restart(same_ports=True)) as pages:
+        make_small(server)
         judge(pages.result(node("curbstone_node.mjs", server.url, pages.origin)))
 
 
@@ -47,6 +56,7 @@ def test_it_works_on_a_page_in_chromium(tmp_path: Path, monkeypatch: pytest.Monk
     restarts = Restarts()
     with Control(restarts) as pages, ServerProcess(tmp_path / "data", f"--cors-origin={pages.origin}") as server:
         restarts.server = server
+        make_small(server)
         page = f"{pages.origin}/curbstone.html?url={quote(server.url, safe='')}"
         facts = pages.result(chromium(page, tmp_path / "profile"))
     judge(facts)
