@@ -12,6 +12,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.redo import redo_names, replay_redo
+from curbstone.core.writing.committer import SYNCED_AT_STOP_MAX
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Crash, SimFile
 
@@ -131,6 +132,31 @@ def test_a_stop_leaves_no_redo_file() -> None:
     assert redo_names(lab.disk) == []
     lab.start(lab.host.wall_ms())
     assert bodies(lab) == [[b"before", b"m"]] * 3
+
+
+def test_a_stop_leaves_many_segments_to_the_next_start_and_a_power_cut_between_takes_nothing() -> None:
+    lab = Lab()
+    queues = [lab.queue(f"q{number}") for number in range(SYNCED_AT_STOP_MAX + 8)]
+    for queue in queues:
+        lab.publish(queue, "before")
+    assert publish_each(lab, queues, "m") == [None] * len(queues)
+    before = syncs(lab)
+    lab.shutdown()
+    assert syncs(lab) == before and redo_names(lab.disk), "so many are not synced while somebody waits for the stop"
+    lab.disk.crash()
+    lab.start(lab.host.wall_ms())
+    assert [lab.bodies(lab.again(queue)) for queue in queues] == [[b"before", b"m"]] * len(queues)
+    assert redo_names(lab.disk) == []
+
+
+def test_a_full_redo_file_that_has_something_of_many_segments_is_used_again() -> None:
+    lab = Lab()
+    queues = [lab.queue(f"q{number}") for number in range(SYNCED_AT_STOP_MAX + 8)]
+    for number in range(12):
+        assert publish_each(lab, queues, f"{number}".ljust(100)) == [None] * len(queues)
+    assert redo_names(lab.disk) == ["redo.1", "redo.2"]
+    lab.restart("power")
+    assert [len(lab.bodies(lab.again(queue))) for queue in queues] == [12] * len(queues)
 
 
 def on_redo(monkeypatch: pytest.MonkeyPatch, call: str, error: int) -> None:
