@@ -65,8 +65,8 @@ class Commit:
 
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_offset", "_old",
-        "_remove_first", "_remove_last", "_sync", "_uid", "dropped", "end", "erases", "is_undone",
-        "is_doubtful", "kept", "old_size", "redo", "reserve", "reserve_to", "segment", "size", "taken", "unremoved",
+        "_remove_first", "_remove_last", "_sync", "_uid", "dropped", "end", "erases", "is_doubtful", "is_undone",
+        "kept", "old_size", "redo", "reserve", "reserve_to", "rolled", "segment", "size", "taken", "unremoved",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, uid: int, active: Segment, reserve: int, *, sync: bool) -> None:
@@ -98,6 +98,8 @@ class Commit:
         """The size that it is to have after this commit."""
         self._buffers: list[bytes] = []
         self._old: Segment | None = None
+        self.rolled = False
+        """Whether this commit begins a new segment."""
         self._fenced = False
         self._cut_first = False
         self.taken: Spare | None = None
@@ -105,11 +107,6 @@ class Commit:
         self._remove_first: dict[str, int] = {}
         self._remove_last: list[str] = []
         self._aside: list[str] = []
-
-    @property
-    def rolled(self) -> bool:
-        """Whether this commit begins a new segment."""
-        return self._old is not None
 
     @property
     def added(self) -> int:
@@ -150,6 +147,7 @@ class Commit:
     def roll(self, header: SegmentHeader, spare: Spare | None, reserve: int, *, fenced: bool) -> None:
         """Begin a new segment, in the file `spare` if that is given."""
         self._old = self.segment
+        self.rolled = True
         self._fenced = self._cut_first = fenced
         path = segment_path(self._directory, header.number)
         self.segment = Segment(header.number, path, header.salt, SEGMENT_BYTES, 0)

@@ -170,7 +170,10 @@ class Cleaner:
     @property
     def is_active(self) -> bool:
         """Whether segments have to go."""
-        return self._helps or self._erasing or (self._log.room.excess and self._is_above()) or self._is_low()
+        oldest = self._log.segments[0].number
+        if oldest <= self._erase_through or (self._blocked and oldest <= self._last_segment):
+            return True
+        return (self._log.room.excess > 0 and self._is_above()) or self._is_low()
 
     @property
     def _erasing(self) -> bool:
