@@ -243,6 +243,7 @@ class Commit:
             # A segment whose creation failed says where the one before it ends. Had it come back after a crash,
             # it would cut off what is written there from now on.
             self._disk.sync_dir(self._directory)
+            self._remove_first.clear()
         if self.reserve_to > self.reserve:
             self._write_reserve()
         if self._old is not None:

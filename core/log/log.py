@@ -346,7 +346,7 @@ class Log:
         Whatever became of a new file, it is not in the chain: the next segment names the old one.
         """
         self._under_way = None
-        self._leftover |= commit.files_touched()
+        self._leftover = commit.files_touched()  # it had all those of before to remove
         self.reserve = commit.reserve
         if commit.rolled:
             self.active.size = commit.old_size

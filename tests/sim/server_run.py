@@ -329,7 +329,8 @@ class ServerRun:
             if client.socket is not None and not client.socket.is_over:
                 raise Violation(f"the server stopped, and {client.name} is still connected")
         self.wall_ms = self.host.now_ms() + 1
-        if self.disk.hides_loss:  # after a failed sync no start can know what a later power cut takes
+        # After a failed sync no start can know what a later power cut takes.
+        if self.disk.hides_loss and "power" in self.ends:
             self.disk.crash()
         self._forget_clients()
         self.loop.abandon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from curbstone.core.options import MIB
 from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, message, numbered
 from tests.core.staging.lab import stage
-from tests.sim.world import SimDisk
+from tests.sim.world import SimDisk, SimFile
 
 
 class FailingSyncs:
@@ -130,6 +131,27 @@ def test_however_many_syncs_fail_what_was_confirmed_is_there_after_a_power_cut(f
     lab.restart("power")
     queue = lab.again(queue)
     assert lab.bodies(queue) == confirmed and not queue.damaged
+
+
+def test_what_failed_commits_left_counts_as_long_as_it_is_there_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt removed what the one before had left, and counted it for ever: the queue seemed to be full."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "first")
+    meta = len(lab.files(queue)[f"{queue.log.directory}/meta"])
+
+    def fails(_self: SimFile) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SimFile, "sync", fails)
+        for _ in range(10):
+            lab.publish_answers(queue, [message("second")])
+            lab.pass_time(1000)
+            assert queue.log.bytes == lab.held(queue) - meta
+    lab.pass_time(1000)
+    lab.publish(queue, "third")
+    assert queue.log.bytes == lab.held(queue) - meta
 
 
 def test_one_queue_that_fails_leaves_the_others_alone() -> None:
