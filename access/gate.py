@@ -92,6 +92,8 @@ class Gate(Protocol):
 
     connections: Connections
     """Who is connected."""
+    generation: int
+    """Another after each reload: what was found good before may count no more."""
     logins: dict[tuple[str, str], int]
     """How many there were, by protocol and outcome."""
     refusals: dict[str, int]
@@ -132,6 +134,7 @@ class OpenGate:
     """The gate of a server without users."""
 
     wants_login = False
+    generation = 0
 
     def __init__(self, broker: Broker, host: Host) -> None:
         self.connections = Connections(host)

@@ -78,6 +78,7 @@ class LoginGate:
     """See the module's docstring. Implements `gate.Gate`; called on the host's thread."""
 
     wants_login = True
+    generation = 0
 
     def __init__(self, broker: Broker, host: Host, users_file: Path, data: Path) -> None:
         self.connections = Connections(host)
@@ -465,6 +466,7 @@ class LoginGate:
                 on_done(Unavailable(f"the users stay as they were: {error}"))
                 return
             self.users, self._verifier = users, verifier
+            self.generation += 1
             verifier.take(users.issuers)
             self._review()
             self.audit.note("reload", "ok", user="")

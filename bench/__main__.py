@@ -15,7 +15,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from bench import backlog, charts, disk, footprint, page, peers, report, scaling, spark_load, syncs, workloads
+from bench import backlog, charts, disk, footprint, login, page, peers, report, scaling, spark_load, syncs, workloads
 from bench.disk import Limit
 from bench.measure import Measurement, Target
 from bench.peer import Subject
@@ -59,6 +59,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="runs of each workload (3; 1 with --quick)")
     parser.add_argument("--cap", type=int, default=CAP, help="the server's --cap in bytes (1 GiB)")
     parser.add_argument("--sync", default="always", help="the server's --sync (always)")
+    parser.add_argument("--users", action="store_true", help="the server has users, and everybody logs in with a token")
     parser.add_argument("--dir", type=Path, help="where the data directories are made (the system's temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything here")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="also draw charts (SVG) into this folder")
@@ -92,7 +93,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def curbstone(server: Server) -> Target:
-    return Target("curbstone", server, Account(server.stomp), server.http, server.mqks)
+    account = Account(server.stomp, ("", login.token()) if login.token() else None)
+    return Target("curbstone", server, account, server.http, server.mqks)
 
 
 class Session:
@@ -174,7 +176,8 @@ class Session:
     def _measure_server(self) -> None:
         for size in self.known.sizes:
             data = self.folder / f"data-{size}"
-            command = curbstone_command(data, self.known.cap, ["--sync", self.known.sync])
+            users = login.make_users(self.folder, data) if self.known.users else []
+            command = curbstone_command(data, self.known.cap, ["--sync", self.known.sync, *users])
             server = Server(command, self.folder / "server.log")
             target = curbstone(server)
             try:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
+from bench import login
 from bench.check import Checker, bodies
 from bench.roles import Gate, Outcome
 from bench.wire import BenchError
@@ -44,7 +45,7 @@ def _run(work: Coroutine[None, None, Outcome]) -> Outcome:
 
 async def _publish(job: ClientJob, gate: Gate) -> Outcome:
     laid_out = bodies(0, 0, job.count, job.size)
-    async with Client(job.url) as client:
+    async with Client(job.url, token=login.token() or None) as client:
         queue = client.queue(job.queue)
         gate.open()
         until = time.monotonic() + job.seconds
@@ -63,7 +64,7 @@ async def _consume(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome
     total = sum(sent)
     checker = Checker(job.size, prepare=total)
     arrived: list[bytes] = []
-    async with Client(job.url) as client:
+    async with Client(job.url, token=login.token() or None) as client:
         gate.open()
         messages = client.queue(job.queue).consume(job.prefetch)
         try:
@@ -86,7 +87,7 @@ def publish_in_threads(job: ClientJob, gate: Gate) -> Outcome:
     """The same with `curbstone_client.sync`."""
     laid_out = bodies(0, 0, job.count, job.size)
     try:
-        with sync.Client(job.url) as client:
+        with sync.Client(job.url, token=login.token() or None) as client:
             queue = client.queue(job.queue)
             gate.open()
             until = time.monotonic() + job.seconds
@@ -109,7 +110,7 @@ def consume_in_threads(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Out
     checker = Checker(job.size, prepare=total)
     arrived: list[bytes] = []
     try:
-        with sync.Client(job.url) as client:
+        with sync.Client(job.url, token=login.token() or None) as client:
             gate.open()
             messages = client.queue(job.queue).consume(job.prefetch)
             while checker.distinct < total:

@@ -5,6 +5,7 @@ import select
 import time
 from dataclasses import dataclass, replace
 
+from bench import login
 from bench.check import Checker, bodies
 from bench.many import SILENCE_S, Line, run_lines
 from bench.roles import Gate, Outcome
@@ -21,7 +22,7 @@ def messages_path(queue: str) -> str:
 
 def request_head(method: str, address: Address, path: str, content_type: str = "", length: int = 0) -> bytes:
     content = f"Content-Type: {content_type}\r\nContent-Length: {length}\r\n" if content_type else ""
-    return f"{method} {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n{content}\r\n".encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n{login.header()}{content}\r\n".encode()
 
 
 def post_requests(address: Address, queue: str, producer: int, count: int, size: int) -> bytes:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench import login
 from bench.check import Checker, bodies
 from bench.roles import Gate, Outcome
 from bench.window import send_window
@@ -37,9 +38,16 @@ def ask(wire: Wire, line: bytes) -> None:
         raise BenchError(f"refused: {answer[:300].decode(errors='replace')}")
 
 
+def connect(address: Address, **options: int) -> Wire:
+    wire = Wire(address, **options)
+    if login.token():
+        ask(wire, f"r auth {login.token()}\n".encode())
+    return wire
+
+
 def bind(address: Address, event: str, queues: Sequence[str]) -> None:
     """Binds the event to the queues; that outlives the connection."""
-    wire = Wire(address)
+    wire = connect(address)
     for queue in queues:
         ask(wire, f"r rebind --confirm {queue} {event}\n".encode())
     wire.close()
@@ -73,7 +81,7 @@ class Oks:
 def publish(job: MqksJob, gate: Gate) -> Outcome:
     """One connection, at most `window` unconfirmed."""
     bind(job.address, job.queue, [job.queue])
-    wire = Wire(job.address)
+    wire = connect(job.address)
     lines = publish_lines(job.queue, job.count, job.size)
     return send_window(wire, lines, job.count, job.window, job.seconds, Oks(wire, job.count).receive, gate)
 
@@ -88,7 +96,7 @@ def consume(job: MqksJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
     """Consumes and acknowledges one by one; ends with the confirm of the last ack."""
     total = sum(sent)
     checker = Checker(job.size, prepare=total)
-    wire = Wire(job.address, silence_s=15)
+    wire = connect(job.address, silence_s=15)
     gate.open()
     wire.send(consume_line(job.queue, job.window))
     rest = b""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from bench import login
 from bench.wire import Address, BenchError
 
 READY = re.compile(r"^curbstone ready (.*)$")
@@ -52,7 +53,8 @@ class Control:
             connection = self._connection or http.client.HTTPConnection(*self._address, timeout=30)
             self._connection = connection
             try:
-                connection.request(method, path, body)
+                headers = {"Authorization": f"Bearer {login.token()}"} if login.token() else {}
+                connection.request(method, path, body, headers)
                 answer = connection.getresponse()
                 return answer.status, answer.read()
             except (http.client.HTTPException, OSError) as error:

@@ -3,6 +3,7 @@
 import base64
 import os
 
+from bench import login
 from bench.wire import Address, BenchError, Wire
 
 BINARY = 0x82
@@ -19,7 +20,8 @@ def web_wire(address: Address, path: str, **options: int) -> "WebWire":
     wire.send_plain(
         (
             f"GET {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: v12.stomp\r\n\r\n"
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: v12.stomp\r\n"
+            f"{login.header()}\r\n"
         ).encode()
     )
     wire.open()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench import login
 from bench.check import Checker, bodies
 from bench.roles import Gate, Outcome
 from bench.server import Control
@@ -32,7 +33,8 @@ def connect(address: Address, path: str, protocol: str, **options: int) -> Wire:
     wire.send(
         (
             f"GET {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: {protocol}\r\n"
+            f"{login.header()}\r\n"
         ).encode()
     )
     answer = wire.receive_until(b"\r\n\r\n")

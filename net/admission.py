@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Protocol
+from typing import Any, Protocol
 
 MATTER = "connections"
 SPARES = 4
@@ -140,13 +140,15 @@ class Admission:
 class Visit:
     """One connection, from its first byte to its last."""
 
-    __slots__ = ("_admission", "_counted", "_is_stranger", "_user", "is_spare", "line")
+    __slots__ = ("_admission", "_counted", "_is_stranger", "_user", "is_spare", "line", "login")
 
     def __init__(self, admission: Admission, is_spare: bool = False) -> None:
         self.is_spare = is_spare
         """Whether it gets nothing but health."""
         self.line: object = None
         """What the entrance knows it by."""
+        self.login: Any = None
+        """What its protocol knows of the login of its last request."""
         self._admission = admission
         self._counted: list[tuple[str, object]] = []
         self._is_stranger = True

@@ -10,12 +10,13 @@ from __future__ import annotations
 from base64 import b64decode, urlsafe_b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.types import Scope
 
 from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
 from curbstone.access.gate import ASKING, NOTHING, Caller, Credentials
+from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.origin_policy import is_same_host
@@ -35,6 +36,8 @@ SUBPROTOCOL = "bearer."
 """Begins the WebSocket subprotocol that carries a token, in base64url: browsers can set no header there."""
 
 SECRET_BYTES_MAX = 8 * 1024
+REMEMBERED_MS = 10_000
+"""How long a login is not looked up again on its connection."""
 
 _PUBLIC = {"/": "GET", "/healthz": "GET", "/readyz": "GET", "/console": "GET", "/mq/auth": "POST"}
 _DOCUMENTS = ("/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs", "/docs/problems")
@@ -54,6 +57,30 @@ def caller_of(scope: Scope, protocol: str = "http") -> Caller:
     return Caller.of(scope["peer"], protocol)
 
 
+class _Last(NamedTuple):
+    """A login by Bearer that was found good: on the same connection it need not be looked up at each request.
+
+    Only for a while, so that the use of a token is noted. That of a session is not kept: each call makes it last.
+    """
+
+    authorization: bytes
+    peer: object
+    caller: Caller
+    access: Access
+    generation: int
+    until_ms: int
+
+    def is_again(self, authorization: bytes, peer: object, gate: Gate) -> bool:
+        """Return whether a request presents the same, and it counts still."""
+        identity = self.access.identity
+        if authorization != self.authorization or peer is not self.peer or identity.end_reason:
+            return False
+        host = gate.connections.host
+        if identity.expires_ms and host.wall_ms() >= identity.expires_ms:
+            return False
+        return self.generation == gate.generation and host.now_ms() < self.until_ms
+
+
 class Logins:
     """Logs the clients of requests in."""
 
@@ -70,6 +97,14 @@ class Logins:
             scope[ACCESS] = gate.everyone
             return
         headers: Headers = scope["headers"]
+        visit = scope["visit"]
+        authorization = _value(headers, b"authorization")
+        last: _Last | None = visit.login
+        if last is not None and last.is_again(authorization, scope["peer"], gate):
+            scope[ACCESS] = last.access
+            ASKING.set(last.caller)
+            return
+        visit.login = None
         caller = caller_of(scope)
         ASKING.set(caller)
         credentials = credentials_of(headers, is_tls=scope["scheme"] == "https", server=scope.get("server"))
@@ -89,8 +124,13 @@ class Logins:
                 raise
             access = gate.nobody
         scope[ACCESS] = access
-        if access is not gate.nobody and (refusal := scope["visit"].logged_in(access.identity.user)):
+        if access is gate.nobody:
+            return
+        if refusal := visit.logged_in(access.identity.user):
             raise TooMany(refusal)
+        if authorization[:7].lower() == b"bearer " and not credentials.secret.startswith(SESSION):
+            until_ms = gate.connections.host.now_ms() + REMEMBERED_MS
+            visit.login = _Last(authorization, scope["peer"], caller, access, gate.generation, until_ms)
 
     def _is_public(self, scope: Scope) -> bool:
         path, method = scope["path"], scope["method"]

@@ -94,6 +94,30 @@ def open_socket(it: Doors, authorization: str) -> Any:
     )
 
 
+def test_a_login_that_its_connection_remembers_is_that_of_each_request_and_ends_at_once(it: Doors) -> None:
+    def who(token: str) -> tuple[int, str]:
+        reply = it.call("", "GET", "/v2/session", headers={"authorization": f"Bearer {token}"})
+        return reply.status_code, reply.json().get("user", "")
+
+    made = it.call("root", "POST", "/v2/tokens", json={"user": "ann"}).json()["token"]
+    for _ in range(3):
+        assert who(made) == (200, "ann")
+        assert who(it.secrets["worker"]) == (200, "worker")
+    assert who(made + "x") == (401, "")
+    assert [who(made) for _ in range(2)] == [(200, "ann")] * 2
+    assert it.call("root", "DELETE", f"/v2/tokens/{made.split('_')[1]}").status_code == 204
+    assert who(made) == (401, "")
+    assert [who(it.secrets["worker"]) for _ in range(2)] == [(200, "worker")] * 2
+    it.users_file.write_text(
+        USERS.replace("[users.worker]", '[users.worker]\nsources = ["10.0.0.0/8"]'), encoding="utf-8"
+    )
+    assert it.call("root", "POST", "/v2/reload").status_code == 204
+    assert who(it.secrets["worker"]) == (401, "")
+    it.users_file.write_text(USERS, encoding="utf-8")
+    assert it.call("root", "POST", "/v2/reload").status_code == 204
+    assert who(it.secrets["worker"]) == (200, "worker")
+
+
 @pytest.mark.parametrize("more", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])
 def test_basic_is_not_enough_for_what_a_page_of_another_origin_causes(it: Doors, more: dict[str, str]) -> None:
     headers = {"authorization": basic("ann", "open sesame"), **more}

@@ -95,6 +95,14 @@ def test_every_workload_is_clean_against_curbstone(tmp_path: Path) -> None:
         assert row["server_cpu_us"] > 0 and 0 < row["client_cpu_share"] <= 1.1
 
 
+def test_with_users_everybody_logs_in(tmp_path: Path) -> None:
+    names = ["send-100", "drain", "ws-publish", "ws-consume", "http-post", "http-pop", "mqks-publish", "client-publish"]
+    found = bench(tmp_path, ",".join(names), "--users")
+    assert found["failures"] == []
+    assert {row["workload"] for row in found["rows"]} == set(names)
+    assert all(row["tally"] == {**CLEAN, "received": row["tally"]["received"]} for row in found["rows"])
+
+
 def test_what_it_costs_and_how_it_grows_is_measured(tmp_path: Path) -> None:
     found = bench(tmp_path, "footprint,scaling")
     assert found["failures"] == []

@@ -1,0 +1,38 @@
+"""A server with users, for `--users`: what logins and rights cost. The load generators log in with a token.
+
+It is in the environment, which the generators' processes inherit; without it nobody logs in.
+"""
+
+import os
+import time
+from pathlib import Path
+
+TOKEN_VARIABLE = "CURBSTONE_BENCH_TOKEN"
+
+_USERS = """\
+[users.bench]
+grants = ["send,receive,peek,manage */*", "send,receive topic:*/*", "metrics server"]
+"""
+
+
+def token() -> str:
+    return os.environ.get(TOKEN_VARIABLE, "")
+
+
+def header() -> str:
+    """The line of a request that logs in; empty without users."""
+    return f"Authorization: Bearer {token()}\r\n" if token() else ""
+
+
+def make_users(folder: Path, data: Path) -> list[str]:
+    """Make a users file and, in a data directory to be, a token for all generators; return the server's options."""
+    from curbstone.access import tokens
+
+    file = folder / "users.toml"
+    file.write_text(_USERS, encoding="utf-8")
+    data.mkdir(mode=0o700)
+    now_ms = int(time.time() * 1000)
+    secret, kept = tokens.new_token("bench", now_ms, grants=None, expires_ms=0, label="bench")
+    tokens.write(data, [kept])
+    os.environ[TOKEN_VARIABLE] = str(secret)
+    return ["--users", str(file)]
