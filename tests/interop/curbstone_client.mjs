@@ -13,7 +13,7 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
   const worker = client.worker(
     "orders",
     (message) => {
-      seen.push([message.text, message.tries]);
+      seen.push([message.text, message.tries, message.id]);
       if (message.text === "reject") throw new Reject("bad");
       if (message.text === "retry" && !message.tries) throw new Retry(0);
       if (message.text === "0") Object.assign(facts, { first: { headers: message.headers, type: message.type, id: message.id } });
@@ -54,7 +54,7 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
   const last = await client.publish("orders", "last");
   facts.isRepeated = last.maybeRepeated;
   await until(() => new Set(seen.map(([text]) => text)).size === 204);
-  facts.twice = seen.length - new Set(seen.map((each) => each.join())).size;
+  facts.twice = new Set(seen.map(([, , id]) => id)).size - new Set(seen.map(([text]) => text)).size;
   facts.tries = seen.filter(([text]) => text === "retry").map(([, tries]) => tries);
   worker.stop();
   await client.close();
