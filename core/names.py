@@ -11,6 +11,11 @@ from curbstone.core.queue_name import QueueName as QueueName
 
 DEFAULT_PROJECT = "default"
 
+TEMPORARY = "temp."
+"""Begins the names of temporary queues; what nobody can guess follows."""
+REPLIES = "/reply-queue/"
+"""Begins the addresses at which they get answers."""
+
 _PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _GROUP = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -32,6 +37,16 @@ def queue_name(queue: str, project: str = DEFAULT_PROJECT) -> QueueName:
 def private_name(queue: str) -> QueueName:
     """Return the name of a private queue; raise BadRequest naming the rule it breaks."""
     return QueueName(PRIVATE_PROJECT, queue_name(queue).queue)
+
+
+def reply_queue(address: str) -> QueueName:
+    """Return the private queue that an address for answers (`/reply-queue/{id}`) names; raise BadRequest."""
+    return private_name(TEMPORARY + address.removeprefix(REPLIES))
+
+
+def reply_address(queue: QueueName) -> str:
+    """Return the address at which others send to a temporary queue, as a `reply-to` names it."""
+    return REPLIES + queue.queue.removeprefix(TEMPORARY)
 
 
 def stored_name(queue: str, project: str) -> QueueName:

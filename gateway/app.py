@@ -42,6 +42,7 @@ from curbstone.gateway.resources.publishing import Producers
 from curbstone.gateway.resources.queues import Queues
 from curbstone.gateway.resources.reading_groups import ReadingGroups
 from curbstone.gateway.resources.reading_many import ReadingMany
+from curbstone.gateway.resources.requests import Requests
 from curbstone.gateway.resources.stats import Statistics
 from curbstone.gateway.resources.transactions import Transactions
 from curbstone.gateway.settings import UNFINISHED_BYTES_MAX, GatewaySettings
@@ -78,6 +79,7 @@ def routes(
     leases = Leases(settings, polls, streams, traffic.http)
     messages = Messages(settings, guard, polls, streams, leases, traffic.http)
     one = OneMessage()
+    requests = Requests(settings, polls, traffic.http)
     batch = Batch(settings, traffic.http)
     upkeep = Admin(settings)
     groups = ReadingGroups(settings)
@@ -95,6 +97,8 @@ def routes(
         Route(QUEUE + "/messages/{id}/history", Resource(GET=History().get)),
         Route(QUEUE + "/leases/{lease}", Resource(DELETE=leases.confirm)),
         Route(QUEUE + "/producers/{producer}", Resource(GET=Producers().get)),
+        Route(QUEUE + "/request", Resource(POST=requests.post)),
+        Route("/v2/replies/{id}", Resource(POST=requests.answer)),
         Route(QUEUE + "/explain", Resource(GET=Explain().get)),
         Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),

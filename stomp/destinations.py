@@ -24,17 +24,23 @@ from dataclasses import dataclass
 from enum import Enum
 
 from curbstone.core.errors import BadRequest
-from curbstone.core.names import DEFAULT_PROJECT, PRIVATE_PROJECT, QueueName, event_name, private_name, queue_name
+from curbstone.core.names import (
+    DEFAULT_PROJECT,
+    PRIVATE_PROJECT,
+    REPLIES,
+    TEMPORARY,
+    QueueName,
+    event_name,
+    private_name,
+    queue_name,
+    reply_queue,
+)
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_names import check_destination
 
 COUNT_SUFFIX = "/count"
 SESSION_TOKEN = "/session/token"
 TEMP_PREFIX = "/temp-queue/"
-REPLY_PREFIX = "/reply-queue/"
-
-_TEMP = "temp."
-"""Begins the names of temporary queues; the connection's name, which nobody can guess, follows."""
 
 
 class Kind(Enum):
@@ -83,11 +89,6 @@ def parse_destination(
         raise
 
 
-def reply_destination(queue: QueueName) -> str:
-    """Return the destination at which others send to a temporary queue."""
-    return REPLY_PREFIX + queue.queue.removeprefix(_TEMP)
-
-
 def _parse(text: str, connection: str, single_queue: QueueName | None, home: str) -> Destination:
     counted = text.endswith(COUNT_SUFFIX) and len(text) > len(COUNT_SUFFIX)
     kind = Kind.COUNT if counted else Kind.QUEUE
@@ -98,14 +99,14 @@ def _parse(text: str, connection: str, single_queue: QueueName | None, home: str
         return Destination(
             Kind.TOPIC, QueueName(PRIVATE_PROJECT, f"topic.{connection}"), event_name(text[7:]), private=True
         )
-    if text.startswith(REPLY_PREFIX):
-        return Destination(Kind.REPLY, private_name(_TEMP + text[len(REPLY_PREFIX) :]), private=True)
+    if text.startswith(REPLIES):
+        return Destination(Kind.REPLY, reply_queue(text), private=True)
     # "/queue/count" is a queue's name, not the count of nothing.
     path = text[: -len(COUNT_SUFFIX)] if counted else text
     if path in ("/queue", "/q", TEMP_PREFIX[:-1]):
         path, kind = text, Kind.QUEUE
     if path.startswith(TEMP_PREFIX):
-        name = private_name(f"{_TEMP}{connection}.{queue_name(path[len(TEMP_PREFIX) :]).queue}")
+        name = private_name(f"{TEMPORARY}{connection}.{queue_name(path[len(TEMP_PREFIX) :]).queue}")
         return Destination(kind, name, private=True)
     return Destination(kind, _queue(text, path, home), keuss=path.startswith("/q/"))
 

@@ -10,11 +10,11 @@ from curbstone.core import headers as blocks
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
-from curbstone.core.names import QueueName
+from curbstone.core.names import QueueName, reply_address
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, features, frames, header_values, numbers, temp_queues
 from curbstone.stomp.codec import V10, Head
-from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination, reply_destination
+from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.session_state import SessionState
@@ -264,7 +264,7 @@ class Publisher:
             named = self._parse(reply_to)
             if named.private:
                 self._connection.on_reply_wanted(reply_to, named.queue)
-            pairs["reply-to"] = reply_destination(named.queue) if named.private else f"/queue/{named.queue}"
+            pairs["reply-to"] = reply_address(named.queue) if named.private else f"/queue/{named.queue}"
         return blocks.encode(pairs.items())
 
 

@@ -34,6 +34,7 @@ HTTP: list[tuple[str, str, str, dict[str, object]]] = [
     ("cancelMessage", "receive", f"DELETE {Q}/messages/x", {}),
     ("confirmPop", "receive", f"DELETE {Q}/leases/x", {}),
     ("getMessage", "peek", f"GET {Q}/messages/x", {}),
+    ("requestAnswer", "send", f"POST {Q}/request?wait=0.01", {"content": b"m"}),
     ("getMessageHistory", "peek", f"GET {Q}/messages/x/history", {}),
     ("explainQueue", "peek", f"GET {Q}/explain", {}),
     ("getProducer", "send", f"GET {Q}/producers/x", {}),

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
-from curbstone.core.names import QueueName
+from curbstone.core.names import QueueName, reply_address
 from curbstone.core.options import QueueOptions
-from curbstone.stomp.destinations import reply_destination
 from curbstone.stomp.limits import Limits
 from tests.stomp.client import WAIT_S, Peer, until
 from tests.stomp.fake_broker import FakeBroker, FakeQueue
@@ -94,7 +93,7 @@ def test_a_stuck_reader_of_replies_does_not_end_the_one_who_answers(tmp_path: Pa
         server = await world.peer()
         count, body = 60, b"x" * 50_000
         reply = b"SEND\ndestination:%b\nreceipt:%d\n\n%b\0"
-        server.writer.write(b"".join([reply % (reply_destination(name).encode(), n, body) for n in range(count)]))
+        server.writer.write(b"".join([reply % (reply_address(name).encode(), n, body) for n in range(count)]))
         got = {(await server.frame()).headers["receipt-id"] for _ in range(count)}
         assert got == {str(n) for n in range(count)}
         assert "too slow" in (await asker.rest())[-1].headers["message"]

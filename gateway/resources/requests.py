@@ -1,0 +1,97 @@
+"""Request and reply in one call: the message is published with an address for its answer, and the call waits for that.
+
+The address is that of a private queue, which is made for the call and goes with it. It is written as STOMP's clients
+know it (`reply-to`), for most workers speak that; who has only HTTP answers at `/v2/replies/{id}`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from curbstone.access.rights import Right
+from curbstone.core import headers
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName, reply_address, reply_queue
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.formats.metadata import http_headers
+from curbstone.gateway.formats.parameters import WAIT_S_MAX, query_of, wait_ms
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.long_poll import Polls, answers_for, held_by, is_wanted
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.http.reply import OPAQUE, reply
+from curbstone.gateway.resources.incoming import read_message
+from curbstone.gateway.resources.queues import name_in
+from curbstone.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.core.values import Published
+
+ANSWERS_MAX = 4
+ANSWERS_BYTES_MIN = 1024 * 1024
+"""A queue for answers has room for so many of the largest, or so much: only the first is read."""
+
+
+class Requests:
+    """The handlers of `/v2/{project}/queues/{queue}/request` and of `/v2/replies/{id}`."""
+
+    def __init__(self, settings: GatewaySettings, polls: Polls, traffic: Traffic) -> None:
+        self._settings = settings
+        self._polls = polls
+        self._traffic = traffic
+
+    async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST: publish the body and wait for the answer; 204 where none comes in time."""
+        access = access_of(scope)
+        queue = access.queue(name_in(scope), Right.SEND)
+        longest_ms = wait_ms(query_of(scope).get("wait", WAIT_S_MAX))
+        bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
+        message = await read_message(scope, receive, self._settings, bytes_max)
+        box = reply_queue(secrets.token_urlsafe(16))
+        message.headers += headers.encode([("reply-to", reply_address(box))])
+        message.ttl_ms = message.ttl_ms or max(longest_ms, 1)  # later nobody waits for an answer
+        answers = access.private(
+            box, {"cap": max(ANSWERS_BYTES_MIN, ANSWERS_MAX * self._settings.max_message_size)}, lambda _error: None
+        )
+        try:
+            self._traffic.published += 1
+            ((seq, _),) = await answers_for(1, lambda done: queue.publish([message], done))
+            self._traffic.confirmed += 1
+            delivery: Delivery | None = await self._polls.poll(
+                lambda done: answers.pop(done, wait_ms=longest_ms, is_wanted=is_wanted(scope)),
+                receive,
+                held_by(access, queue.name, Right.SEND),
+            )
+        finally:
+            access.drop_private(box)
+        if delivery is None:
+            await reply(send, 204)
+            return
+        self._traffic.deliver([delivery])
+        fields = [*http_headers(delivery.message.headers), (b"x-msg-id", queue.message_id(seq).encode()), *OPAQUE]
+        await reply(send, 200, fields, delivery.message.body)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST: answer a request; whoever knows its address may."""
+        message = await read_message(scope, receive, self._settings, self._settings.max_message_size)
+        box = reply_queue(scope["path_params"]["id"])
+        if not await _tell(access_of(scope), box, message):
+            raise Problem(404, "nobody waits for this answer")
+        await reply(send, 204)
+
+
+async def _tell(access: Access, box: QueueName, message: Message) -> bool:
+    """Send an answer to whoever waits; False where nobody does."""
+    waits = True
+
+    def start(done: Published) -> None:
+        nonlocal waits
+        waits = access.reply(box, [message], done)
+        if not waits:
+            done(None, 0, 1)
+
+    await answers_for(1, start)
+    return waits
