@@ -1,18 +1,22 @@
 """The audit: who came, who was refused, who changed what. JSON lines in `access/audit`; it can't be turned off.
 
 Logins are written once in ten minutes for each user, credential and address; failures and refusals at once the first
-time, and then as a count every ten seconds. No line holds a secret, a query or a body.
+time, and then as a count every ten seconds. Of failures and of refusals some are told apart in ten seconds, the rest is
+one count: nobody can wash out what others did, and who has not logged in has a quarter of what `recent` keeps. No line
+holds a secret, a query or a body.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import deque
+from collections import Counter, deque
+from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curbstone.access import files
+from curbstone.access.throttle import source_of
 from curbstone.core.host import Host
 
 if TYPE_CHECKING:
@@ -20,9 +24,14 @@ if TYPE_CHECKING:
 
 FILES, FILE_BYTES = 10, 10 * 1024 * 1024
 RECENT = 1000
+RECENT_FAILED = RECENT // 4
 LOGIN_EVERY_MS = 10 * 60_000
 COUNT_EVERY_MS = 10_000
 KNOWN_MAX = 10_000
+FAILED_MAX, REFUSED_MAX = 10, 100
+"""Failures and refusals that are told apart between two counts."""
+
+FAILED, REFUSED = "failed", "refused"
 
 logger = logging.getLogger("curbstone.access")
 
@@ -36,13 +45,16 @@ class Audit:
         """`path`: the file; None where nothing is kept beyond the process."""
         self._host = host
         self._path = path
-        self.recent: deque[Entry] = deque(maxlen=RECENT)
+        self._recent: deque[Entry] = deque(maxlen=RECENT - RECENT_FAILED)
+        self._recent_failed: deque[Entry] = deque(maxlen=RECENT_FAILED)
         self._unwritten: list[bytes] = []
         self._is_writing = False
         self._is_failing = False
         self._logins: dict[tuple[str, str, str], int] = {}
         self._counts: dict[tuple[str, ...], tuple[Entry, int]] = {}
         """What happens again and again: the entry, and how often it has since it was written."""
+        self._told: Counter[str] = Counter()
+        """By outcome, how many are in `_counts`."""
 
     def load(self) -> None:
         """Read what was written last; blocking."""
@@ -53,19 +65,29 @@ class Audit:
                 entry = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(entry, dict):
-                self.recent.append(entry)
+            if isinstance(entry, dict) and isinstance(entry.get("time"), int):
+                self._remember(entry)
+
+    @property
+    def recent(self) -> list[Entry]:
+        """The last lines, the oldest first."""
+        return list(merge(self._recent, self._recent_failed, key=lambda entry: int(entry["time"])))
 
     def note(
         self, action: str, outcome: str, *, user: str, credential: str = "", peer: str = "", protocol: str = "",
-        target: str = "", count: int = 0,
+        target: str = "",
     ) -> None:  # fmt: skip
         """Write a line."""
+        self._write(
+            self._entry(action, outcome, user=user, credential=credential, peer=peer, protocol=protocol, target=target)
+        )
+
+    def _entry(
+        self, action: str, outcome: str, *, user: str = "", credential: str = "", peer: str = "", protocol: str = "",
+        target: str = "",
+    ) -> Entry:  # fmt: skip
         entry: Entry = {"time": self._host.wall_ms(), "peer": peer, "protocol": protocol, "user": user}
-        entry |= {"credential": credential, "action": action, "target": target, "outcome": outcome}
-        if count:
-            entry["count"] = count
-        self._write(entry)
+        return entry | {"credential": credential, "action": action, "target": target, "outcome": outcome}
 
     def login(self, user: str, credential: str, caller: Caller) -> None:
         """A login succeeded; written once in a while."""
@@ -78,27 +100,48 @@ class Audit:
         self._logins[key] = now_ms
         self.note("login", "ok", user=user, credential=credential, peer=str(caller), protocol=caller.protocol)
 
-    def refused(self, action: str, outcome: str, *, user: str, peer: str, protocol: str, target: str = "") -> None:
-        """A login failed or a call was refused: written the first time, then counted."""
-        key = (action, outcome, user, peer.rpartition(":")[0], protocol, target)
+    def failed(self, user: str, caller: Caller) -> None:
+        """A login failed. `user`: of the users file, or empty."""
+        entry = self._entry("login", FAILED, user=user, peer=str(caller), protocol=caller.protocol)
+        self._again((FAILED, user, source_of(caller.address), caller.protocol), entry, FAILED_MAX)
+
+    def refused(self, right: str, *, user: str, peer: str, protocol: str, target: str = "") -> None:
+        """A call was refused."""
+        entry = self._entry(right, REFUSED, user=user, peer=peer, protocol=protocol, target=target)
+        self._again((REFUSED, right, user, peer.rpartition(":")[0], protocol, target), entry, REFUSED_MAX)
+
+    def _again(self, key: tuple[str, ...], entry: Entry, most: int) -> None:
+        """Write the first of a kind, then count it; above so many kinds, count all others as one."""
+        if not self._counts:
+            self._host.call_later(COUNT_EVERY_MS, self._write_counts)
+        outcome = entry["outcome"]
+        if key not in self._counts and self._told[outcome] >= most:
+            key = (outcome,)
+            action = entry["action"] if outcome == FAILED else ""
+            entry = self._entry(action, outcome, target="others")
         if key in self._counts:
-            entry, count = self._counts[key]
-            self._counts[key] = (entry, count + 1)
-            return
-        self.note(action, outcome, user=user, peer=peer, protocol=protocol, target=target)
-        if len(self._counts) < KNOWN_MAX:
-            if not self._counts:
-                self._host.call_later(COUNT_EVERY_MS, self._write_counts)
-            self._counts[key] = (self.recent[-1], 0)
+            first, count = self._counts[key]
+            self._counts[key] = (first, count + 1)
+        elif len(key) == 1:
+            self._counts[key] = (entry, 1)
+        else:
+            self._told[outcome] += 1
+            self._counts[key] = (entry, 0)
+            self._write(entry)
 
     def _write_counts(self) -> None:
         counts, self._counts = self._counts, {}
+        self._told.clear()
         for entry, count in counts.values():
             if count:
                 self._write({**entry, "time": self._host.wall_ms(), "count": count})
 
+    def _remember(self, entry: Entry) -> None:
+        is_failure = entry.get("action") == "login" and entry.get("outcome") == FAILED
+        (self._recent_failed if is_failure else self._recent).append(entry)
+
     def _write(self, entry: Entry) -> None:
-        self.recent.append(entry)
+        self._remember(entry)
         if self._path is not None:
             self._unwritten.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
             self._flush()

@@ -14,17 +14,16 @@ from typing import NamedTuple
 from curbstone.access import files
 from curbstone.access.audit import Audit
 from curbstone.access.door import Access
-from curbstone.access.errors import FAILED, TOO_MANY, WANTED, NoSuchToken, NotLoggedIn, TooMany
+from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, TooMany
 from curbstone.access.gate import ASKING, Admitted, Caller, Credentials
+from curbstone.access.guesses import Guesses
 from curbstone.access.identity import Identity, local_identity
 from curbstone.access.issued import NoVerifier, user_of, verifier_for
 from curbstone.access.issuers import Claims, Verifier, is_jwt
-from curbstone.access.passwords import Passwords
 from curbstone.access.presence import Connections
 from curbstone.access.rights import Grants, Right
 from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret, parse_secret
 from curbstone.access.sessions import LONGEST_MS, Sessions, Tickets
-from curbstone.access.throttle import Throttle
 from curbstone.access.tokens import DIRECTORY, Token, Tokens, new_token
 from curbstone.access.users import ANONYMOUS, Quota, User, Users, UsersError, load
 from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported, Unavailable
@@ -93,8 +92,7 @@ class LoginGate:
         self._file = users_file
         self._data = data
         self._version = (0, 0, 0)
-        self._passwords = Passwords(host)
-        self._throttle = Throttle()
+        self._guesses = Guesses(host)
         self._known: dict[Origin, _Known] = {}
         self._by_access: dict[Access, _Known] = {}
         self.logins: dict[tuple[str, str], int] = {}
@@ -142,18 +140,16 @@ class LoginGate:
             claims = self._verifier.known(credentials.secret)
             return None if claims is None else self._by_claims(claims, credentials.user, caller)
         if not credentials.user:  # a token that is none: nobody has a password of that name, so there is no guess
-            raise self._failed("", caller, is_guess=False)
-        user = self.users.users.get(credentials.user)
-        hashes = user.passwords if user is not None else ()
-        kept = self._passwords.known(credentials.user, credentials.secret, hashes)
-        if user is not None and kept:
-            return self._welcome(user, Origin("password", user.name, kept), caller)
-        wait_ms = self._throttle.wait_ms(credentials.user, caller.address, self._host.now_ms())
-        if wait_ms:
+            raise self._failed("", caller)
+        try:
+            kept = self._guesses.known(self.users, credentials, caller)
+        except TooMany:
             self._count(caller.protocol, "throttled")
-            wait_s = -(-wait_ms // 1000)
-            raise TooMany(f"{TOO_MANY}; try again in {wait_s} s", wait_s)
-        return None
+            raise
+        if not kept:
+            return None
+        user = self.users.users[credentials.user]
+        return self._welcome(user, Origin("password", user.name, kept), caller)
 
     def admit(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
         """See `Gate.admit`."""
@@ -175,7 +171,7 @@ class LoginGate:
         def verified(answer: Claims | CurbstoneError) -> None:
             try:
                 if isinstance(answer, NotLoggedIn):
-                    raise self._failed(credentials.user, caller, is_guess=False)
+                    raise self._failed(credentials.user, caller)
                 if isinstance(answer, CurbstoneError):
                     raise answer
                 found = self._by_claims(answer, credentials.user, caller)
@@ -188,25 +184,22 @@ class LoginGate:
 
     def _check(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
         """Admit by a password that has to be hashed."""
-        name = credentials.user
-        user = self.users.users.get(name)
 
-        def checked(error: CurbstoneError | None, kept: str) -> None:
-            now = self.users.users.get(name)  # which a reload may have changed meanwhile
+        def looked(error: CurbstoneError | None, kept: str) -> None:
+            user = self.users.users.get(credentials.user)  # which a reload may have changed meanwhile
             if error is not None:
                 on_done(error)
                 return
             try:
-                if now is None or kept not in now.passwords:
-                    raise self._failed(name, caller)
-                found = self._welcome(now, Origin("password", now.name, kept), caller)
+                if user is None or kept not in user.passwords:
+                    raise self._failed(credentials.user, caller)
+                found = self._welcome(user, Origin("password", user.name, kept), caller)
             except CurbstoneError as refusal:
                 on_done(refusal)
-                return
-            self._throttle.succeeded(name, caller.address)
-            on_done(found)
+            else:
+                on_done(found)
 
-        self._passwords.check(name, credentials.secret, user.passwords if user is not None else (), checked)
+        self._guesses.look(self.users, credentials, caller, looked)
 
     def _without(self, caller: Caller) -> Access:
         """Return what one gets who presents nothing but maybe a certificate."""
@@ -237,20 +230,20 @@ class LoginGate:
                 and user.may_come_from(caller.address)
             ):
                 return found
-        raise self._failed(name, caller, is_guess=False)
+        raise self._failed(name, caller)
 
     def _by_claims(self, claims: Claims, name: str, caller: Caller) -> Access:
         """Return what one gets for whom an issuer vouches."""
         user = user_of(claims, self.users)
         if user is None or name not in ("", user.name):
-            raise self._failed(name, caller, is_guess=False)
+            raise self._failed(name, caller)
         proof = f"{claims.id} {claims.expires_ms} {' '.join(claims.roles)}"
         return self._welcome(user, Origin("jwt", user.name, proof), caller, claims)
 
     def _welcome(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> Access:
         """Return what a user gets whose proof was found good."""
         if not user.may_come_from(caller.address):
-            raise self._failed(user.name, caller, is_guess=False)
+            raise self._failed(user.name, caller)
         known = self._known.get(origin)
         if known is None:
             known = self._make(origin, user, claims)
@@ -258,11 +251,10 @@ class LoginGate:
         self.audit.login(user.name, known.identity.credential, caller)
         return known.access
 
-    def _failed(self, user: str, caller: Caller, is_guess: bool = True) -> NotLoggedIn:
-        if is_guess:
-            self._throttle.failed(user, caller.address, self._host.now_ms())
+    def _failed(self, user: str, caller: Caller) -> NotLoggedIn:
+        """Tell the audit of a failure; of names that are nobody's it keeps nothing."""
         self._count(caller.protocol, "failed")
-        self.audit.refused("login", "failed", user=user[:128], peer=str(caller), protocol=caller.protocol)
+        self.audit.failed(user if user in self.users.users else "", caller)
         return NotLoggedIn(FAILED)
 
     def _count(self, protocol: str, outcome: str) -> None:
@@ -382,7 +374,7 @@ class LoginGate:
         secret = parse_secret(text)
         access = self.tickets.use(secret, way, queue) if secret is not None and secret.kind == TICKET else None
         if access is None or access.identity.end_reason:
-            raise self._failed("", caller, is_guess=False)
+            raise self._failed("", caller)
         return access
 
     def _of(self, access: Access) -> _Known:
@@ -440,7 +432,7 @@ class LoginGate:
         """See `Gate.refused`."""
         self.refusals[right] = self.refusals.get(right, 0) + 1
         peer, protocol = _asking()
-        self.audit.refused(right, "refused", user=identity.user, peer=peer, protocol=protocol, target=target)
+        self.audit.refused(right, user=identity.user, peer=peer, protocol=protocol, target=target)
 
     def did(self, identity: Identity, action: str, target: str) -> None:
         """See `Gate.did`."""

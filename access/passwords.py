@@ -1,6 +1,6 @@
 """Passwords: hashed with argon2id on a thread, two at a time; a good one is remembered for a while.
 
-A user who is unknown, or has no password, costs the same hash. What is remembered is no password: an HMAC of it under
+A user who is unknown, or has no password, costs the same hashes. What is remembered is no password: an HMAC of it under
 a key of this process.
 """
 
@@ -47,10 +47,13 @@ def _nobody() -> str:
     return _HASHER.hash(secrets.token_urlsafe(32))
 
 
-def hash_of(password: str, hashes: Sequence[str]) -> str:
-    """Return which of the hashes a password belongs to, empty for none; blocking, and as long where there is none."""
+def hash_of(password: str, hashes: Sequence[str], most: int = 1) -> str:
+    """Return which of the hashes a password belongs to, empty for none; blocking.
+
+    It takes as long as for `most` hashes, however many there are.
+    """
     found = ""
-    for kept in hashes or [_nobody()]:
+    for kept in [*hashes, *[_nobody()] * (max(most, 1) - len(hashes))]:
         try:
             _HASHER.verify(kept, password)
             found = kept
@@ -73,11 +76,11 @@ class Passwords:
 
     def known(self, user: str, password: str, hashes: Sequence[str]) -> str:
         """Return the hash that the password was found right for not long ago, if it still counts."""
-        found = self._remembered.get(self._mark(user, password))
+        found = self._remembered.get(self.mark(user, password))
         return found[1] if found is not None and found[0] > self._host.now_ms() and found[1] in hashes else ""
 
-    def check(self, user: str, password: str, hashes: Sequence[str], on_done: Checked) -> None:
-        """Tell whose hash the password belongs to, in a later turn."""
+    def check(self, user: str, password: str, hashes: Sequence[str], most: int, on_done: Checked) -> None:
+        """Tell whose hash the password belongs to, in a later turn. `most`: see `hash_of`."""
         if len(self._waiting) >= WAITING_MAX:
             self._host.call_soon(lambda: on_done(Busy("too many logins wait to be checked; try again"), ""))
             return
@@ -85,13 +88,13 @@ class Passwords:
         def done(found: str | None, error: BaseException | None) -> None:
             self._running -= 1
             if found:
-                self._remember(self._mark(user, password), found)
+                self._remember(self.mark(user, password), found)
             self._next()
             if error is not None:
                 logger.error("a password can't be checked: %s", error)
             on_done(None, found or "")
 
-        self._waiting.append(lambda: self._host.submit(lambda: hash_of(password, hashes), done))
+        self._waiting.append(lambda: self._host.submit(lambda: hash_of(password, hashes, most), done))
         self._next()
 
     def _next(self) -> None:
@@ -99,7 +102,8 @@ class Passwords:
             self._running += 1
             self._waiting.popleft()()
 
-    def _mark(self, user: str, password: str) -> bytes:
+    def mark(self, user: str, password: str) -> bytes:
+        """Return what stands for a user's password in this process, and tells nothing of it."""
         return hmac.digest(self._key, f"{user}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
 
     def _remember(self, mark: bytes, kept: str) -> None:

@@ -1,18 +1,26 @@
 """Guesses: after some failures each further try waits, longer and longer, before anything is hashed. No clock here.
 
 What counts is a user from an address, and the address alone; nobody is locked out of anywhere else. Of IPv6 an address
-is its /64.
+is its /64. A try counts as a failure from its begin until it is known to be none, so many at once are no way around.
 """
 
 from __future__ import annotations
 
+import re
+from hashlib import blake2b
 from ipaddress import IPv6Address, ip_address
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 50
 """Failures before tries wait."""
+AT_ONCE_OF_USER, AT_ONCE_OF_ADDRESS = 4, 16
+"""Tries under way before others are not looked at."""
+AGAIN_MS = 1000
+"""The wait of a try that only others under way are in the way of."""
 WAIT_MS_MAX = 60_000
 FORGET_MS = 15 * 60_000
 KNOWN_MAX = 100_000
+
+_NAME = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 
 
 def source_of(address: str) -> str:
@@ -35,28 +43,46 @@ class _Failures:
 
 
 class Throttle:
-    """Counts failed logins."""
+    """Counts failed logins, and those under way."""
 
     def __init__(self) -> None:
-        self._failures: dict[tuple[str, str], _Failures] = {}
+        self._failures: dict[bytes, _Failures] = {}
+        self._under_way: dict[bytes, int] = {}
 
     def wait_ms(self, user: str, address: str, now_ms: int) -> int:
         """Return how long a try has to wait; 0 where it may be made now."""
-        source = source_of(address)
-        of_user = self._wait_ms((user, source), FREE_OF_USER, now_ms)
-        return max(of_user, self._wait_ms(("", source), FREE_OF_ADDRESS, now_ms))
+        of_user, of_address = _keys(user, address)
+        return max(
+            self._wait_ms(of_user, FREE_OF_USER, AT_ONCE_OF_USER, now_ms),
+            self._wait_ms(of_address, FREE_OF_ADDRESS, AT_ONCE_OF_ADDRESS, now_ms),
+        )
 
-    def _wait_ms(self, key: tuple[str, str], free: int, now_ms: int) -> int:
+    def _wait_ms(self, key: bytes, free: int, at_once: int, now_ms: int) -> int:
+        under_way = self._under_way.get(key, 0)
         failures = self._failures.get(key)
-        if failures is None or failures.count < free or now_ms - failures.last_ms > FORGET_MS:
-            return 0
-        wait_ms = min(1000 << min(failures.count - free, 6), WAIT_MS_MAX)
-        return max(failures.last_ms + wait_ms - now_ms, 0)
+        failed = failures.count if failures is not None and now_ms - failures.last_ms <= FORGET_MS else 0
+        wait_ms = 0
+        if failures is not None and failed >= free:
+            wait_ms = failures.last_ms + min(1000 << min(failed - free, 6), WAIT_MS_MAX) - now_ms
+        if under_way and (under_way >= at_once or failed + under_way >= free):
+            wait_ms = max(wait_ms, AGAIN_MS)
+        return max(wait_ms, 0)
+
+    def began(self, user: str, address: str) -> None:
+        """A try is under way, until `ended`."""
+        for key in _keys(user, address):
+            self._under_way[key] = self._under_way.get(key, 0) + 1
+
+    def ended(self, user: str, address: str) -> None:
+        """A try is over; `failed` or `succeeded` says how, where it was looked at."""
+        for key in _keys(user, address):
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
 
     def failed(self, user: str, address: str, now_ms: int) -> None:
         """A login failed."""
-        source = source_of(address)
-        for key in ((user, source), ("", source)):
+        for key in _keys(user, address):
             if len(self._failures) >= KNOWN_MAX:
                 self._forget(now_ms)
             failures = self._failures.setdefault(key, _Failures())
@@ -67,7 +93,7 @@ class Throttle:
 
     def succeeded(self, user: str, address: str) -> None:
         """A login succeeded: the user's failures from there are forgotten, the address's are not."""
-        self._failures.pop((user, source_of(address)), None)
+        self._failures.pop(_keys(user, address)[0], None)
 
     def _forget(self, now_ms: int) -> None:
         """Make room: drop what is old, else the oldest half."""
@@ -75,3 +101,17 @@ class Throttle:
         if len(recent) >= KNOWN_MAX:
             recent = dict(sorted(recent.items(), key=lambda item: item[1].last_ms)[len(recent) // 2 :])
         self._failures = recent
+
+
+def _keys(user: str, address: str) -> tuple[bytes, bytes]:
+    """Return what a user from an address, and the address, are counted under; small, however long the name is.
+
+    All that can be no name of a user is one.
+    """
+    source = source_of(address)
+    name = user if _NAME.fullmatch(user) else "?"
+    return _digest(f"{name}\0{source}"), _digest(source)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

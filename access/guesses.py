@@ -1,0 +1,80 @@
+"""Logins by password: what is known is let in at once, what may be a guess is throttled, hashed in a line, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curbstone.access.errors import TOO_MANY, TooMany
+from curbstone.access.gate import Caller, Credentials
+from curbstone.access.passwords import Passwords
+from curbstone.access.throttle import Throttle
+from curbstone.access.users import User, Users
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.host import Host
+
+Looked = Callable[[CurbstoneError | None, str], None]
+"""(Busy, or None where it was looked at; the hash that the password is right for, empty for none)"""
+
+
+class Guesses:
+    """Called on the host's thread.
+
+    The same password of the same user from the same address is one try, however many come with it at once: so a fleet
+    of workers that starts together takes one hash.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._passwords = Passwords(host)
+        self._throttle = Throttle()
+        self._under_way: dict[tuple[bytes, str, tuple[str, ...]], list[Looked]] = {}
+
+    def known(self, users: Users, credentials: Credentials, caller: Caller) -> str:
+        """Return the hash that a password was found right for not long ago, empty where it has to be hashed.
+
+        Raise TooMany where it is not looked at.
+        """
+        name, secret = credentials
+        hashes = _hashes(users.users.get(name), caller)
+        kept = self._passwords.known(name, secret, hashes)
+        if kept or self._key(credentials, caller, hashes) in self._under_way:
+            return kept
+        wait_ms = self._throttle.wait_ms(name, caller.address, self._host.now_ms())
+        if wait_ms:
+            wait_s = -(-wait_ms // 1000)
+            raise TooMany(f"{TOO_MANY}; try again in {wait_s} s", wait_s)
+        return ""
+
+    def look(self, users: Users, credentials: Credentials, caller: Caller, on_done: Looked) -> None:
+        """Hash a password that `known` let through, or wait for the hash of the same one."""
+        name, address = credentials.user, caller.address
+        hashes = _hashes(users.users.get(name), caller)
+        key = self._key(credentials, caller, hashes)
+        if key in self._under_way:
+            self._under_way[key].append(on_done)
+            return
+        waiting = self._under_way[key] = [on_done]
+        self._throttle.began(name, address)
+
+        def checked(error: CurbstoneError | None, kept: str) -> None:
+            del self._under_way[key]
+            self._throttle.ended(name, address)
+            if kept:
+                self._throttle.succeeded(name, address)
+            elif error is None:
+                self._throttle.failed(name, address, self._host.now_ms())
+            for each in waiting:
+                each(error, kept)
+
+        most = max((len(user.passwords) for user in users.users.values()), default=1)
+        self._passwords.check(name, credentials.secret, hashes, most, checked)
+
+    def _key(
+        self, credentials: Credentials, caller: Caller, hashes: tuple[str, ...]
+    ) -> tuple[bytes, str, tuple[str, ...]]:
+        return self._passwords.mark(*credentials), caller.address, hashes
+
+
+def _hashes(user: User | None, caller: Caller) -> tuple[str, ...]:
+    """Return what a password may be right for; nothing where the user may not come from there, as for nobody."""
+    return user.passwords if user is not None and user.may_come_from(caller.address) else ()

@@ -1,0 +1,167 @@
+"""Guesses of passwords, many at once or from where a user may not come, and what the audit keeps of failures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curbstone.access import passwords
+from curbstone.access.audit import FAILED_MAX, RECENT, RECENT_FAILED, REFUSED_MAX
+from curbstone.access.door import Access
+from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.gate import Caller, Credentials
+from curbstone.access.rights import Right
+from curbstone.access.throttle import AT_ONCE_OF_ADDRESS, AT_ONCE_OF_USER, FREE_OF_USER
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.names import queue_name
+from tests.access.world import HERE, World, hashed
+
+USERS = f"""
+[users.ann]
+password = ["{hashed("open sesame")}"]
+grants = ["send shop/*"]
+[users.root]
+password = ["{hashed("all of it")}"]
+grants = ["admin server"]
+[users.far]
+password = ["{hashed("from afar")}"]
+sources = ["10.0.0.0/8"]
+"""
+TWO = f"""
+[users.two]
+password = ["{hashed("one two three")}", "{hashed("four five six")}"]
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, USERS)
+
+
+@pytest.fixture
+def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was hashed."""
+    found: list[str] = []
+    real = passwords._HASHER
+
+    class Counting:
+        def verify(self, kept: str, password: str) -> bool:
+            found.append(password)
+            return bool(real.verify(kept, password))
+
+    monkeypatch.setattr(passwords, "_HASHER", Counting())
+    return found
+
+
+def at_once(world: World, tries: list[tuple[str, str]], caller: Caller = HERE) -> list[Access | CurbstoneError]:
+    """Log in by many passwords before any of them is looked at."""
+    answers: list[Access | CurbstoneError] = []
+    for name, secret in tries:
+        world.gate.admit(Credentials(name, secret), caller, answers.append)
+    world.lab.settle()
+    assert len(answers) == len(tries)
+    return answers
+
+
+def kinds(answers: list[Access | CurbstoneError]) -> tuple[int, int]:
+    """Return how many were looked at and wrong, and how many were not looked at."""
+    return sum(isinstance(each, NotLoggedIn) for each in answers), sum(isinstance(each, TooMany) for each in answers)
+
+
+def test_guesses_at_once_are_no_way_around_the_wait(world: World, hashes: list[str]) -> None:
+    guesses = [("ann", f"guess {number}") for number in range(60)]
+    assert kinds(at_once(world, guesses)) == (AT_ONCE_OF_USER, 60 - AT_ONCE_OF_USER)
+    assert kinds(at_once(world, guesses)) == (FREE_OF_USER - AT_ONCE_OF_USER, 60 - FREE_OF_USER + AT_ONCE_OF_USER)
+    assert kinds(at_once(world, guesses)) == (0, 60)
+    world.lab.pass_time(60_000)
+    assert kinds(at_once(world, guesses)) == (1, 59)
+    assert len(hashes) == FREE_OF_USER + 1
+
+
+def test_of_an_address_so_many_are_looked_at_at_once_and_others_are_told_to_come_again(world: World) -> None:
+    answers = at_once(world, [(f"u{number}", "wrong guess") for number in range(40)])
+    assert kinds(answers) == (AT_ONCE_OF_ADDRESS, 40 - AT_ONCE_OF_ADDRESS)
+    assert {each.wait_s for each in answers if isinstance(each, TooMany)} == {1}
+    assert world.gate.logins["http", "throttled"] == 40 - AT_ONCE_OF_ADDRESS
+    assert world.login("ann", "open sesame").identity.user == "ann"
+
+
+def test_a_fleet_that_starts_at_once_comes_in_by_one_hash(world: World, hashes: list[str]) -> None:
+    answers = at_once(world, [("ann", "open sesame")] * 100 + [("root", "all of it")] * 100)
+    assert all(isinstance(each, Access) for each in answers)
+    assert sorted(hashes) == ["all of it", "open sesame"]
+    assert kinds(at_once(world, [("ann", f"guess {number}") for number in range(4)])) == (4, 0), "nothing was counted"
+
+
+def test_a_password_from_where_its_user_may_not_come_is_told_and_counted_as_a_wrong_one(
+    world: World, hashes: list[str]
+) -> None:
+    assert world.login("far", "from afar", Caller("10.0.0.1")).identity.user == "far"
+    hashes.clear()
+    for _ in range(FREE_OF_USER):
+        with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
+            world.login("far", "from afar")
+    assert len(hashes) == FREE_OF_USER
+    with pytest.raises(TooMany):
+        world.login("far", "from afar")
+    assert world.login("far", "from afar", Caller("10.0.0.1")).identity.user == "far"
+
+
+def test_while_one_user_has_two_passwords_all_cost_two_hashes(world: World, hashes: list[str]) -> None:
+    assert world.reload(USERS + TWO) is None
+    for user in ("two", "ann", "far", "nobody"):
+        hashes.clear()
+        with pytest.raises(NotLoggedIn):
+            world.login(user, "wrong guess")
+        assert len(hashes) == 2, user
+
+
+def test_what_can_be_no_name_is_counted_as_one_name(world: World) -> None:
+    for number in range(FREE_OF_USER):
+        with pytest.raises(NotLoggedIn):
+            world.login(f"{number}{'é' * 60_000}", "wrong guess")
+    with pytest.raises(TooMany):
+        world.login(f"another{'é' * 60_000}", "wrong guess")
+    with pytest.raises(NotLoggedIn):
+        world.login("a-name", "wrong guess")
+
+
+def bad_token(world: World, user: str, caller: Caller) -> None:
+    with pytest.raises(NotLoggedIn):
+        world.login(user, "cbs_0123456789_" + "a" * 43, caller)
+
+
+def test_failures_of_one_address_are_one_line_whatever_names_they_come_with(world: World) -> None:
+    before = len(world.gate.audit.recent)
+    for number in range(500):
+        bad_token(world, f"x{number:0127d}", HERE)
+    bad_token(world, "ann", HERE)
+    told = world.gate.audit.recent[before:]
+    assert [each["user"] for each in told] == ["", "ann"]
+    world.lab.pass_time(10_001)
+    assert [(each["user"], each["count"]) for each in world.gate.audit.recent[before + 2 :]] == [("", 499)]
+
+
+def test_failures_from_many_addresses_wash_nothing_out(world: World) -> None:
+    world.gate.audit.note("reload", "ok", user="")
+    for turn in range(2 * RECENT_FAILED // FAILED_MAX):
+        for number in range(3 * FAILED_MAX):
+            bad_token(world, "", Caller(f"10.{turn}.{number}.1"))
+        world.lab.pass_time(10_001)
+    told = world.gate.audit.recent
+    assert len(told) <= RECENT and [each["action"] for each in told if each["outcome"] == "ok"] == ["reload"]
+    failed = [each for each in told if each["outcome"] == "failed"]
+    assert len(failed) == RECENT_FAILED
+    assert failed[-1]["target"] == "others" and failed[-1]["count"] == 2 * FAILED_MAX
+
+
+def test_refusals_of_many_targets_are_told_in_a_sum(world: World) -> None:
+    ann = world.login("ann", "open sesame")
+    for number in range(3 * REFUSED_MAX):
+        with pytest.raises(NotAllowed):
+            ann.queue(queue_name(f"q{number}", "web"), Right.SEND)
+    world.lab.pass_time(10_001)
+    refused = [each for each in world.gate.audit.recent if each["outcome"] == "refused"]
+    assert len(refused) == REFUSED_MAX + 1
+    assert refused[-1]["target"] == "others" and refused[-1]["count"] == 2 * REFUSED_MAX
