@@ -189,6 +189,8 @@ async def test_a_redrive_makes_no_queue(gateway: Running) -> None:
     await gateway.http.post("/v2/p1/queues/gone/messages", content=b"body")
     [leased] = (await gateway.http.post("/v2/p1/queues/gone/messages/lease")).json()["messages"]
     await gateway.http.post("/v2/p1/queues/gone/messages/nack", json={"ackIds": [leased["ackId"]]})
+    while not (await gateway.http.get("/v2/p1/queues/dead")).json()["rdy"]:  # a nack does not wait for the dead letter
+        pass
     await gateway.http.delete("/v2/p1/queues/gone")
 
     missing = await gateway.http.post("/v2/p1/queues/dead/redrive", json={"to": "nowhere"})
