@@ -326,7 +326,9 @@ class Access:
 
     @property
     def staging(self) -> AccessStaging:
-        """The staged transactions of this identity."""
+        """The staged transactions of this identity; raise NotLoggedIn where it is nobody."""
+        if not self.identity.user:
+            raise NotLoggedIn(WANTED)
         return AccessStaging(self, self._broker.staging)
 
     def transaction(self) -> AccessTransaction:

@@ -373,7 +373,8 @@ class LoginGate:
         """See `Gate.use_ticket`."""
         secret = parse_secret(text)
         access = self.tickets.use(secret, way, queue) if secret is not None and secret.kind == TICKET else None
-        if access is None or access.identity.end_reason:
+        user = self._user(self._of(access)) if access is not None and not access.identity.end_reason else None
+        if access is None or user is None or not user.may_come_from(caller.address):
             raise self._failed("", caller)
         return access
 

@@ -59,6 +59,11 @@ class Login:
         self._failures = 0
         self._is_over = False
 
+    @property
+    def is_somebody(self) -> bool:
+        """Whether it is known who is there, or just being looked at."""
+        return bool(self.access.identity.user) or self.is_pending
+
     def begin(self) -> None:
         """Let in who needs no `auth`."""
         try:

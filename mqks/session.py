@@ -142,7 +142,7 @@ class Session:
         """In how many ms to call `tick`; 0 while no line is expected."""
         if self.ending:
             return 0
-        return self._line.tick_ms if self._line.is_begun or self._is_first else 0
+        return self._line.tick_ms if self._line.is_begun or self._is_first or not self._login.is_somebody else 0
 
     def tick(self, now_ms: int) -> None:
         """End the connection if its line should be whole by now."""
@@ -153,6 +153,9 @@ class Session:
             self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
         elif self._is_first and now_ms - self._started_ms >= self._limits.first_line_ms:
             rule = f"no first line within {self._limits.first_line_ms} ms"
+            self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
+        elif not self._login.is_somebody and now_ms - self._started_ms >= self._limits.first_line_ms:
+            rule = f"no login within {self._limits.first_line_ms} ms"
             self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
 
     def reading(self, on: bool, now_ms: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,8 @@ logger = logging.getLogger("curbstone.rabbit")
 Answered = Callable[[dict[str, Any] | None], None]
 """What the other gateway says; None where there is none, or it does not answer."""
 Answer = Callable[[dict[str, Any]], None]
+
+_GATEWAY = re.compile(r"[0-9]{1,6}")
 
 
 class Inbox:
@@ -110,7 +113,7 @@ class Inbox:
     def call(self, address: str, what: dict[str, Any], on_answer: Answered) -> None:
         """Call another gateway."""
         number, _, life = address.partition("-")
-        if not number.isascii() or not number.isdigit() or self._channel is None:
+        if not _GATEWAY.fullmatch(number) or self._channel is None:
             self._host.call_soon(lambda: on_answer(None))
             return
         key = self._expect(on_answer)

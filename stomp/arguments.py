@@ -14,6 +14,7 @@ does not change it. An exclusive queue has one subscriber. A queue of the connec
 
 from __future__ import annotations
 
+from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.stomp import header_values
 from curbstone.stomp.codec import Head
@@ -50,8 +51,9 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
     if options != queue.options:
         now = queue.options.as_json()
         wrong = [option for option, value in options.as_json().items() if value != now[option]]
+        is_with = f"{wrong[0]} {now[wrong[0]]}" if connection.access.may(Right.PEEK, name) else f"another {wrong[0]}"
         raise ProtocolError(
-            f"queue {name} is there with {wrong[0]} {now[wrong[0]]}; options of a queue are changed over HTTP",
+            f"queue {name} is there with {is_with}; options of a queue are changed over HTTP",
             f"destination:{head.headers['destination']}",
         )
     is_exclusive = head.command == "SUBSCRIBE" and header_values.flag(head, "exclusive")

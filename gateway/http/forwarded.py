@@ -13,8 +13,12 @@ from typing import NamedTuple
 from curbstone.gateway.http.problem import Problem
 from curbstone.net.peer import Networks, Peer, address_of
 
-_ELEMENT = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
-_PAIR = re.compile(r'\s*([A-Za-z]+)=("(?:[^"\\]|\\.)*"|[^;"\s]*)\s*(?:;|$)')
+FIELD_CHARS_MAX = 2048
+"""What proxies write is far shorter; what stands before that a client may have written to keep us busy."""
+
+# One pair and what ends it. It is matched at one place after the other, never searched for: that takes no longer than
+# the field is long, whatever it holds.
+_PAIR = re.compile(r'[ \t]*(?:([A-Za-z]+)=("(?:[^"\\]|\\.)*+"|[^\s;,"]*+)[ \t]*)?([;,]|$)')
 _SCHEMES = {"http": False, "https": True}
 
 
@@ -38,6 +42,8 @@ def asker_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networ
             values[name] = f"{values[name]},{text}" if name in values else text
     if not values:
         return proxy
+    if any([len(value) > FIELD_CHARS_MAX for value in values.values()]):
+        raise Problem(400, f"bad request: Forwarded and X-Forwarded-For have at most {FIELD_CHARS_MAX} bytes")
     scheme = values.get(b"x-forwarded-proto", "").rpartition(",")[2].strip().lower()
     hops = [_hop(text, scheme) for text in values.get(b"x-forwarded-for", "").split(",")]
     asker = _asker(hops, proxy, trusted, scheme)
@@ -75,10 +81,22 @@ def _hop(text: str, scheme: str) -> _Hop:
 
 
 def _elements(value: str) -> Iterator[_Hop]:
-    """Yield the elements of Forwarded (RFC 7239)."""
-    for element in _ELEMENT.findall(value):
-        pairs = {name.lower(): _unquoted(text) for name, text in _PAIR.findall(element)}
-        yield _hop(pairs.get("for", ""), pairs.get("proto", "").lower())
+    """Yield the elements of Forwarded (RFC 7239 section 4); raise Problem for what is none."""
+    pairs: dict[str, str] = {}
+    end = 0
+    while True:
+        pair = _PAIR.match(value, end)
+        if pair is None:
+            raise Problem(400, "bad request: Forwarded is no list of name=value")
+        name, text, separator = pair.groups()
+        end = pair.end()
+        if name:
+            pairs[name.lower()] = _unquoted(text)
+        if separator != ";":
+            yield _hop(pairs.get("for", ""), pairs.get("proto", "").lower())
+            pairs = {}
+        if not separator:
+            return
 
 
 def _unquoted(text: str) -> str:

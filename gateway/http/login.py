@@ -7,6 +7,7 @@ for no browser sends it unasked.
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, urlsafe_b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ REMEMBERED_MS = 10_000
 _PUBLIC = {"/": "GET", "/healthz": "GET", "/readyz": "GET", "/console": "GET", "/mq/auth": "POST"}
 _DOCUMENTS = ("/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs", "/docs/problems")
 _OURS = (b"same-origin", b"none")
+_MESSAGES = re.compile(r"/v2/[^/]+/queues/[^/]+/messages")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -112,8 +114,8 @@ class Logins:
             credentials = Credentials("", _value(headers, b"x-auth-token").decode("latin-1"))
         if caller.certificate and not _is_our_page(headers):
             caller = caller._replace(certificate=())
-        if credentials.is_nothing and b"ticket=" in scope["query_string"]:
-            scope[ACCESS] = gate.nobody  # whoever takes the ticket says what it is for
+        if credentials.is_nothing and _asks_for_a_stream_by_ticket(scope):
+            scope[ACCESS] = gate.nobody  # the stream takes the ticket
             return
         try:
             access = gate.enter(credentials, caller)
@@ -162,6 +164,21 @@ class Logins:
             on_done(gate.nobody)
         else:
             gate.admit(credentials, caller, on_done)
+
+
+def _asks_for_a_stream_by_ticket(scope: Scope) -> bool:
+    """Return whether a request is the one kind that a ticket lets in: for all others it is no login at all."""
+    return (
+        b"ticket=" in scope["query_string"]
+        and scope["method"] == "GET"
+        and _MESSAGES.fullmatch(scope["path"]) is not None
+        and wants_stream(scope["headers"])
+    )
+
+
+def wants_stream(headers: Headers) -> bool:
+    """Return whether a GET of messages asks for server-sent events."""
+    return b"text/event-stream" in _value(headers, b"accept").lower()
 
 
 def credentials_of(headers: Headers, *, is_tls: bool, server: tuple[str, int] | None) -> Credentials:

@@ -82,6 +82,7 @@ class Logins:
         """POST /v2/tickets: for one use of one queue one way, in an address."""
         fields = await read_object(scope, receive, BODY_BYTES_MAX, "a ticket", ("way", "queue"))
         access = access_of(scope)
+        _check_login(access)
         way = fields.get("way")
         if way not in WAYS:
             raise BadRequest(f"bad way: {', '.join(WAYS)}")

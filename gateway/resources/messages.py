@@ -23,7 +23,7 @@ from curbstone.gateway.formats.parameters import (
     wait_ms,
     whole_number,
 )
-from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.login import access_of, wants_stream
 from curbstone.gateway.http.long_poll import Polls, answer, held_by, is_wanted
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone
@@ -125,10 +125,10 @@ class Messages:
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET: look at messages without taking them; with `Accept: text/event-stream` take them as a stream."""
-        wants_stream = scope["method"] == "GET" and b"text/event-stream" in _header(scope, b"accept").lower()
+        is_stream = scope["method"] == "GET" and wants_stream(scope["headers"])
         query = query_of(scope)
-        access = self._streams.login(scope, name_in(scope), query) if wants_stream else access_of(scope)
-        queue = access.queue(name_in(scope), Right.RECEIVE if wants_stream else Right.PEEK)
+        access = self._streams.login(scope, name_in(scope), query) if is_stream else access_of(scope)
+        queue = access.queue(name_in(scope), Right.RECEIVE if is_stream else Right.PEEK)
         limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, COUNT_MAX)
         state = query.get("state", "")
         if state and state not in STATES:
@@ -139,7 +139,7 @@ class Messages:
         duration_ms = lease_ms(query.get("seconds", queue.options.lease))
         group = group_of(query)
         encoding = encoding_of(query)
-        if wants_stream:
+        if is_stream:
             self._guard.check_page(scope)
             access.gate.connections.check_stream(access)
             stream = EventStream(

@@ -85,12 +85,12 @@ class Queues:
         await reply_json(send, {"projects": projects})
 
     async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """GET: the queues of a project, by name; all of them, or a page of those whose names begin like `prefix`."""
+        """GET: those of a project that one may look at, by name; all, or a page of those that begin like `prefix`."""
         project = queue_name("any", scope["path_params"]["project"]).project
         query = query_of(scope)
         limit = whole_number("limit", query.get("limit", LIST_MAX), 1, LIST_MAX)
         prefix, after = query.get("prefix", ""), query.get("after", "")
-        found = [queue for queue in access_of(scope).queues() if queue.name.project == project]
+        found = [queue for queue in access_of(scope).queues_with(Right.PEEK) if queue.name.project == project]
         queues = sorted([each for each in found if each.name.queue.startswith(prefix)], key=_by_name)
         if after:
             queues = queues[bisect_right(queues, after, key=_by_name) :]

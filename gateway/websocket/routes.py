@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from curbstone.access.gate import ASKING
 from curbstone.access.rights import Right
@@ -83,7 +82,7 @@ class WebSocketRoutes:
         match = _PATH.fullmatch(request.path)
         if match is None:
             raise Problem(404, "there is no WebSocket at this path")
-        project, kind, named = unquote(match[1]), match[2], unquote(match[3])
+        project, kind, named = match.groups()
         protocol = _subprotocol(request)
         query = parse_query(request.query)
         if kind == "events":

@@ -301,6 +301,25 @@ def test_a_ticket_is_for_one_use_of_one_queue_one_way_and_not_for_long(world: Wo
         world.gate.use_ticket(late, "consume", A, HERE)
 
 
+def test_a_ticket_counts_only_where_its_user_may_come_from(world: World) -> None:
+    near, away = Caller("10.0.0.9", 1, "http"), Caller("192.0.2.9", 1, "http")
+    far = world.login("far", "from afar", near)
+    for caller in (near, away):
+        text = str(world.gate.make_ticket(far, "consume", A))
+        if caller is near:
+            assert world.gate.use_ticket(text, "consume", A, caller) is far
+        else:
+            with pytest.raises(NotLoggedIn):
+                world.gate.use_ticket(text, "consume", A, caller)
+
+
+def test_a_ticket_counts_no_more_once_its_user_is_gone(world: World) -> None:
+    text = str(world.gate.make_ticket(world.login("ann", "open sesame"), "consume", A))
+    assert world.reload(USERS.replace("[users.ann]", "[users.bob]")) is None
+    with pytest.raises(NotLoggedIn):
+        world.gate.use_ticket(text, "consume", A, HERE)
+
+
 def test_a_certificate_is_a_login_where_the_file_names_it(world: World) -> None:
     assert world.reload(USERS + '[users.box]\ncertificate = ["DNS:box.example"]\n') is None
     caller = Caller("127.0.0.1", 1, "stomp", ("DNS:other.example", "DNS:box.example"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
@@ -34,6 +35,7 @@ home = "shop"
 grants = ["receive,peek shop/*"]
 """
 Q = "/v2/shop/queues/q"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +176,23 @@ def test_a_ticket_opens_one_socket_once(it: Doors) -> None:
     assert it.websocket("", "consume", f"{Q}/messages", query) == 101
     assert it.websocket("", "consume", f"{Q}/messages", query) == 401
     assert it.call("worker", "POST", "/v2/tickets", json={"way": "publish", "queue": "q"}).status_code == 403
+
+
+CONTRACT = yaml.safe_load((ROOT / "openapi" / "openapi.yaml").read_text(encoding="utf-8"))["paths"]
+
+
+@pytest.mark.parametrize("path", CONTRACT)
+def test_a_ticket_that_is_none_opens_no_path(it: Doors, path: str) -> None:
+    """With `?ticket=` in the address a request was let in as nobody, and not everything asks nobody for a right."""
+    at = re.sub(r"{[^}]*}", "x", path)
+    headers = {"accept": "text/event-stream", "content-type": "application/x-ndjson"}
+    for method in CONTRACT[path].keys() & {"get", "post", "put", "delete", "options"}:
+        if (path, method) in (("/v2/session", "post"), ("/mq/auth", "post")):
+            continue  # where one logs in
+        with it.http.stream(method.upper(), at, headers=headers) as plain:
+            before = plain.status_code
+        with it.http.stream(method.upper(), at + "?ticket=x", headers=headers) as tried:
+            assert tried.status_code == before, f"{method} {path}"
 
 
 def test_stomp_over_websocket_takes_the_handshakes_login_or_its_own(it: Doors) -> None:

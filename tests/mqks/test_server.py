@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from curbstone.access.login import LoginGate
 from curbstone.core.options import QueueOptions
 from curbstone.mqks.limits import Limits
+from curbstone.mqks.server import MqksServer
 from curbstone.mqks.session import HTTP_ANSWER
 from tests.mqks.world import ERROR_ID, MIB, WAIT_S, Peer, World, run, until
 from tests.server import ServerProcess
@@ -112,6 +114,25 @@ def test_who_never_says_anything_is_sent_away(tmp_path: Path, sent: bytes) -> No
         await talker.quiet()
 
     run(tmp_path, test, limits=Limits(first_line_ms=50, line_ms=60))
+
+
+def test_who_does_not_log_in_is_sent_away_whatever_it_says(tmp_path: Path) -> None:
+    """One line without a login stopped the clock, and a stranger stayed for good."""
+
+    async def test(world: World) -> None:
+        users = tmp_path / "users.toml"
+        users.write_text("[users.ann]\ngrants = []\n", encoding="utf-8")
+        gate = LoginGate(world.broker, world.host, users, tmp_path / "data")
+        gate.open()
+        server = MqksServer(gate, world.host, limits=Limits(first_line_ms=50))
+        peer = await Peer.open(await server.start(("127.0.0.1", 0)))
+        peer.send("p ping ?")
+        refused, ended = (await rest(peer.reader)).splitlines()
+        assert refused.startswith(b"p error ") and ended.startswith(b"None error ")
+        await peer.close()
+        await server.stop()
+
+    run(tmp_path, test)
 
 
 def test_a_client_that_only_makes_mistakes_is_sent_away(tmp_path: Path) -> None:

@@ -56,6 +56,29 @@ def test_the_last_address_that_is_no_proxys_is_who_asks(chain: str, host: str, p
     assert ask(forwarded=fields).host == host
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["for=" + " " * 1900 + "x", "a" * 2000, '\\"' * 1000, '"' * 1999, "for=1;" * 300 + "=", 'for="1', "for=1 2"],
+)
+def test_what_is_no_list_of_pairs_is_refused_at_once(value: str) -> None:
+    """Each was read in quadratic time: one head of 16 kB stopped the server for seven seconds."""
+    with pytest.raises(Problem, match="no list of name=value"):
+        ask(forwarded=value)
+
+
+def test_what_nobody_needs_so_much_of_is_not_even_looked_at() -> None:
+    for field in ("forwarded", "x_forwarded_for"):
+        with pytest.raises(Problem, match="at most 2048 bytes"):
+            ask(**{field: ["for=192.0.2.7"] * 200})
+
+
+def test_empty_elements_and_pairs_say_nothing() -> None:
+    assert ask(forwarded="for=192.0.2.7;;proto=https;").tls
+    assert ask(forwarded="for=192.0.2.7, ").host == "10.0.0.1", "the last proxy does not say whom it asks for"
+    asker = ask(forwarded=',for=192.0.2.7 ; proto="https"')
+    assert asker.host == "192.0.2.7" and asker.tls
+
+
 def test_the_scheme_is_what_the_proxy_says_its_client_used() -> None:
     assert ask(x_forwarded_for="192.0.2.7", x_forwarded_proto="https").tls
     assert ask(x_forwarded_proto="HTTPS").tls
