@@ -181,7 +181,10 @@ class Numbered(NamedTuple):
     first: int
     """The number of the first message, from 1 on."""
     after: int
-    """The number that must be stored for it to be stored: that of the message before it, or 0 for none."""
+    """The number that must be stored for it to be stored: that of the message before it, or 0 for none.
+
+    A producer that is not known has stored nothing, so it begins with 0 here.
+    """
 
     def behind(self, count: int) -> Numbered:
         """Return the numbers of what comes behind so many of the messages."""

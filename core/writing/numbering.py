@@ -42,25 +42,24 @@ class Numbering:
         """
         coming = self.coming.get(numbered.producer)
         known = coming or self._producers.last(numbered.producer)
-        if known is None:
-            return Verdict.WRITE
+        last = 0 if known is None else known.number  # else what was refused would pass for a repeat once more is stored
         host, count = self._state.host, len(publish.messages) - publish.next
         numbered = numbered.behind(publish.next)
-        if numbered.first <= known.number:
+        if numbered.first <= last:
             if coming is not None:
                 return Verdict.LATER
-            repeats = min(known.number - numbered.first + 1, count)
+            repeats = min(last - numbered.first + 1, count)
             publish.next += repeats
             if repeats == count:
                 self._outbox.publishes.popleft()
             host.tell(publish.on_done, None, 0, repeats)
             return Verdict.WRITE if repeats < count else Verdict.ANSWERED
-        if numbered.after <= known.number:
+        if numbered.after <= last:
             return Verdict.WRITE
         if not is_first:
             return Verdict.LATER
         self._outbox.publishes.popleft()
-        host.tell(publish.on_done, NumberGap(known.number + 1), 0, count)
+        host.tell(publish.on_done, NumberGap(last + 1), 0, count)
         return Verdict.ANSWERED
 
     def note_bytes(self, numbered: Numbered) -> int:

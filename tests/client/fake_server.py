@@ -87,10 +87,10 @@ class FakeServer:
         assert ("x-producer" in headers) == self.keeps_numbers
         line = queue, headers.get("x-producer", "")
         number = int(headers.get("x-seq", headers["receipt"].rpartition(".")[2]))
-        last = self.numbers.get(line)
-        if last is not None and self.keeps_numbers and number <= last:
+        last = self.numbers.get(line, 0)
+        if self.keeps_numbers and number <= last:
             receipt += "x-duplicate:true\n"
-        elif last is not None and self.keeps_numbers and int(headers.get("x-after", number - 1)) > last:
+        elif self.keeps_numbers and int(headers.get("x-after", number - 1)) > last:
             receipt += f"x-error-code:409\nx-error:too early\nx-expected:{last + 1}\n"
         elif self.depth(queue) >= self.cap:
             receipt += "x-error-code:507\nx-error:full\nretry-after:1\n"

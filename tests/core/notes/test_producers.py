@@ -52,13 +52,32 @@ def test_what_is_sent_again_is_confirmed_and_not_stored_again() -> None:
     assert numbers(lab, queue) == [1, 2, 3, 4, 5]
 
 
-def test_a_producer_that_is_not_known_may_begin_anywhere_and_has_numbers_of_its_own() -> None:
+def test_a_producer_that_is_not_known_begins_with_one_or_behind_nothing_and_has_numbers_of_its_own() -> None:
     lab = Lab()
     queue = lab.queue()
-    assert sent(lab, queue, 1041) == [(None, 1, 1)]
-    assert sent(lab, queue, 7, who=B) == [(None, 2, 1)]
+    ((error, _, _),) = sent(lab, queue, 1041)
+    assert isinstance(error, NumberGap) and error.expected == 1
+    assert sent(lab, queue, 1041, after=0) == [(None, 1, 1)]
+    assert sent(lab, queue, 1, who=B) == [(None, 2, 1)]
     assert sent(lab, queue, 1041) == [(None, 0, 1)]
-    assert sent(lab, lab.queue("other"), 1041) == [(None, 1, 1)]
+    assert sent(lab, lab.queue("other"), 1) == [(None, 1, 1)]
+
+
+def test_what_comes_behind_the_very_first_is_refused_with_it() -> None:
+    """It was stored, and then the first passed for a repeat when it was sent again: confirmed, and lost."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, b"x")
+    lab.disk.eio_chance = 1
+    refused = send(lab, queue, 1, 2)
+    lab.settle()
+    lab.disk.eio_chance = 0
+    lab.pass_time(3000)
+    assert refused and all(error is not None for error, _, _ in refused)
+    ((error, _, _),) = sent(lab, queue, 3)
+    assert isinstance(error, NumberGap) and error.expected == 1
+    assert [error for error, _, _ in sent(lab, queue, 1, 3)] == [None]
+    assert lab.bodies(queue) == [b"x", b"1", b"2", b"3"]
 
 
 def test_what_comes_too_early_is_refused_with_the_number_that_is_expected() -> None:
@@ -153,7 +172,7 @@ def test_of_too_many_producers_those_are_forgotten_that_were_idle_the_longest() 
 def test_a_producer_is_forgotten_when_it_was_idle_for_long() -> None:
     lab = Lab()
     queue = lab.queue()
-    sent(lab, queue, 5)
+    sent(lab, queue, 5, after=0)
     lab.pass_time(IDLE_MS)
     assert queue.last_number(A) is None
     assert sent(lab, queue, 1) == [(None, 2, 1)]
@@ -162,7 +181,7 @@ def test_a_producer_is_forgotten_when_it_was_idle_for_long() -> None:
 def test_a_queue_that_is_deleted_knows_no_producer_any_more() -> None:
     lab = Lab()
     queue = lab.queue()
-    sent(lab, queue, 5)
+    sent(lab, queue, 5, after=0)
     lab.answer(lambda done: lab.broker.delete(queue.name, done))
     queue = lab.queue()
     assert sent(lab, queue, 1) == [(None, 1, 1)]

@@ -20,7 +20,7 @@ def made(server: ServerProcess) -> str:
 
 def test_a_number_is_stored_once_also_after_kill_9(server: ServerProcess) -> None:
     url = made(server)
-    first = httpx.post(f"{url}/messages", content=b"one", headers=numbers(1041))
+    first = httpx.post(f"{url}/messages", content=b"one", headers=numbers(1041, after=0))
     assert (first.status_code, first.headers.get("x-msg-duplicate")) == (201, None)
     server.kill()
     server.restart()
@@ -58,7 +58,7 @@ def test_what_comes_too_early_is_409_and_says_what_is_expected(server: ServerPro
 def test_the_server_tells_what_a_producer_has_stored_last(server: ServerProcess) -> None:
     url = made(server)
     assert httpx.get(f"{url}/producers/web-1").status_code == 404
-    stored = httpx.post(f"{url}/messages", content=b"one", headers=numbers(7))
+    stored = httpx.post(f"{url}/messages", content=b"one", headers=numbers(7, after=0))
     last = httpx.get(f"{url}/producers/web-1").json()
     assert last.pop("timestamp") > 1_600_000_000_000
     assert last == {"producer": "web-1", "seq": 7, "id": stored.headers["x-msg-id"]}
