@@ -7,6 +7,7 @@ meaning. `message` is a sentence and may change with any version.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Literal, TextIO
@@ -15,10 +16,22 @@ import orjson
 
 LogFormat = Literal["text", "json"]
 
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ALWAYS = ("time", "level", "logger", "message")
 MAYBE = ("queue", "peer", "listener", "address", "matter")
 """Members of records that are about one: a record's `extra` of that name."""
+
+
+class TextFormatter(logging.Formatter):
+    """One line a record, and more only for a traceback: what others wrote can begin no line of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return _CONTROL.sub(lambda found: repr(found[0])[1:-1], super().formatMessage(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -54,6 +67,6 @@ def _printable(value: object) -> object:
 def begin(level: str, form: LogFormat, stream: TextIO | None = None) -> None:
     """Log from now on, to stderr; warnings of Python's too."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     logging.captureWarnings(True)

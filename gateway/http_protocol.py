@@ -30,7 +30,7 @@ from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX, OF_HEALTH
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
-from curbstone.net.admission import FULL, Visit, visitor_of
+from curbstone.net.admission import FULL, Visit, is_of_this_machine
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
 
@@ -215,6 +215,8 @@ class HttpProtocol(HttpToolsProtocol):
                 self._held = b""
                 return
         self._held = b""
+        if self._deadline == _NEVER and self._answering is None and not (self._in_head or self._in_body):
+            self._rest()  # the rest of a body that nobody wanted has come, or an empty line
         if self.flow.is_full:
             self.flow.release()
             if self._answering is None or len(self._answering.body) <= HIGH_WATER_LIMIT:
@@ -318,7 +320,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.scope,
             self,
             keep_alive=version != "1.0" and self.parser.should_keep_alive() and not self._visit.is_spare,
-            wants_to_be_asked=framing.wants_to_be_asked,
+            wants_to_be_asked=framing.wants_to_be_asked and version != "1.0",
         )
         assert self._answering is None, "a request was parsed before its turn"
         self._answering = cycle
@@ -380,8 +382,12 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if not self._in_body:
-            self._is_idle = True
-            self._deadline = self.loop.time() + self.timeout_keep_alive
+            self._rest()
+
+    def _rest(self) -> None:
+        """Wait for another request, for so long."""
+        self._is_idle = True
+        self._deadline = self.loop.time() + self.timeout_keep_alive
 
     def _go_on(self) -> None:
         """Take up what waits, where it may begin: nothing is being answered and the client takes what it gets."""
@@ -491,8 +497,3 @@ class HttpProtocol(HttpToolsProtocol):
 
 def _refuse(error: CurbstoneError, _request: SocketRequest) -> NoReturn:
     raise error
-
-
-def is_of_this_machine(address: tuple[str, int | None] | None) -> bool:
-    """Return whether an address is one that only this machine can reach."""
-    return address is None or visitor_of(address[0]) is None

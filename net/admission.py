@@ -220,3 +220,8 @@ def visitor_of(address: str) -> object:
     if ip.is_loopback:
         return None
     return int(ip) >> 64 if isinstance(ip, IPv6Address) else ip
+
+
+def is_of_this_machine(address: tuple[str, int | None] | None) -> bool:
+    """Return whether an address is one that only this machine can reach."""
+    return address is None or visitor_of(address[0]) is None

@@ -42,6 +42,17 @@ def test_a_record_is_one_line_whatever_is_in_it() -> None:
     }
 
 
+def test_a_text_line_is_one_line_whatever_others_wrote() -> None:
+    """A header's escaped newline began a line of its sender's own in the log."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(logs.TextFormatter())
+    text = "from a client: a\n2026-11-22 18:00:00,000 INFO curbstone: forged\r\x1b[31m\u2028\x85"
+    handler.handle(logging.LogRecord("curbstone", logging.INFO, "", 0, "%s", (text,), None))
+    (line,) = written.getvalue().splitlines()
+    assert line.endswith(r"from a client: a\n2026-11-22 18:00:00,000 INFO curbstone: forged\r\x1b[31m\u2028\x85")
+
+
 def test_an_exception_comes_with_type_message_and_stack(stream: io.StringIO) -> None:
     try:
         raise ValueError("broken")

@@ -7,6 +7,7 @@ that the message names, and is linked to the same place; it is made for such mes
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -24,6 +25,11 @@ from curbstone.core.values import Published
 
 TRACEPARENT = b"traceparent:"
 TRACESTATE = b"tracestate:"
+
+# W3C Trace Context section 3.3.1. A list that breaks the rules counts as none: OpenTelemetry would write it to the log.
+_MEMBER = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+_STATE = re.compile(rf"{_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER})*")
+STATE_CHARS_MAX = 512
 
 SYSTEM = {"messaging.system": "curbstone"}
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -59,7 +65,9 @@ def _value(block: bytes, name: bytes) -> str:
 
 def _context(place: Place) -> Context:
     traceparent, tracestate = place
-    carrier = {"traceparent": traceparent, "tracestate": tracestate} if tracestate else {"traceparent": traceparent}
+    carrier = {"traceparent": traceparent}
+    if len(tracestate) <= STATE_CHARS_MAX and _STATE.fullmatch(tracestate):
+        carrier["tracestate"] = tracestate
     return _PROPAGATOR.extract(carrier, context=Context(), getter=default_getter)
 
 

@@ -94,7 +94,7 @@ class Cycle:
         self._is_received = False
         """Whether the application has all of the request's body."""
         self._left = 0
-        """How many bytes of the answer's body are still to come, where its head says so."""
+        """How many bytes of the answer's body are still to come; -1 where its head does not say."""
         self._waiting: Any = None
         """The future of the application that waits for more of the body, or for the client to go."""
 
@@ -183,13 +183,14 @@ class Cycle:
         self.response_started = True
         self.wants_to_be_asked = False
         self._has_body = status not in _NO_BODY and self.scope["method"] != "HEAD"
-        self._is_chunked = self._has_body and length < 0
-        self._left = max(length, 0)
+        # HTTP/1.0 knows no chunks: there a body without a length ends with the connection (RFC 9112 section 6.3).
+        self._is_chunked = self._has_body and length < 0 and self.scope["http_version"] != "1.0"
+        self._left = length
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         if self._is_chunked:
             end = b"transfer-encoding: chunked\r\n" + end
         self._head = b"".join((_STATUS_LINES[status], self._connection.common_fields(), fields, end))
-        if self._is_chunked:
+        if length < 0:
             self._write(b"")
 
     def _go_on(self, message: Message) -> None:
@@ -202,9 +203,10 @@ class Cycle:
             piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self._write(piece + b"0\r\n\r\n" if is_last else piece)
         elif self._has_body:
-            self._left -= len(body)
-            if self._left < 0 or (is_last and self._left):
-                raise RuntimeError("the body of an answer is not as long as its head says")
+            if self._left >= 0:
+                self._left -= len(body)
+                if self._left < 0 or (is_last and self._left):
+                    raise RuntimeError("the body of an answer is not as long as its head says")
             self._write(body)
         elif is_last:
             self._write(b"")

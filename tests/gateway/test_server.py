@@ -125,6 +125,46 @@ async def test_an_idle_connection_closes_in_the_end(gateway: Running) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n\r\n",
+        b"POST /v2/p1/queues/none/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
+    ],
+)
+async def test_whatever_came_behind_the_last_answer_an_idle_connection_has_an_end(
+    gateway: Running, sent: bytes
+) -> None:
+    """An empty line, and a body behind its refusal, left a connection without any deadline."""
+    before = set(gateway.server._connections)
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    head, separator, rest = sent.partition(b"\r\n\r\n")
+    writer.write(head + separator)
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(rest)
+    [connection] = set(gateway.server._connections) - before
+    async with asyncio.timeout(60):
+        while not connection._is_idle or connection._held:
+            await asyncio.sleep(0.01)
+    await gateway.http.get("/healthz")  # the server has seen by now what was sent
+    connection.check(asyncio.get_running_loop().time() + KEEP_ALIVE_S + 10)
+    await reader.read()
+    writer.close()
+
+
+async def test_http_1_0_gets_neither_chunks_nor_a_100(gateway: Running) -> None:
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(POST.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab")
+    assert (await reader.read()).startswith(b"HTTP/1.1 201 ")
+    writer.close()
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(f"GET {MESSAGES} HTTP/1.0\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head and b"connection: close" in head
+    assert (await reader.readuntil(b"\n\n")).startswith(b"retry: ")
+    writer.close()
+
+
 async def test_a_websocket_whose_peer_is_gone_gives_its_messages_back(gateway: Running) -> None:
     await gateway.publish(b"a")
     reader, writer = await gateway.raw_socket("?ack")

@@ -75,6 +75,19 @@ def test_a_producers_trace_goes_on_and_its_header_stays(world: TracedWorld) -> N
     assert outcomes(world) == ["ack"]
 
 
+@pytest.mark.parametrize(
+    "state", [rb"a b\n2026-11-22 forged", b"v=" + b"1" * 600, b"V=1", b"v", b"v=1,,w=2", b"\xc3\xa9=1"]
+)
+def test_a_state_that_breaks_the_rules_is_none_and_not_told(
+    world: TracedWorld, caplog: pytest.LogCaptureFixture, state: bytes
+) -> None:
+    world.publish(world.queue(), "a", headers=TRACED + b"tracestate:" + state + b"\n")
+    (span,) = found(world, "publish")
+    context = span.get_span_context()
+    assert span.parent is not None and context is not None and not context.trace_state
+    assert not caplog.records
+
+
 def test_a_publish_has_a_span_for_each_trace_and_ends_it_when_all_are_on_disk(world: TracedWorld) -> None:
     queue = world.queue()
     other = TRACED.replace(b"-b7ad", b"-c7ad")
