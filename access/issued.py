@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def user_of(claims: Claims, users: Users) -> User | None:
-    """Return whom a token stands for; None where its issuer is not listed, or the file refuses it."""
+    """Return whom a token stands for; None where its issuer is not listed so any more, or the file refuses it."""
     issuer = next((each for each in users.issuers if each.url == claims.issuer.url), None)
-    if issuer is None or issuer.name != claims.issuer.name or issuer.audience != claims.issuer.audience:
+    if issuer is None or not issuer.reads_as(claims.issuer):
         return None
     if claims.user.partition(":")[2] in issuer.refused or (claims.id and f"jti:{claims.id}" in issuer.refused):
         return None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from curbstone.access.fetching import BYTES_MAX, fetch_https
 from curbstone.access.issuers import Issuer, is_https
 from curbstone.core.host import Host
 
@@ -21,8 +20,6 @@ AGAIN_MS = 30_000
 """Asked again no sooner, whatever tokens say."""
 OLD_MS = 60 * 60_000
 """Keys older than that are asked for again when they are used, so that one that was withdrawn counts no more."""
-FETCH_S_MAX = 5
-BYTES_MAX = 1024 * 1024
 WAITING_MAX = 64
 """The most tokens that wait for keys of one issuer."""
 KEYS_MAX = 100
@@ -130,19 +127,3 @@ def _json(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise NoKeys("it sent no JSON object")
     return value
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """None is an error of its status."""
-
-
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
-
-
-def fetch_https(url: str) -> bytes:
-    """Return what is at an https URL, at most one byte more than is allowed; raise OSError. Blocks."""
-    assert is_https(url)
-    with _OPENER.open(url, timeout=FETCH_S_MAX) as reply:
-        data: bytes = reply.read(BYTES_MAX + 1)
-    return data

@@ -47,6 +47,10 @@ class Issuer(NamedTuple):
     refused: frozenset[str] = frozenset()
     """Users, without the issuer's name, and `jti:…` of tokens that count no more."""
 
+    def reads_as(self, other: Issuer) -> bool:
+        """Return whether it takes from a token what another did, by the same keys."""
+        return self == other._replace(home=self.home, grants=self.grants, refused=self.refused)
+
     def ceiling(self, user: str) -> Grants:
         """Return the most that one of its users may have."""
         return Grants.parse(self.grants, user)

@@ -73,12 +73,15 @@ class JwtVerifier:
             return
         try:
             issuer, kid = self._named(token)
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, RecursionError) as error:
             on_done(_refusal(error))
             return
         keys = self._keys[issuer.url]
 
         def look() -> None:
+            if self._issuers.get(issuer.url) != issuer:  # a reload came between
+                self.verify(token, on_done)
+                return
             key = keys.find(kid)
             on_done(_refusal("no such key") if key is None else self._checked(token, issuer, key))
 
@@ -113,7 +116,7 @@ class JwtVerifier:
                 options={"require": _NEEDED, "verify_exp": False, "verify_nbf": False, "verify_iat": False},
             )
             claims = _claims(said, issuer, self._host.wall_ms())
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             return _refusal(error)
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()

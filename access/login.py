@@ -24,7 +24,7 @@ from curbstone.access.presence import Connections
 from curbstone.access.rights import Grants, Right
 from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret, parse_secret
 from curbstone.access.sessions import LONGEST_MS, Sessions, Tickets
-from curbstone.access.tokens import DIRECTORY, Token, Tokens, new_token
+from curbstone.access.tokens import DIRECTORY, Token, Tokens, check_narrower, new_token
 from curbstone.access.users import ANONYMOUS, Quota, User, Users, UsersError, load
 from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported, Unavailable
 from curbstone.core.host import Host
@@ -403,18 +403,28 @@ class LoginGate:
             if made_with.expires_ms:
                 expires_ms = min(expires_ms or made_with.expires_ms, made_with.expires_ms)
             if made_with.grants is not None:
-                _check_narrower(made_with.grants, grants)
+                check_narrower(made_with.grants, grants)
         now_ms = self._host.wall_ms()
         secret, token = new_token(user, now_ms, grants=grants, expires_ms=expires_ms, label=label, parent=parent)
-        self.tokens.add(token, on_done)
+        self.tokens.add(token, on_done, by_admin=access.identity.is_admin)
         self.did(access.identity, "make token", f"{token.id} of {user}")
         return secret, token
+
+    def sees_token(self, access: Access, token: Token) -> bool:
+        """Return whether a token is one's to see and revoke; by a token with grants, itself and those made with it."""
+        if access.identity.is_admin:
+            return True
+        origin = self._of(access).origin
+        by = self.tokens.get(origin.proof) if origin.kind == "token" else None
+        if by is None or by.grants is None:
+            return token.user == access.identity.user
+        return self.tokens.is_from(token, by.id)
 
     def revoke_token(self, access: Access, identifier: str, on_done: Done) -> None:
         """Revoke a token and those that were made with it; what is connected by them ends at once."""
         self._check_tokens()
         token = self.tokens.get(identifier)
-        if token is None or token.user != access.identity.user:
+        if token is None or not self.sees_token(access, token):
             access.check_server(Right.ADMIN)
         if token is None:
             raise NoSuchToken(f"there is no token {identifier[:20]!r}")
@@ -485,9 +495,3 @@ def _asking() -> tuple[str, str]:
     """Return who asks for what is being done, and over which protocol."""
     caller = ASKING.get()
     return (str(caller), caller.protocol) if caller is not None else ("", "")
-
-
-def _check_narrower(has: tuple[str, ...], wanted: Iterable[str] | None) -> None:
-    """Raise BadRequest where a token would have grants that the one it is made with has not."""
-    if wanted is None or not set(wanted) <= set(has):
-        raise BadRequest("a token made with a token has some of its grants, each as it is written there")

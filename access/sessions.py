@@ -6,6 +6,7 @@ a minute, of one queue and one way: it may stand in an address, where a token ma
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from curbstone.access.door import Access
@@ -15,9 +16,11 @@ from curbstone.core.host import Host
 from curbstone.core.names import QueueName
 
 IDLE_MS, LONGEST_MS = 30 * 60_000, 12 * 3_600_000
-SESSIONS_MAX = 10_000
+SESSIONS_MAX, SESSIONS_OF_USER_MAX = 10_000, 100
 TICKET_MS = 30_000
-TICKETS_MAX = 10_000
+TICKETS_MAX, TICKETS_OF_USER_MAX = 10_000, 100
+RESERVED = 100
+"""Of all sessions, and of all tickets, for admins."""
 WAYS = ("publish", "consume", "events", "stomp")
 """What a ticket may be for."""
 
@@ -40,17 +43,31 @@ class Sessions:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._sessions: dict[str, Session] = {}
+        self._of_user: dict[str, dict[str, Session]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, secret: Secret, access: Access) -> None:
-        """Begin one under a secret that `new_secret` made; raise TooMany."""
-        if len(self._sessions) >= SESSIONS_MAX:
+        """Begin one under a secret that `new_secret` made; raise TooMany.
+
+        Of a user with so many the one that was used longest ago ends, of those that nothing is connected by.
+        """
+        user = access.identity.user
+        most = SESSIONS_MAX if access.identity.is_admin else SESSIONS_MAX - RESERVED
+        if len(self._sessions) >= most:
             self.sweep()
-        if len(self._sessions) >= SESSIONS_MAX:
-            raise TooMany(f"there are {SESSIONS_MAX} sessions, the most there can be", 60)
-        self._sessions[secret.id] = Session(secret, access, self._host.now_ms())
+        if len(self._of_user.get(user, ())) >= SESSIONS_OF_USER_MAX:
+            idle = [each for each in self._of_user[user].values() if not each.access.identity.is_watched]
+            if not idle:
+                raise TooMany(
+                    f"{SESSIONS_OF_USER_MAX} sessions of this user have connections, and more are too many", 60
+                )
+            self.close(min(idle, key=lambda each: each.used_ms).id)
+        elif len(self._sessions) >= most:
+            raise TooMany(f"there are {len(self._sessions)} sessions, the most there can be", 60)
+        session = Session(secret, access, self._host.now_ms())
+        self._sessions[session.id] = self._of_user.setdefault(user, {})[session.id] = session
 
     def find(self, secret: Secret) -> Access | None:
         """Return whose session a secret is, and count that as a call."""
@@ -67,6 +84,10 @@ class Sessions:
         """End a session, and with it what is connected by it."""
         session = self._sessions.pop(identifier, None)
         if session is not None:
+            user = session.access.identity.user
+            del self._of_user[user][identifier]
+            if not self._of_user[user]:
+                del self._of_user[user]
             session.access.identity.end("the session ended")
 
     def sweep(self) -> None:
@@ -99,15 +120,21 @@ class Tickets:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._tickets: dict[str, Ticket] = {}
+        """The oldest first."""
+        self._of_user: Counter[str] = Counter()
 
     def make(self, access: Access, way: str, queue: QueueName | None) -> Secret:
         """Return a fresh one; raise TooMany."""
         now_ms = self._host.now_ms()
-        if len(self._tickets) >= TICKETS_MAX:
-            self._tickets = {key: each for key, each in self._tickets.items() if each.until_ms > now_ms}
-        if len(self._tickets) >= TICKETS_MAX:
-            raise TooMany(f"there are {TICKETS_MAX} tickets that were not used yet", 30)
+        while self._tickets and next(iter(self._tickets.values())).until_ms <= now_ms:
+            self._remove(next(iter(self._tickets)))
+        user = access.identity.user
+        if self._of_user[user] >= TICKETS_OF_USER_MAX:
+            raise TooMany(f"there are {TICKETS_OF_USER_MAX} tickets of this user that were not used yet", 30)
+        if len(self._tickets) >= (TICKETS_MAX if access.identity.is_admin else TICKETS_MAX - RESERVED):
+            raise TooMany(f"there are {len(self._tickets)} tickets that were not used yet", 30)
         secret = new_secret(TICKET)
+        self._of_user[user] += 1
         self._tickets[secret.id] = Ticket(secret.digest, access, way, queue, now_ms + TICKET_MS)
         return secret
 
@@ -116,6 +143,12 @@ class Tickets:
         ticket = self._tickets.get(secret.id)
         if ticket is None or not secret.is_of(ticket.digest):
             return None
-        del self._tickets[secret.id]
+        self._remove(secret.id)
         fits = (ticket.way, ticket.queue) == (way, queue) and ticket.until_ms > self._host.now_ms()
         return ticket.access if fits else None
+
+    def _remove(self, identifier: str) -> None:
+        user = self._tickets.pop(identifier).access.identity.user
+        self._of_user[user] -= 1
+        if not self._of_user[user]:
+            del self._of_user[user]

@@ -20,6 +20,10 @@ from curbstone.core.values import Done
 
 FORMAT = 1
 TOKENS_MAX = 10_000
+TOKENS_OF_USER_MAX = 200
+"""That a user makes for itself; an admin makes more."""
+RESERVED = 100
+"""Of all, for admins."""
 LABEL_CHARS_MAX = 200
 DAY_MS = 86_400_000
 DIRECTORY, FILE = "access", "tokens"
@@ -63,6 +67,12 @@ def new_token(
         raise BadRequest(str(error)) from None
     secret = new_secret(TOKEN)
     return secret, Token(secret.id, secret.digest.hex(), user, label, kept, now_ms, expires_ms, parent, 0)
+
+
+def check_narrower(has: tuple[str, ...], wanted: Iterable[str] | None) -> None:
+    """Raise BadRequest where a token would have grants that the one it is made with has not."""
+    if wanted is None or not set(wanted) <= set(has):
+        raise BadRequest("a token made with a token has some of its grants, each as it is written there")
 
 
 def encode(tokens: Iterable[Token]) -> bytes:
@@ -143,13 +153,22 @@ class Tokens:
             self._tokens[token.id] = replace(token, used_day=day)
             self._store(lambda _error: None)
 
-    def add(self, token: Token, on_done: Done) -> None:
-        """Keep a token; `on_done` when it is on disk. Where that fails it is forgotten again."""
+    def is_from(self, token: Token, identifier: str) -> bool:
+        """Return whether a token is the one of this id, or was made with it or with one that was."""
+        at: Token | None = token
+        while at is not None and at.id != identifier:
+            at = self._tokens.get(at.parent)
+        return at is not None
+
+    def add(self, token: Token, on_done: Done, *, by_admin: bool = False) -> None:
+        """Keep a token; `on_done` when it is on disk. Where that fails it is forgotten again. Raise BadRequest."""
         for each in list(self._tokens.values()):
             if self._is_over(each):
                 del self._tokens[each.id]
-        if len(self._tokens) >= TOKENS_MAX:
-            raise BadRequest(f"there are {TOKENS_MAX} tokens, the most there can be; revoke some")
+        if not by_admin and sum(each.user == token.user for each in self._tokens.values()) >= TOKENS_OF_USER_MAX:
+            raise BadRequest(f"there are {TOKENS_OF_USER_MAX} tokens of this user, the most it may make; revoke some")
+        if len(self._tokens) >= TOKENS_MAX - (0 if by_admin else RESERVED):
+            raise BadRequest(f"there are {len(self._tokens)} tokens, the most there can be; revoke some")
         self._tokens[token.id] = token
 
         def done(error: CurbstoneError | None) -> None:

@@ -69,6 +69,7 @@ OUTSIDE_WORLD = {
     *("shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time"),
 }
 DOORS = {
+    "access/fetching.py",
     "access/files.py",
     "core/disk.py",
     "core/host.py",

@@ -99,14 +99,11 @@ class Logins:
     # --- tokens
 
     async def tokens(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """GET /v2/tokens: one's own, or with the right `admin` all; without their secrets."""
+        """GET /v2/tokens: those that one may revoke, or with the right `admin` all; without their secrets."""
         access = access_of(scope)
         _check_login(access)
-        found = [
-            _token(token)
-            for token in self._users().tokens.listed()
-            if token.user == access.identity.user or access.identity.is_admin
-        ]
+        gate = self._users()
+        found = [_token(token) for token in gate.tokens.listed() if gate.sees_token(access, token)]
         await reply_json(send, {"tokens": found}, 200, [_FRESH])
 
     async def make_token(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,14 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from curbstone.access import fetching
+from curbstone.access.door import Access
 from curbstone.access.errors import NotLoggedIn
-from curbstone.access.gate import Caller
+from curbstone.access.gate import Caller, Credentials
 from curbstone.access.issuer_keys import AGAIN_MS
 from curbstone.access.rights import Right
-from curbstone.core.errors import BadRequest
+from curbstone.access.users import load
+from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.names import queue_name
 from tests.access.doors import Doors, doors
 from tests.access.test_jwt import EC, NOW_S, OTHER, public
@@ -142,6 +147,41 @@ def test_a_reload_changes_ends_and_brings_back_what_an_issuer_vouches_for(world:
     assert world.login("", world.token())
 
 
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ('roles_claim = "roles"', 'roles_claim = "groups"'),
+        ('roles_claim = "roles"', 'roles_claim = "roles"\nuser_claim = "email"'),
+        ('audience = "curbstone"', 'audience = "another"'),
+        ("keys.json", "other.json"),
+    ],
+)
+def test_a_reload_that_reads_tokens_another_way_ends_what_they_gave_before(
+    world: Issued, line: str, changed: str
+) -> None:
+    access = world.login("", world.token())
+    secret, _ = world.gate.open_session(access, Caller("127.0.0.1"))
+    assert line in world.users()
+    assert world.reload(world.users().replace(line, changed)) is None
+    assert access.identity.end_reason == "the login was revoked"
+    with pytest.raises(NotLoggedIn):
+        world.login("", str(secret))
+
+
+def test_a_token_that_is_being_verified_when_the_file_is_read_anew_is_read_by_the_new_one(world: Issued) -> None:
+    answers: list[Access | CurbstoneError] = []
+    secret = world.token(email="eve", groups=["worker"])
+    world.gate.admit(Credentials("", secret), Caller("127.0.0.1", 1, "http"), answers.append)
+    assert not answers, "it waits for keys"
+    users = world.users().replace('roles_claim = "roles"', 'roles_claim = "groups"\nuser_claim = "email"')
+    world.gate.users = load(users.encode())
+    world.gate._verifier.take(world.gate.users.issuers)
+    world.lab.settle()
+    (answer,) = answers
+    assert isinstance(answer, Access) and answer.identity.user == "corp:eve"
+    assert world.login("", secret) is answer
+
+
 def test_a_session_of_it_ends_no_later_and_it_makes_no_tokens(world: Issued) -> None:
     access = world.login("", world.token())
     secret, made = world.gate.open_session(access, Caller("127.0.0.1"))
@@ -224,6 +264,56 @@ def told(it: Doors) -> dict[str, object]:
         "websocket": it.websocket("corp:ann", "consume", "/v2/shop/queues/q/messages"),
         "mqks": it.mqks("corp:ann", "1 ping")[0].split()[1],
     }
+
+
+class Dripping(threading.Thread):
+    """An issuer whose answer comes byte by byte, its head at once or not."""
+
+    def __init__(self, authority: Authority, at_once: bytes, dripping: bytes) -> None:
+        super().__init__(daemon=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*authority.signed("dripping"))
+        self.listener = context.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True)
+        self.listener.settimeout(60)
+        self.url = f"https://localhost:{self.listener.getsockname()[1]}/keys"
+        self._pieces = [at_once, *(bytes([each]) for each in dripping)]
+
+    def run(self) -> None:
+        is_over = threading.Event()
+        with suppress(OSError), self.listener, self.listener.accept()[0] as peer:
+            for piece in self._pieces:
+                peer.sendall(piece)
+                is_over.wait(0.2)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "dripping"),
+    [(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n", b"12345678"), (b"", b"HTTP/1.1 200 OK\r\n\r\n")],
+    ids=["body", "head"],
+)
+def test_an_answer_that_drips_is_given_up(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch, at_once: bytes, dripping: bytes
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(issuer.authority.file))
+    monkeypatch.setattr(fetching, "FETCH_S_MAX", 1)
+    server = Dripping(issuer.authority, at_once, dripping)
+    server.start()
+    with pytest.raises(OSError):
+        fetching.fetch_https(server.url)
+    server.join()
+
+
+def test_what_an_issuer_refuses_is_an_error_and_no_redirect_is_followed(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(issuer.authority.file))
+    monkeypatch.setattr(fetching, "FETCH_S_MAX", 60)
+    for status in (b"302 Found\r\nlocation: /keys", b"404 Not Found"):
+        server = Dripping(issuer.authority, b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\n\r\n", b"")
+        server.start()
+        with pytest.raises(OSError, match=f"it answered {status[:3].decode()}"):
+            fetching.fetch_https(server.url)
+        server.join()
 
 
 def test_every_protocol_takes_a_good_token(it: Doors, issuer: Issuer) -> None:

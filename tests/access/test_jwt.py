@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from curbstone.access.errors import Busy, NotLoggedIn
-from curbstone.access.issuer_keys import AGAIN_MS, BYTES_MAX, OLD_MS, WAITING_MAX, NoKeys, keys_of, read_keys
+from curbstone.access.fetching import BYTES_MAX
+from curbstone.access.issuer_keys import AGAIN_MS, OLD_MS, WAITING_MAX, NoKeys, keys_of, read_keys
 from curbstone.access.issuers import BadIssuer, Claims, Issuer, is_jwt, issuer_of
 from curbstone.access.jwt import LEEWAY_S, LONGEST_S, JwtVerifier
 from curbstone.core.errors import CurbstoneError
@@ -195,6 +196,15 @@ def _with_the_public_key_as_a_secret() -> str:
 def test_a_forged_token_is_refused(world: World, token: str) -> None:
     world.good(signed())
     world.refused(token)
+
+
+@pytest.mark.parametrize("name", ["decode_complete", "decode"])
+def test_a_token_that_is_too_deep_to_read_is_refused(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def too_deep(*_: object, **_options: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(jwt, name, too_deep)
+    world.refused(signed())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""What one user may have of sessions, tickets and tokens, and that admins come in whatever others have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curbstone.access import sessions, tokens
+from curbstone.access.door import Access
+from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.secrets import Secret
+from curbstone.access.sessions import SESSIONS_OF_USER_MAX, TICKETS_OF_USER_MAX
+from curbstone.access.tokens import TOKENS_OF_USER_MAX
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import queue_name
+from tests.access.world import HERE, World, hashed
+
+USERS = f"""
+[users.ann]
+password = ["{hashed("open sesame")}"]
+grants = ["receive shop/*"]
+[users.bob]
+password = ["{hashed("shut sesame")}"]
+grants = ["receive shop/*"]
+[users.root]
+password = ["{hashed("all of it")}"]
+grants = ["admin server"]
+"""
+A = queue_name("a", "shop")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, USERS)
+
+
+def user(world: World, name: str) -> Access:
+    return world.login(name, {"ann": "open sesame", "bob": "shut sesame", "root": "all of it"}[name])
+
+
+def test_of_a_user_with_too_many_sessions_the_one_that_was_used_longest_ago_ends(world: World) -> None:
+    ann = user(world, "ann")
+    opened: list[Secret] = []
+    for number in range(SESSIONS_OF_USER_MAX):
+        secret, access = world.gate.open_session(ann, HERE)
+        opened.append(secret)
+        if number == 0:
+            world.gate.connections.enter(access, HERE, end=lambda _error: None)
+        world.lab.pass_time(1)
+    world.login("", str(opened[1]))
+    fresh, _ = world.gate.open_session(ann, HERE)
+    with pytest.raises(NotLoggedIn):
+        world.login("", str(opened[2]))
+    for secret in (*opened[:2], *opened[3:], fresh):
+        assert world.login("", str(secret)).identity.user == "ann"
+    assert len(world.gate.sessions) == SESSIONS_OF_USER_MAX
+
+
+def test_a_user_whose_sessions_all_have_connections_gets_no_more(world: World) -> None:
+    ann = user(world, "ann")
+    for _ in range(SESSIONS_OF_USER_MAX):
+        _, access = world.gate.open_session(ann, HERE)
+        world.gate.connections.enter(access, HERE, end=lambda _error: None)
+    with pytest.raises(TooMany, match="100 sessions of this user have connections"):
+        world.gate.open_session(ann, HERE)
+    world.gate.close_session(access)
+    world.gate.open_session(ann, HERE)
+
+
+def test_a_user_has_so_many_tickets_until_they_are_used_or_late(world: World) -> None:
+    ann = user(world, "ann")
+    made = [world.gate.make_ticket(ann, "consume", A) for _ in range(TICKETS_OF_USER_MAX)]
+    with pytest.raises(TooMany, match="100 tickets of this user"):
+        world.gate.make_ticket(ann, "consume", A)
+    world.gate.use_ticket(str(made[0]), "consume", A, HERE)
+    world.gate.make_ticket(ann, "consume", A)
+    with pytest.raises(TooMany):
+        world.gate.make_ticket(ann, "consume", A)
+    world.gate.make_ticket(user(world, "bob"), "consume", A)
+    world.lab.pass_time(sessions.TICKET_MS)
+    world.gate.make_ticket(ann, "consume", A)
+
+
+def test_a_user_makes_so_many_tokens_and_an_admin_makes_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "TOKENS_OF_USER_MAX", 5)
+    ann = user(world, "ann")
+    for _ in range(5):
+        world.token(ann)
+    with pytest.raises(BadRequest, match="5 tokens of this user"):
+        world.token(ann)
+    world.token(user(world, "root"), "ann")
+    world.token(user(world, "bob"))
+    assert TOKENS_OF_USER_MAX == 200
+
+
+def test_what_others_have_keeps_no_admin_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((sessions, "SESSIONS_MAX"), (sessions, "TICKETS_MAX"), (tokens, "TOKENS_MAX")):
+        monkeypatch.setattr(module, name, 12)
+        monkeypatch.setattr(module, "RESERVED", 2)
+    ann, bob, root = (user(world, name) for name in ("ann", "bob", "root"))
+    for _ in range(10):
+        world.token(ann)
+        world.gate.open_session(ann, HERE)
+        world.gate.make_ticket(ann, "consume", A)
+    with pytest.raises(TooMany, match="there are 10 sessions"):
+        world.gate.open_session(bob, HERE)
+    with pytest.raises(TooMany, match="there are 10 tickets"):
+        world.gate.make_ticket(bob, "consume", A)
+    with pytest.raises(BadRequest, match="there are 10 tokens"):
+        world.token(bob)
+    world.token(root)
+    world.gate.open_session(root, HERE)
+    world.gate.make_ticket(root, "consume", A)
+
+
+def test_a_token_with_grants_sees_and_revokes_itself_and_what_was_made_with_it_alone(world: World) -> None:
+    ann = user(world, "ann")
+    wide, narrow = world.token(ann), world.token(ann, grants=["receive shop/a"])
+    by_wide, by_narrow = world.login("", str(wide)), world.login("", str(narrow))
+    child = world.token(by_narrow, grants=["receive shop/a"])
+    grandchild = world.token(world.login("", str(child)), grants=["receive shop/a"])
+    _, by_session = world.gate.open_session(by_narrow, HERE)
+
+    def seen(access: Access) -> set[str]:
+        return {each.id for each in world.gate.tokens.listed() if world.gate.sees_token(access, each)}
+
+    everything = {wide.id, narrow.id, child.id, grandchild.id}
+    assert seen(ann) == seen(by_wide) == seen(user(world, "root")) == everything
+    assert seen(by_narrow) == seen(by_session) == everything - {wide.id}
+    assert seen(user(world, "bob")) == set()
+    for access in (by_narrow, by_session, user(world, "bob")):
+        with pytest.raises(NotAllowed):
+            world.gate.revoke_token(access, wide.id, lambda _error: None)
+    assert world.login("", str(wide)) is by_wide
+    world.gate.revoke_token(by_narrow, narrow.id, lambda _error: None)
+    assert seen(ann) == {wide.id}
