@@ -225,15 +225,15 @@ class Access:
         except NoSuchQueue:
             return frozenset()
 
-    def listen(self, event: str, name: QueueName, on_done: Done) -> None:
-        """Have messages published to an event copied to a private queue."""
+    def listen(self, event: str, name: QueueName, on_done: Done, project: str) -> None:
+        """Have messages published to an event of a project copied to a private queue."""
         assert name.is_private
-        self.check_topic(Right.RECEIVE, event)
-        self._broker.bind(event, name, on_done, self.home)
+        self.check_topic(Right.RECEIVE, event, project)
+        self._broker.bind(event, name, on_done, project)
 
-    def unlisten(self, event: str, name: QueueName) -> None:
+    def unlisten(self, event: str, name: QueueName, project: str) -> None:
         """Undo `listen`."""
-        self._broker.unbind(event, name, lambda _error: None, self.home)
+        self._broker.unbind(event, name, lambda _error: None, project)
 
     def bindings(self, name: QueueName) -> frozenset[str]:
         """Return the events bound to a queue that one has any right on; raise NoSuchQueue."""

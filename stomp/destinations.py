@@ -64,6 +64,8 @@ class Destination:
     """Whether it was named the keuss way, /q/{project}/{queue}."""
     private: bool = False
     """Whether the queue goes when the connection does."""
+    project: str = ""
+    """Of a TOPIC that of its event: the home as it was then."""
 
     def is_same(self, other: Destination) -> bool:
         """Whether both name the same queue or topic, whatever queue stands behind a subscription to that."""
@@ -96,9 +98,8 @@ def _parse(text: str, connection: str, single_queue: QueueName | None, home: str
         return Destination(kind, single_queue)
     if text.startswith("/topic/"):
         check_destination(text)
-        return Destination(
-            Kind.TOPIC, QueueName(PRIVATE_PROJECT, f"topic.{connection}"), event_name(text[7:]), private=True
-        )
+        name = QueueName(PRIVATE_PROJECT, f"topic.{connection}")
+        return Destination(Kind.TOPIC, name, event_name(text[7:]), private=True, project=home)
     if text.startswith(REPLIES):
         return Destination(Kind.REPLY, reply_queue(text), private=True)
     # "/queue/count" is a queue's name, not the count of nothing.

@@ -193,7 +193,7 @@ class Subscriptions:
             connection.access.delete(name, self._answering(receipt))
             return
         if destination.kind is Kind.TOPIC and destination.private:
-            connection.access.unlisten(destination.event, name)
+            connection.access.unlisten(destination.event, name, destination.project)
         self.drop_drained(subscription)
         connection.receipt(receipt)
 
@@ -280,12 +280,12 @@ class Subscriptions:
         name = destination.queue
         is_topic = destination.kind is Kind.TOPIC
         if is_topic:
-            connection.access.check_topic(Right.RECEIVE, destination.event)
+            connection.access.check_topic(Right.RECEIVE, destination.event, destination.project)
         if is_topic and destination.private:
             name = private_name(f"{name.queue}.{subscription.index}")
         queue = self._queue(destination, name, Right.RECEIVE)
         if is_topic and destination.private:
-            connection.access.listen(destination.event, name, self._bound)
+            connection.access.listen(destination.event, name, self._bound, destination.project)
         consumer = queue.subscribe(
             subscription.deliver,
             window=wishes.window,
@@ -311,7 +311,7 @@ class Subscriptions:
         for subscription in self._named.values():
             destination = subscription.destination
             if destination.kind is Kind.TOPIC:
-                access.check_topic(Right.RECEIVE, destination.event)
+                access.check_topic(Right.RECEIVE, destination.event, destination.project)
             if not destination.private:
                 access.check(Right.PEEK if destination.kind is Kind.COUNT else Right.RECEIVE, destination.queue)
 

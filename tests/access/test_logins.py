@@ -309,6 +309,28 @@ def test_a_revocation_ends_connections_of_every_protocol_and_gives_back_what_the
     assert info["rdy"] + info["wip"] == 8  # nothing is lost; the stream's leases end by themselves
 
 
+MOVER = """
+[users.root]
+grants = ["admin server", "send topic:shop/*"]
+[users.mover]
+home = "shop"
+grants = ["receive topic:shop/*"]
+"""
+
+
+def test_a_topic_is_lost_with_the_right_on_its_project_whatever_is_the_home_by_then(tmp_path: Path) -> None:
+    """The right was asked for on the new home, while the messages of the old one still came."""
+    with doors(tmp_path, MOVER) as it, Line(it.server.stomp) as stomp:
+        stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['mover']}\n\n\0")
+        stomp.send("SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
+        stomp.until(b"receipt-id:s")
+        it.users_file.write_text(
+            MOVER.replace('home = "shop"', 'home = "web"').replace("receive topic:shop", "receive topic:web")
+        )
+        assert it.call("root", "POST", "/v2/reload").status_code == 204
+        assert b"no right to receive on topic shop/news" in stomp.rest()
+
+
 def test_an_admin_ends_a_connection(it: Doors) -> None:
     with Line(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['worker']}\n\n\0")
