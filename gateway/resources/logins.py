@@ -52,10 +52,7 @@ class Logins:
         if not is_tls and not _is_loopback(scope["server"][0]):
             raise Problem(403, "a session for a browser needs TLS")
         secret, access = self._users().open_session(access, caller_of(scope))
-        cookie = (
-            f"{cookie_name(is_tls, port)}={secret}; Path=/; HttpOnly; SameSite=Strict{'; Secure' if is_tls else ''}"
-        )
-        await reply_json(send, _who(access), 201, [(b"set-cookie", cookie.encode()), _FRESH])
+        await reply_json(send, _who(access), 201, [_cookie(is_tls, port, str(secret)), _FRESH])
 
     async def look(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET /v2/session: who one is."""
@@ -65,8 +62,8 @@ class Logins:
         """DELETE /v2/session: the session ends; the same reply for a login that is none."""
         if self._gate.wants_login:
             self._users().close_session(access_of(scope))
-        name = cookie_name(scope["scheme"] == "https", scope["server"][1])
-        await reply(send, 204, [(b"set-cookie", f"{name}=; Path=/; Max-Age=0".encode())])
+        name, value = _cookie(scope["scheme"] == "https", scope["server"][1], "")
+        await reply(send, 204, [(name, value + b"; Max-Age=0")])
 
     async def open_mq(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """POST /mq/auth: a session the way SoftLayer's clients ask for one."""
@@ -186,6 +183,12 @@ def login_routes(gate: Gate, host: Host) -> list[Route]:
         Route("/v2/audit", Resource(GET=logins.audit)),
         Route("/v2/reload", Resource(POST=logins.reload)),
     ]
+
+
+def _cookie(is_tls: bool, port: int, secret: str) -> Header:
+    """Return the header that sets the console's cookie. A browser drops one of these names without these attributes."""
+    secure = "; Secure" if is_tls else ""
+    return b"set-cookie", f"{cookie_name(is_tls, port)}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
 
 
 def _check_login(access: Access) -> None:
