@@ -300,7 +300,7 @@ class Broker(AloneBroker):
                 self._directories.remove(name, directory, lambda: True, queue.log.close, lambda _error: None)
             queue.fail_to_open(Unavailable(f"queue {name} can't be created: {told(error)}"))
 
-        self._directories.create(name, job, done)
+        self._directories.create(name, directory, job, done)
         return queue
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:

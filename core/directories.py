@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import takewhile
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Unavailable, told
@@ -62,16 +63,22 @@ class Directories:
 
     # --- making
 
-    def create(self, name: QueueName, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
-        """Run a job that makes a directory, once the name is free on disk; `on_done` with what went wrong."""
+    def create(
+        self, name: QueueName, directory: str, job: Job, on_done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Run a job that makes a directory, once the name is free on disk; `on_done` with what went wrong.
+
+        It waits for the removals that were asked for before it: its own, if there is one by then, waits for it.
+        """
 
         def freed(error: CurbstoneError | None) -> None:
             if error is not None:
                 on_done(error)
             else:
-                self.create(name, job, on_done)
+                self.create(name, directory, job, on_done)
 
-        before = next((removal for removal in self._removals.get(name, ()) if not removal.is_renamed), None)
+        until_own = takewhile(lambda removal: removal.directory != directory, self._removals.get(name, ()))
+        before = next((removal for removal in until_own if not removal.is_renamed), None)
         if before is None:
             self._host.submit(job, lambda _result, error: on_done(error))
         else:

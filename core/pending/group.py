@@ -337,7 +337,8 @@ class Group:
             if message is None:
                 heappop(self._returned)
                 return True
-        heappop(self._returned)
+        while self._returned and self._returned[0] == seq:  # more than once, if it was taken out of turn and put back
+            heappop(self._returned)
         self._hand_out(message, taken, is_dead)
         return True
 

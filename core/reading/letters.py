@@ -9,6 +9,7 @@ from curbstone.core.delivery.waiters import Counter, Taker
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.pending.pending import Pending
+from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
 
 Take = Callable[[list[Delivery]], None]
@@ -46,7 +47,8 @@ class OneLetter:
 
     has_more = False
 
-    def __init__(self, pending: Pending, seq: int) -> None:
+    def __init__(self, state: QueueState, pending: Pending, seq: int) -> None:
+        self._state = state
         self._pending = pending
         self._seq = seq
         self._is_taken = False
@@ -61,6 +63,9 @@ class OneLetter:
         self._find(give)
 
     def _find(self, give: Take) -> None:
+        if self._state.is_closed:  # nothing is read for it any more
+            give([])
+            return
         seq, group = self._seq, self._pending.unnamed
         run = self._pending.runs.find(seq)
         if run is None or not run.pending(UNNAMED) >> (seq - run.first) & 1:

@@ -46,7 +46,7 @@ class Redrive:
     ) -> None:
         """`may`: whether letters may go to a queue; None for any. `seq`: of the one letter to move; 0 for all."""
         self._counter = counter
-        self._letters: Letters = OneLetter(pending, seq) if seq else NextLetters(counter)
+        self._letters: Letters = OneLetter(counter.state, pending, seq) if seq else NextLetters(counter)
         self._state = counter.state
         self._room = room
         self._elsewhere = elsewhere
@@ -73,10 +73,9 @@ class Redrive:
 
     def _go_on(self) -> None:
         """Move the next piece, of what was taken or of the next letters."""
-        state = self._state
         is_over = self._left <= 0 or (self._to is not None and self._full)
-        if state.is_closed or is_over:
-            self._finish(state.refusal() if state.is_closed else None)
+        if self._state.is_closed or is_over:
+            self._finish(None)
         elif self._taken:
             self._move()
         elif len(self._staying) >= STAYING_MAX or self._staying_bytes >= STAYING_BYTES_MAX:
@@ -163,8 +162,10 @@ class Redrive:
         self._stayed[why] = self._stayed.get(why, 0) + 1
 
     def _finish(self, error: CurbstoneError | None, *, is_all: bool = False) -> None:
-        """Give back what stays, and answer; where all that was tried found no room, with that."""
-        if error is None and not self._moved and self._full:
+        """Give back what stays, and answer: that the queue has ended, or that all that was tried found no room."""
+        if error is None and self._state.is_closed:
+            error = self._state.refusal()
+        elif error is None and not self._moved and self._full:
             error = next(iter(self._full.values()))
         if error is not None:
             error.members = {**error.members, "moved": self._moved}

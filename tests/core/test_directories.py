@@ -104,6 +104,28 @@ def test_what_was_leased_from_a_deleted_queue_settles_nothing_in_the_new_one() -
     assert [type(error) for error in peer.closed_with] == [NoSuchQueue]
 
 
+@pytest.mark.parametrize("times", [2, 3, 7])
+def test_a_name_is_deleted_and_used_again_many_times_in_one_turn(times: int) -> None:
+    """The second removal and the creation before it waited for each other; the name was dead until the restart."""
+    lab = Lab()
+    deleted: list[object] = []
+    refused: list[object] = []
+    stored: list[object] = []
+    for number in range(times):
+        queue = lab.broker.ensure(Q)
+        queue.publish([message(b"%d" % number)], lambda error, *_: refused.append(type(error)))
+        lab.broker.delete(Q, deleted.append)
+    lab.broker.ensure(Q).publish([message("new")], lambda error, *_: stored.append(error))
+    lab.pass_time(1000)
+    assert (deleted, refused, stored) == ([True] * times, [NoSuchQueue] * times, [None])
+    assert directories(lab) == [lab.broker.get(Q).log.directory.removeprefix("queues/")]
+    lab.broker.delete(Q, deleted.append)
+    lab.broker.ensure(Q)
+    lab.broker.delete(Q, deleted.append)
+    lab.restart("shutdown")
+    assert lab.broker.queues() == [] and deleted == [True] * (times + 2)
+
+
 # --- a disk that refuses
 
 

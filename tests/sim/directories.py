@@ -12,7 +12,7 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
-from curbstone.core.directories import GONE_SUFFIX
+from curbstone.core.directories import GONE_SUFFIX, IDLE_POLL_MS
 from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KIB = 1024
 CAP = 96 * KIB
 CAPS = (64 * KIB, CAP, 128 * KIB, 192 * KIB)
-
+STEPS_MAX = 10_000
 
 PAUSES = ("paused", "publish_paused")
 
@@ -132,6 +132,9 @@ class Directories:
                 run.history.gone.update(token for token in tokens if token not in dying)
 
         run.broker.delete(queue.name, deleted)
+        for _ in range(self._rng.choice([0, 0, 1, 4])):  # its name goes from hand to hand
+            run.broker.ensure(queue.name)
+            run.broker.delete(queue.name, lambda _outcome: None)
         for _ in range(self._rng.choice([0, 1, 3])):
             run.publish_to(run.broker.ensure(queue.name))
         self._crash_soon()
@@ -211,10 +214,17 @@ class Directories:
         self._crash_soon()
 
     def drain(self) -> None:
-        """The disk works again, and all queues deliver."""
+        """The disk works again, every deletion comes to its end, and all queues deliver."""
         run = self._run
         disk_recovers(run.rng, run.disk)
         run.disk.crash_in = -1
+        for _ in range(STEPS_MAX):
+            run.host.settle()
+            if not run.broker._directories.is_working:
+                break
+            run.host.pass_time(IDLE_POLL_MS)
+        else:
+            raise Violation("a deletion does not come to its end")
         for queue in run.broker.queues():
             self.declare(queue.name, dict.fromkeys(PAUSES, False))
 

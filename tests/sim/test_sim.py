@@ -22,11 +22,10 @@ from curbstone.core.host import Job
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.log import Log
 from curbstone.core.log.room import Room
-from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.notes.losses import Losses
 from curbstone.core.notes.producers import Producers
-from curbstone.core.pending.group import Group
+from curbstone.core.pending.group import Group, IsDead, Taken
 from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.meta_writer import MetaWriter
 from curbstone.core.writing.numbering import Numbering
@@ -100,14 +99,17 @@ def test_the_simulator_sees_a_disk_that_lies(monkeypatch: pytest.MonkeyPatch) ->
     assert finds_something(range(10))
 
 
-def test_the_simulator_sees_a_message_given_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Group.release
+def test_the_simulator_sees_a_message_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Group._take_returned
 
-    def release(self: Group, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
-        original(self, message, tries, due_ms, mature_ms)
-        heappush(self._returned, message.seq)
+    def take(self: Group, taken: Taken, is_dead: IsDead) -> bool:
+        before = len(taken.deliveries)
+        may_go_on = original(self, taken, is_dead)
+        if len(taken.deliveries) > before:
+            heappush(self._returned, taken.deliveries[-1].message.seq)
+        return may_go_on
 
-    monkeypatch.setattr(Group, "release", release)
+    monkeypatch.setattr(Group, "_take_returned", take)
     assert finds_something(range(20))
 
 
@@ -204,8 +206,23 @@ def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatc
 def test_the_simulator_sees_a_name_used_again_before_its_deletion_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both directories could be there after a crash."""
 
-    def create(self: Directories, _name: QueueName, job: Job, on_done: Callable[[BaseException | None], None]) -> None:
+    def create(
+        self: Directories, _name: QueueName, _path: str, job: Job, on_done: Callable[[BaseException | None], None]
+    ) -> None:
         self._host.submit(job, lambda _result, error: on_done(error))
+
+    monkeypatch.setattr(Directories, "create", create)
+    assert finds_something(range(60), focus="remake")
+
+
+def test_the_simulator_sees_a_creation_that_waits_for_its_own_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waited for the other."""
+    original = Directories.create
+
+    def create(
+        self: Directories, name: QueueName, _path: str, job: Job, on_done: Callable[[BaseException | None], None]
+    ) -> None:
+        original(self, name, "", job, on_done)
 
     monkeypatch.setattr(Directories, "create", create)
     assert finds_something(range(60), focus="remake")

@@ -169,7 +169,8 @@ def test_what_moved_before_a_failure_is_told_and_no_other_letter_is_gone() -> No
 
 
 def one(lab: Lab, dead: Queue, seq: int, to: str = "a") -> tuple[CurbstoneError | None, Redriven]:
-    error, redriven = lab.answer(lambda done: dead.redrive(queue_name(to), 1, done, None, seq), passing_ms=60_000)
+    target = queue_name(to) if to else None
+    error, redriven = lab.answer(lambda done: dead.redrive(target, 1, done, None, seq), passing_ms=60_000)
     assert isinstance(redriven, Redriven)
     return error, redriven
 
@@ -227,3 +228,46 @@ def test_one_letter_that_somebody_holds_or_that_waits_stays_and_one_that_is_gone
     assert one(lab, dead, 3)[1].moved == 0, "it was delivered in place of the others"
     peer.close()
     assert one(lab, dead, 3) == (None, Redriven(1, {}, False))
+
+
+@pytest.mark.parametrize("how", ["delete", "shutdown"])
+def test_one_letter_of_a_queue_that_ends_meanwhile_is_refused(how: str) -> None:
+    """It was read from the disk again and again, and the answer never came."""
+    lab = Lab()
+    lab.queue("a")
+    lab.publish(lab.queue("dead"), *numbered(3))
+    lab.restart()
+    dead = lab.broker.get(queue_name("dead"))
+    answers: list[tuple[CurbstoneError | None, Redriven]] = []
+    ended: list[object] = []
+    dead.redrive(queue_name("a"), 1, lambda *given: answers.append(given), None, 2)
+    if how == "delete":
+        lab.broker.delete(dead.name, ended.append)
+    else:
+        lab.broker.shutdown(lambda: ended.append(True))
+    for _ in range(100):  # not `settle`, which would not come to an end where jobs don't
+        if not lab.host.turn() and not lab.host.work():
+            lab.host.pass_time(5)
+    assert ended == [True] and not lab.host.work()
+    ((error, redriven),) = answers
+    assert isinstance(error, NoSuchQueue if how == "delete" else Unavailable)
+    assert redriven == Redriven(0, {}, False)
+
+
+def test_letters_that_stay_are_given_once_however_often_they_were_tried() -> None:
+    """One take gave a letter as many times as it had stayed, and an ack of them all was refused."""
+    lab = Lab()
+    dead = lab.queue("dead")
+    lab.publish(dead, *numbered(3))
+    Peer(lab, dead).close()
+    for seq in (1, 1, 2, 1, 3, 2):
+        assert one(lab, dead, seq, "") == (None, Redriven(0, {NEVER_DIED: 1}, False))
+    assert dead.counts().rdy == 3
+    for taken in (1, 3):
+        peer = Peer(lab, dead, window=taken)
+        assert peer.seqs == [1, 2, 3][:taken]
+        peer.close()
+    peer = Peer(lab, dead)
+    assert peer.seqs == [1, 2, 3]
+    peer.ack(1, 2, 3)
+    assert lab.bodies(dead) == []
