@@ -40,6 +40,12 @@ TAG = "tx"
 
 logger = logging.getLogger("curbstone.rabbit")
 
+_Taken = dict[int, None]
+"""The last units that came over one channel: one that a lost connection left twice in the queue is carried out once.
+
+What is not settled when the channel ends comes again over the next one, where it is new.
+"""
+
 
 class _Begun:
     """A unit of this gateway that is under way."""
@@ -68,8 +74,6 @@ class Journal:
         self._is_started = False
         self._settling: Settling | None = None
         self._begun: dict[int, _Begun] = {}
-        self._taken: dict[int, None] = {}
-        """The last units that came: one that a lost connection left twice in the queue is carried out once."""
         self._full: dict[str, int] = {}
         """Until when it is thought so, by the uid of the queue."""
         link.when(self._up, self._down)
@@ -129,9 +133,10 @@ class Journal:
 
         def opened(channel: Channel) -> None:
             settling = self._settling = Settling(self._engine.host, channel)
+            taken: _Taken = {}
             channel.on_cancelled(lambda _tag: channel.close(again))
             settling.set_window(WINDOW, _ignore)
-            channel.consume(self._engine.names.transactions, TAG, partial(self._arrived, settling), _ignore)
+            channel.consume(self._engine.names.transactions, TAG, partial(self._arrived, settling, taken), _ignore)
 
         def again(_error: object = None) -> None:
             self._engine.host.call_later(AGAIN_MS, partial(self._up, connection))
@@ -140,9 +145,8 @@ class Journal:
 
     def _down(self, _reason: str) -> None:
         self._settling = None
-        self._taken.clear()  # what was not settled comes again
 
-    def _arrived(self, settling: Settling, arrived: Arrived) -> None:
+    def _arrived(self, settling: Settling, taken: _Taken, arrived: Arrived) -> None:
         settling.delivered(arrived.tag)
         if self._engine.is_stopping:
             settling.give_back(arrived.tag)
@@ -153,27 +157,27 @@ class Journal:
             logger.error("a transaction is not understood, and left out: %s", error)
             settling.ack(arrived.tag)
             return
-        if unit.number in self._taken:
+        if unit.number in taken:
             settling.ack(arrived.tag)
             return
         here = all(each.name is None or each.name.is_private or self._is_known(each) for each in unit.messages)
         if here:
-            self._carry_out(unit, settling, arrived.tag, None)
+            self._carry_out(unit, settling, taken, arrived.tag, None)
         else:  # the queue may have been made through another gateway just now
-            self._engine.catch_up(partial(self._carry_out, unit, settling, arrived.tag))
+            self._engine.catch_up(partial(self._carry_out, unit, settling, taken, arrived.tag))
 
     def _is_known(self, addressed: Addressed) -> bool:
         return self._engine.by_uid(addressed.place) is not None
 
-    def _carry_out(self, unit: Unit, settling: Settling, tag: int, error: CurbstoneError | None) -> None:
+    def _carry_out(self, unit: Unit, settling: Settling, taken: _Taken, tag: int, error: CurbstoneError | None) -> None:
         """Publish all messages of a unit; settle it when they are stored."""
         if error is not None:
             if settling.channel.is_open:
                 settling.give_back(tag)
             return
-        self._taken[unit.number] = None
-        if len(self._taken) > TAKEN_MAX:
-            del self._taken[next(iter(self._taken))]
+        taken[unit.number] = None
+        if len(taken) > TAKEN_MAX:
+            del taken[next(iter(taken))]
         left = len(unit.messages)
 
         def stored(addressed: Addressed, failed: CurbstoneError | None) -> None:

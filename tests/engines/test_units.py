@@ -12,6 +12,7 @@ from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, 
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.port import Queue
+from curbstone.rabbit.door import AmqpError
 from curbstone.rabbit.engine import Engine
 from curbstone.rabbit.numbers import time_of
 from curbstone.rabbit.unit import UNIT_BYTES_MAX, Addressed, Unit, decode, encode
@@ -167,6 +168,25 @@ def test_all_or_nothing_whenever_connections_are_lost(model: ModelWorld, seed: i
     for body, (error,) in outcomes.items():
         assert error is None or isinstance(error, Unavailable)
         assert error is not None or body in there[0], "committed and lost"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "ended"])
+def test_a_unit_under_way_is_carried_out_when_its_channel_alone_is_lost(model: ModelWorld, how: str) -> None:
+    """It was acked as known when it came again over the next channel, and its messages were nowhere."""
+    full, other = model.queue(cap="64KiB"), model.queue()
+    model.publish(full, "x" * 60_000)
+    assert committed(model, (other, Message(b"a")), (full, Message(b"y" * 10_000))) is None
+    (consumer,) = model.model.queues[model.engine.names.transactions].consumers
+    if how == "cancelled":
+        model.model.queues[model.engine.names.transactions].consumers.remove(consumer)
+        consumer.channel.cancelled(consumer.tag)
+    else:
+        consumer.channel.end(AmqpError(406, "the delivery was not acknowledged in time"))
+    model.pass_time(2000)
+    assert model.bodies(full, wait_ms=5000) == ["x" * 60_000, "y" * 10_000]
+    assert set(model.bodies(other)) == {"a"}, "twice at most, and not never"
+    model.pass_time(2000)
+    assert model.bodies(full) == [] and not model.model.queues[model.engine.names.transactions].ready
 
 
 class Mortal:
