@@ -24,6 +24,15 @@ class Producing:
         self._end = end
         self._mine: set[Key] = set()
 
+    @property
+    def count(self) -> int:
+        """How many producers, each counted once for each of its queues."""
+        return len(self._mine)
+
+    def holds(self, producer: bytes, queue: QueueName) -> bool:
+        """Whether the producer has published to the queue over this connection."""
+        return (producer, queue) in self._mine
+
     def claim(self, producer: bytes, queue: QueueName) -> None:
         """From now on the producer publishes to the queue over this connection."""
         key = producer, queue

@@ -85,10 +85,16 @@ class OtherReader(Conflict):
 
 
 class NumberGap(Conflict):
-    """The message before a numbered one is not stored, so this one was not; `expected` is one above the last stored."""
+    """The message before a numbered one is not stored, so this one was not; `expected` is one above the last stored.
+
+    Of a producer that is not known that is 1.
+    """
 
     def __init__(self, expected: int) -> None:
-        super().__init__(f"the messages before this one are not stored: this producer's next number here is {expected}")
+        why = f"this producer's next number here is {expected}"
+        if expected == 1:
+            why = "this producer is not known here, so it begins with number 1, or says that nothing is in front"
+        super().__init__(f"the messages before this one are not stored: {why}")
         self.expected = expected
         self.members = {"expected": expected}
 

@@ -239,7 +239,8 @@ class Queue(Protocol):
         `on_done(None, first_seq, count)`: the next `count` of the list are on disk, with consecutive seqs.
         `on_done(error, 0, count)`: the next `count` were refused. It is called until all are covered; once
         for all if `atomic` or with a `key`, under which they are stored once. Of a `numbered` list what is stored
-        already is answered first, `on_done(None, 0, count)`; NumberGap refuses what comes too early.
+        already is answered first, `on_done(None, 0, count)`; NumberGap refuses what comes too early, so
+        also what has something in front of it where the producer is not known.
         """
 
     def last_number(self, producer: bytes) -> LastNumber | None:

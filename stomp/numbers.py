@@ -2,7 +2,7 @@
 
 The number is `x-seq`, or else the last part of the receipt, behind a dot: so the heads of a client's SENDs stay equal
 but for their receipts. `x-after` names the number in front where an application's own have gaps; 0 where nothing has
-to be in front.
+to be in front, as of the first.
 """
 
 from __future__ import annotations

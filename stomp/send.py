@@ -205,7 +205,6 @@ class Publisher:
         producer = connection.access.producer(head.headers[numbers.PRODUCER])
         if self._producing is None:
             self._producing = connection.access.producing(connection.fail)
-        self._producing.claim(producer, destination.queue)
         key = destination.kind, destination.queue, destination.event, producer
         target = self._targets.get(key)
         if target is None:
@@ -215,6 +214,7 @@ class Publisher:
     def _flush_numbered(self, target: Target, messages: list[Message], receipts: list[bytes | None]) -> None:
         wishes, target.wishes = target.wishes, {}
         try:
+            self._claim(target)
             for piece in numbers.pieces(target.producer, messages, receipts, wishes):
                 try:
                     _Run(self._connection, target, piece.messages, piece.receipts, numbered=piece.numbered)
@@ -222,6 +222,19 @@ class Publisher:
                     self._connection.refuse(error, piece.receipts)
         except ProtocolError as error:
             self._connection.fail(error)
+
+    def _claim(self, target: Target) -> None:
+        """Publish as a producer over this connection alone; raise ProtocolError where it has too many.
+
+        Who may not send to the queue ends nobody else's connection, and is refused where it publishes.
+        """
+        connection, producing = self._connection, self._producing
+        assert producing is not None
+        if producing.holds(target.producer, target.name) or not connection.access.may(Right.SEND, target.name):
+            return
+        if producing.count >= connection.limits.producers_max:
+            raise ProtocolError(f"more than {connection.limits.producers_max} producers publish over one connection")
+        producing.claim(target.producer, target.name)
 
     def _target(self, destination: str) -> Target:
         parsed = self._parse(destination)

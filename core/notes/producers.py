@@ -8,6 +8,7 @@ many producers those are forgotten that have been idle the longest, and each aft
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from typing import NamedTuple
 
 from curbstone.core.log.format import Note, encode_note
@@ -37,7 +38,8 @@ class Producers:
     def __init__(self, state: QueueState, room: Room) -> None:
         self._state = state
         self._room = room
-        self._known: dict[bytes, _Known] = {}
+        # Ordered, for of a dict the first gets dearer with each that is taken off its front.
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._is_sorted = True
 
     def last(self, producer: bytes) -> LastNumber | None:
@@ -76,15 +78,15 @@ class Producers:
     def _forget(self) -> None:
         """Forget those that are too old, or too many."""
         if not self._is_sorted:
-            self._known = dict(sorted(self._known.items(), key=lambda item: item[1].last.time_ms))
+            self._known = OrderedDict(sorted(self._known.items(), key=lambda item: item[1].last.time_ms))
             self._is_sorted = True
         most = min(PRODUCERS_MAX, self._state.options.cap // CAP_BYTES_PER_PRODUCER)
         oldest_ms = self._state.host.now_ms() - IDLE_MS
         while self._known:
-            producer, known = next(iter(self._known.items()))
+            known = next(iter(self._known.values()))
             if len(self._known) <= most and known.last.time_ms > oldest_ms:
                 break
-            del self._known[producer]
+            self._known.popitem(last=False)
             self._room.notes(-PRODUCER_NOTE_BYTES)
 
     @staticmethod

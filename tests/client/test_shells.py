@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import curbstone_client as client_package
@@ -321,6 +322,26 @@ def test_a_token_goes_with_each_connection_and_call(tmp_path: Path) -> None:
             assert b"GET /stomp HTTP/1.1\r\n" in heard[0]
             assert b"\r\nAuthorization: Bearer secret\r\n" in heard[0]
     assert asked
+
+
+@pytest.mark.parametrize("name", SHELLS)
+@pytest.mark.parametrize("producer", [None, "billing"])
+def test_a_queue_that_does_not_know_the_producer_any_more_stores_what_comes_next_in_order(
+    common: ServerProcess, name: str, producer: str | None
+) -> None:
+    """It wants to be told that nothing is in front, for that may have been refused."""
+    queue = f"forgetting-{name}-{producer}"
+    with SHELLS[name](common.url, producer=producer) as shell:
+        for seq in range(3, 30):
+            if seq == 10:
+                httpx.delete(f"{common.url}/v2/shop/queues/{queue}").raise_for_status()
+                shell.call("declare", queue)
+            shell.send(queue, str(seq), **({"seq": seq} if producer else {}))
+            if seq in (5, 9):
+                shell.flush()
+        shell.flush()
+        messages = shell.consume(queue)
+        assert [shell.take(messages).text for _ in range(20)] == [str(seq) for seq in range(10, 30)]
 
 
 @pytest.mark.parametrize("name", SHELLS)

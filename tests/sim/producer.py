@@ -47,10 +47,17 @@ class Producers:
     def step(self, queue: Queue, largest: int) -> None:
         """Send some numbers to a queue, maybe from earlier ones on."""
         rng = self._rng
-        name = rng.choice("xy")
+        name = rng.choice("stuvwxyz")
         line = self._lines.setdefault((queue.uid, name), _Line(producer_key("", name)))
-        first = rng.randint(max(1, line.confirmed - 2), line.confirmed + 1)
+        first = rng.randint(max(1, line.confirmed - rng.choice([2, 2, 30])), line.confirmed + 1)
         last = min(first + rng.choice([0, 0, 2, 10]), line.confirmed + 30)
+        self._send(queue, line, first, last, largest)
+        if rng.random() < 0.5:  # on its way before anything is known of what is in front
+            self._send(queue, line, last + 1, last + 1 + rng.choice([0, 2]), 40)
+
+    def _send(self, queue: Queue, line: _Line, first: int, last: int, largest: int) -> None:
+        """Send these numbers; make the messages that are not there yet."""
+        rng = self._rng
         while len(line.messages) < last:
             message = self._history.message(rng.randrange(10, largest + 1))
             line.messages.append(message)

@@ -21,14 +21,16 @@ from curbstone.core.directories import Directories
 from curbstone.core.host import Job
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.log import Log
+from curbstone.core.log.publish import Publish
 from curbstone.core.log.room import Room
 from curbstone.core.names import QueueName
 from curbstone.core.notes.losses import Losses
 from curbstone.core.notes.producers import Producers
 from curbstone.core.pending.group import Group, IsDead, Taken
+from curbstone.core.values import Numbered
 from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.meta_writer import MetaWriter
-from curbstone.core.writing.numbering import Numbering
+from curbstone.core.writing.numbering import Numbering, Verdict
 from curbstone.core.writing.outbox import Outbox
 from tests.sim.run import Run
 from tests.sim.world import SimFile
@@ -128,6 +130,19 @@ def test_the_simulator_sees_numbers_that_are_not_looked_at_in_the_order_of_the_l
 ) -> None:
     monkeypatch.setattr(Numbering, "taken", lambda self, publish, numbered, seq: None)
     assert finds_something(range(20), focus="numbers")
+
+
+def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Numbering.look
+
+    def look(self: Numbering, publish: Publish, numbered: Numbered, *, is_first: bool) -> Verdict:
+        known = self.coming.get(numbered.producer) or self._producers.last(numbered.producer)
+        return original(self, publish, numbered, is_first=is_first) if known else Verdict.WRITE
+
+    monkeypatch.setattr(Numbering, "look", look)
+    assert finds_something(range(80), faults=True, focus="numbers")
 
 
 def test_the_simulator_sees_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from curbstone.access.door import Access
 from curbstone.access.gate import Caller, OpenGate
 from curbstone.core.queue import Queue
 from curbstone.stomp.limits import Limits
@@ -16,11 +19,19 @@ KB = "x" * 1024
 class Peer:
     """One connection to the engine of a lab, without a socket."""
 
-    def __init__(self, lab: Lab, gate: OpenGate | None = None, features: str = MORE) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        gate: OpenGate | None = None,
+        features: str = MORE,
+        *,
+        access: Access | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.lab = lab
-        access = (gate or OpenGate(lab.broker, lab.host)).everyone
+        access = access or (gate or OpenGate(lab.broker, lab.host)).everyone
         caller = Caller("127.0.0.1", 1, "stomp")
-        self.session = Session(access, Limits(), lambda: None, caller=caller, name="s", now_ms=0)
+        self.session = Session(access, limits or Limits(), lambda: None, caller=caller, name="s", now_ms=0)
         (self.connected,) = self.send(f"CONNECT\naccept-version:1.2\nhost:x\nx-features:{features}")
 
     def send(self, *frames: str) -> list[Received]:
@@ -103,6 +114,14 @@ def test_nothing_overtakes_a_message_that_is_refused() -> None:
     assert bodies(lab) == ["1", "3", "4"]
 
 
+def test_nothing_overtakes_the_first_message_of_a_producer_either() -> None:
+    lab = Lab(max_message_size=2048)
+    peer = Peer(lab)
+    assert told(peer.send(number(1, body=3 * KB), number(2), number(3))) == ["1.1 413", "1.2 409 1", "1.3 409 1"]
+    assert told(peer.send(number(2, "x-after:0"), number(3))) == ["1.2 stored", "1.3 stored"]
+    assert bodies(lab) == ["2", "3"]
+
+
 def test_each_queue_and_producer_has_numbers_of_its_own_and_one_connection_may_mix_them_with_none() -> None:
     lab = Lab()
     plain = "SEND\ndestination:/queue/q\nreceipt:p\n\nplain"
@@ -134,6 +153,34 @@ def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
     assert not other.session.ending and not later.session.ending
     later.session.lose()
     assert told(Peer(lab, gate).send(number(3))) == ["1.3 stored"]
+
+
+def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places were taken before rights were looked at, so anybody could fill the memory with names."""
+    lab = Lab()
+    gate = OpenGate(lab.broker, lab.host)
+    may = {"q": True}
+    monkeypatch.setattr(Access, "may", lambda self, right, name: may["q"])
+    earlier, later = Peer(lab, gate), Peer(lab, gate)
+    earlier.send(number(1))
+    may["q"] = False
+    later.send(number(2))
+    assert not earlier.session.ending and len(gate.connections.producing) == 1
+    may["q"] = True
+    later.send(number(3))
+    assert earlier.session.ending
+
+
+def test_so_many_producers_publish_over_one_connection_and_no_more() -> None:
+    lab = Lab()
+    gate = OpenGate(lab.broker, lab.host)
+    peer = Peer(lab, gate, limits=Limits(producers_max=3))
+    for name in ("a", "b", "c", "a"):
+        peer.send(number(1, producer=name))
+    (error,) = peer.send(number(1, producer="d"))
+    assert (error.command, error.headers["message"]) == ("ERROR", "more than 3 producers publish over one connection")
+    peer.session.lose()
+    assert not gate.connections.producing
 
 
 def test_what_can_not_be_numbered_is_said() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
+from time import process_time
 
 import pytest
 
@@ -56,7 +58,7 @@ def test_a_producer_that_is_not_known_begins_with_one_or_behind_nothing_and_has_
     lab = Lab()
     queue = lab.queue()
     ((error, _, _),) = sent(lab, queue, 1041)
-    assert isinstance(error, NumberGap) and error.expected == 1
+    assert isinstance(error, NumberGap) and error.expected == 1 and "begins with number 1" in str(error)
     assert sent(lab, queue, 1041, after=0) == [(None, 1, 1)]
     assert sent(lab, queue, 1, who=B) == [(None, 2, 1)]
     assert sent(lab, queue, 1041) == [(None, 0, 1)]
@@ -175,7 +177,9 @@ def test_a_producer_is_forgotten_when_it_was_idle_for_long() -> None:
     sent(lab, queue, 5, after=0)
     lab.pass_time(IDLE_MS)
     assert queue.last_number(A) is None
-    assert sent(lab, queue, 1) == [(None, 2, 1)]
+    assert [type(error) for error, _, _ in sent(lab, queue, 6)] == [NumberGap]
+    assert sent(lab, queue, 6, after=0) == [(None, 2, 1)]
+    assert sent(lab, queue, 7) == [(None, 3, 1)]
 
 
 def test_a_queue_that_is_deleted_knows_no_producer_any_more() -> None:
@@ -185,6 +189,24 @@ def test_a_queue_that_is_deleted_knows_no_producer_any_more() -> None:
     lab.answer(lambda done: lab.broker.delete(queue.name, done))
     queue = lab.queue()
     assert sent(lab, queue, 1) == [(None, 1, 1)]
+
+
+@pytest.mark.soak
+def test_very_many_producers_are_forgotten_in_one_go() -> None:
+    """Each step passed over all those that were gone already: minutes for 300,000, where it is a second now."""
+    lab = Lab()
+    queue = lab.queue()
+    sent(lab, queue, 1)
+    last = queue.last_number(A)
+    assert last is not None
+    producers = queue.notes.producers
+    for place in range(300_000):
+        producers.recover(struct.pack("<16sQQQ", b"%016d" % place, *last), 0)
+    lab.pass_time(IDLE_MS)
+    began = process_time()
+    producers.add(B, last._replace(time_ms=lab.host.now_ms()), queue.log.active.number)
+    assert producers.last(b"%016d" % 7) is None
+    assert process_time() - began < 60
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -265,3 +287,26 @@ def test_a_queue_that_is_full_refuses_and_takes_it_later_in_order() -> None:
     lab.pop_all(queue)
     assert [error for error, _, _ in sent(lab, queue, 2) + sent(lab, queue, 3)] == [None, None]
     assert numbers(lab, queue) == [2, 3]
+
+
+def full(lab: Lab) -> Queue:
+    """Return a queue that has no room for a large message any more, and some for small ones."""
+    queue = lab.queue()
+    while not any(error for error, _, _ in lab.publish_answers(queue, [message(b"0" + b" " * 3000)])):
+        pass
+    return queue
+
+
+def test_the_first_message_of_a_producer_is_not_overtaken_where_it_is_refused() -> None:
+    """The second was stored with its number, so the first, sent again, was answered as a repeat and was nowhere."""
+    lab = Lab(cap=CAP_BYTES_MIN, max_message_size=4096)
+    queue = full(lab)
+    answers: list[Answer] = []
+    big = [message(b"1" + b" " * 3000)]
+    queue.publish(big, lambda *given: answers.append(given), numbered=Numbered(A, 1, 0))
+    behind = send(lab, queue, 2)
+    lab.settle()
+    assert [type(error) for error, _, _ in answers + behind] == [QueueFull, NumberGap]
+    lab.pop_all(queue)
+    assert [(error, count) for error, _, count in sent(lab, queue, 1, 2)] == [(None, 2)]
+    assert numbers(lab, queue) == [1, 2]

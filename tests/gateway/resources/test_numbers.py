@@ -25,7 +25,7 @@ def test_a_number_is_stored_once_also_after_kill_9(server: ServerProcess) -> Non
     server.kill()
     server.restart()
     url = f"{server.url}/v2/p/queues/q"
-    again = httpx.post(f"{url}/messages", content=b"one", headers=numbers(1041))
+    again = httpx.post(f"{url}/messages", content=b"one", headers=numbers(1041, after=0))
     assert (again.status_code, again.headers["x-msg-duplicate"]) == (201, "1")
     assert again.headers["x-msg-id"] == first.headers["x-msg-id"]
     assert httpx.get(f"{url}/messages").json()["messages"][0]["message"] == "one"
@@ -53,6 +53,29 @@ def test_what_comes_too_early_is_409_and_says_what_is_expected(server: ServerPro
     assert httpx.post(f"{url}/messages", content=b"three", headers=numbers(3, after=1)).status_code == 201
     assert httpx.post(f"{url}/messages", content=b"nine", headers=numbers(9, after=0)).status_code == 201
     assert httpx.get(url).json()["rdy"] == 3
+
+
+def test_the_second_message_of_a_producer_does_not_pass_its_first_in_a_full_queue(
+    server: ServerProcess,
+) -> None:
+    """It was stored, and the first, sent again, was answered as a repeat that nobody has ever received."""
+    url = f"{server.url}/v2/p/queues/q"
+    assert httpx.put(url, json={"cap": 65536}).status_code == 201
+    while (reply := httpx.post(f"{url}/messages", content=b"0" * 3000)).status_code == 201:
+        pass
+    assert reply.status_code == 507
+    assert httpx.post(f"{url}/messages", content=b"1" * 3000, headers=numbers(1)).status_code == 507
+    refused = httpx.post(f"{url}/messages", content=b"2", headers=numbers(2))
+    assert (refused.status_code, refused.json()["expected"]) == (409, 1)
+    assert httpx.post(f"{url}/messages", content=b"1" * 3000, headers=numbers(1)).status_code == 507
+    assert httpx.delete(f"{url}/messages").status_code == 200
+    while httpx.delete(f"{url}/messages").status_code == 200:
+        pass
+    assert [httpx.post(f"{url}/messages", content=b"x", headers=numbers(seq)).status_code for seq in (1, 2)] == [
+        201,
+        201,
+    ]
+    assert httpx.get(url).json()["rdy"] == 2
 
 
 def test_the_server_tells_what_a_producer_has_stored_last(server: ServerProcess) -> None:
