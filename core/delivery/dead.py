@@ -157,7 +157,7 @@ class Deaths:
 
     def try_again(self) -> None:
         """Try some of those whose time has come; no consumer is needed. Where they succeed the next follow."""
-        while self._condemned and self._trying < AT_ONCE:
+        while self._condemned and self._trying < AT_ONCE and not self._state.is_closed:
             name, seq = next(iter(self._condemned))
             group = self._pending.groups.get(name)
             run = self._pending.runs.find(seq)

@@ -36,7 +36,7 @@ class Expiry:
 
     def _expire_run(self, run: Run) -> None:
         if run.messages is None:
-            if run.live():
+            if run.live() and not self._state.is_closed:
                 self._state.host.call_later(READ_AGAIN_MS, lambda: self._expire_at(run.first))
             return
         now_ms = self._state.host.now_ms()

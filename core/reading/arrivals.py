@@ -32,6 +32,10 @@ def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: F
     was_cached = place.messages is not None
 
     def look() -> None:
+        refusal = state.refusal() if state.is_closed else None
+        if refusal is not None:  # nothing is read for it any more
+            on_done(refusal, 0)
+            return
         if place.messages is None and place.live():  # it was moved meanwhile
             find_time(state, pending, timestamp_ms, on_done)
             return

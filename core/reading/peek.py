@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
@@ -44,6 +45,10 @@ class Peek:
             if run is None:
                 break
             if run.messages is None:
+                refusal = self._state.refusal() if self._state.is_closed else None
+                if refusal is not None:  # nothing is read for it any more
+                    self._state.host.call_soon(partial(self._on_done, refusal))
+                    return
                 self._pending.reader.load(run, self.go_on)
                 return
             was_cached = self._pending.reader.is_tail(run)

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from curbstone.core.errors import StaleDelivery
+from curbstone.core.errors import NoSuchQueue, StaleDelivery, Unavailable
+from curbstone.core.names import queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.values import Outcome
 from tests.core.lab import Lab, Peer, numbered
@@ -201,3 +202,25 @@ def test_what_is_published_while_a_purge_is_under_way_stays() -> None:
     queue.publish([], lambda *_: None)
     lab.publish(queue, "after")
     assert answers == [(None, 10)] and lab.bodies(queue) == [b"after"]
+
+
+@pytest.mark.parametrize("how", ["delete", "shutdown"])
+def test_a_look_at_a_queue_that_ends_meanwhile_is_refused(how: str) -> None:
+    """It was read from the disk again and again, and the answer never came."""
+    lab = Lab()
+    lab.publish(lab.queue(), "a", "b")
+    lab.restart()
+    queue = lab.broker.get(queue_name("q"))
+    answers: list[object] = []
+    ended: list[object] = []
+    queue.peek(10, answers.append)
+    if how == "delete":
+        lab.broker.delete(queue.name, ended.append)
+    else:
+        lab.broker.shutdown(lambda: ended.append(True))
+    for _ in range(100):  # not `settle`, which would not come to an end where jobs don't
+        if not lab.host.turn() and not lab.host.work():
+            lab.host.pass_time(5)
+    assert ended == [True] and not lab.host.work()
+    (answer,) = answers
+    assert isinstance(answer, NoSuchQueue if how == "delete" else Unavailable)
