@@ -127,7 +127,8 @@ TYPES = (
         "number-gap",
         409,
         "The message before this one of a numbered producer is not stored, so neither is this one. `expected` is the "
-        "number that comes next.",
+        "number that comes next; 1 where the queue does not know the producer, which then says that nothing is in "
+        "front (`x-msg-after: 0`).",
         NumberGap,
     ),
     ProblemType(
