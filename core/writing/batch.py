@@ -86,7 +86,8 @@ class Batch:
         self._settled_parts: list[bytes] = []
         self._released_part = b""
         self._records_bytes = 0
-        self._messages_bytes = 0
+        self.messages_bytes = 0
+        """Bytes of the entries."""
         self._state_bytes = 0
         self.tx = 0
         self._coming: set[str] = set()
@@ -200,7 +201,7 @@ class Batch:
     def take_copy(self, copy: Copy) -> None:
         """Take what the cleaner copies forward: messages with what groups have settled, and what is known of tries."""
         self.copies = copy.messages
-        self._messages_bytes = sum(map(entry_bytes, copy.messages))
+        self.messages_bytes = sum(map(entry_bytes, copy.messages))
         for group, seqs in self._pending.settled_of(copy.messages).items():
             self._settled_parts.append(encode_settled(group, Reason.STATE, runs_of(seqs)))
         self.states = copy.states
@@ -230,7 +231,7 @@ class Batch:
                 noted = self._numbering.note_bytes(publish.numbered)
                 room, budget = room - noted, budget - 2 * noted  # it will be said again one day
             if publish.refusal is not None:
-                self.taken.append(Taken(inbox.popleft(), 0, 0))
+                self._take_refusal(publish, publish.refusal)
             elif publish.on_room is not None:
                 if not self._keep_room(publish, publish.on_room, budget):
                     break
@@ -241,6 +242,14 @@ class Batch:
                 break
         if self.messages or not inbox:  # the next one that has to wait gets a whole turn of the cleaner, too
             self._cleaner.unblocked()
+
+    def _take_refusal(self, publish: Publish, refusal: CurbstoneError) -> None:
+        """Refuse the first that waits in its turn: at once, or when those before it, of this batch, are answered."""
+        self._outbox.publishes.popleft()
+        if self.taken:
+            self.taken.append(Taken(publish, 0, 0))
+        else:
+            refuse(self._state.host, publish, refusal)
 
     def _first_bytes(self, publish: Publish) -> int:
         return publish.atomic_bytes or entry_bytes(publish.messages[publish.next]) if publish.messages else 0
@@ -299,7 +308,7 @@ class Batch:
     def _take_some(self, publish: Publish, room: int, budget: int) -> bool:
         """Take as many messages of a publish as fit; True when it is done with."""
         first = publish.next
-        total, state = self._messages_bytes, self._state_bytes
+        total, state = self.messages_bytes, self._state_bytes
         messages = publish.messages
         index = first
         for index in range(first, len(messages)):
@@ -383,7 +392,7 @@ class Batch:
                 message.expires_ms = self._state.host.now_ms() + ttl_ms
             seq += 1
             total += entry_bytes(message)
-        self._messages_bytes += total
+        self.messages_bytes += total
         self.messages += messages
         publish.next = first + len(messages)
         if publish.numbered is not None and messages:
@@ -409,7 +418,7 @@ class Batch:
         first_seq = self.copies[0].seq if self.copies else self._state.next_seq
         entries: list[bytes] = []
         extras = encode_entries(self.copies or self.messages, first_seq, entries)
-        length = BATCH_BYTES + self._messages_bytes + len(releases) + len(settles) + len(notes)
+        length = BATCH_BYTES + self.messages_bytes + len(releases) + len(settles) + len(notes)
         is_full = self._disk_is_full
         if is_full:
             roll |= log.has_file_for(length)
@@ -482,11 +491,6 @@ class Batch:
         if not room:
             return 0
         return self._state.next_seq + min(room, len(self.messages)) - 1
-
-    @property
-    def messages_bytes(self) -> int:
-        """Bytes of the entries."""
-        return self._messages_bytes
 
 
 def refuse(host: QueueHost, publish: Publish, error: CurbstoneError) -> None:

@@ -310,3 +310,30 @@ def test_the_first_message_of_a_producer_is_not_overtaken_where_it_is_refused() 
     lab.pop_all(queue)
     assert [(error, count) for error, _, count in sent(lab, queue, 1, 2)] == [(None, 2)]
     assert numbers(lab, queue) == [1, 2]
+
+
+def test_answers_come_in_the_order_of_the_messages_whatever_becomes_of_each() -> None:
+    """A client tells whose answer it is by the order alone: a refusal that came late was a confirm to what it refused."""
+    lab = Lab()
+    queue = lab.queue(max_message_size=10)
+    assert sent(lab, queue, 1) == [(None, 1, 1)]
+    order: list[str] = []
+
+    def publish(name: str, numbered: Numbered, *, size: int = 1) -> None:
+        queue.publish(
+            [message(b"x" * size)], lambda error, *_: order.append(f"{name} {type(error).__name__}"), numbered=numbered
+        )
+
+    publish("gap", Numbered(A, 3, 2))
+    publish("large", Numbered(A, 4, 3), size=11)
+    publish("gap too", Numbered(A, 5, 4))
+    publish("large too", Numbered(A, 6, 5), size=11)
+    publish("repeat", Numbered(A, 1, 0))
+    publish("next", Numbered(A, 2, 1))
+    publish("large after it", Numbered(A, 6, 5), size=11)
+    publish("next again", Numbered(A, 2, 1))
+    lab.settle()
+    assert order == [
+        "gap NumberGap", "large MessageTooLarge", "gap too NumberGap", "large too MessageTooLarge", "repeat NoneType",
+        "next NoneType", "large after it MessageTooLarge", "next again NoneType",
+    ]  # fmt: skip
