@@ -185,6 +185,15 @@ class App:
             assert time.monotonic() - since < WAIT_S_MAX, f"missing: {sorted(expected - done.keys())[:10]}"
         return done
 
+    def wait_until_settled(self, server: ServerProcess, *, delayed: int = 0) -> None:
+        """Wait until the queue has nothing but so many messages whose time has not come."""
+        with Client(server.url, project="shop") as client:
+            deadline, counts = time.monotonic() + WAIT_S_MAX, (-1, -1, -1)
+            while counts != (0, 0, delayed):
+                assert time.monotonic() < deadline, f"ready, in flight, delayed: {counts}"
+                info = client.queue(self.queue).info()
+                counts = (info["rdy"], info["wip"], info["delayed"])
+
 
 @pytest.fixture
 def app(tmp_path: Path, framework: str, server: ServerProcess) -> App:
@@ -200,9 +209,8 @@ def test_tasks_are_done_delayed_and_retried(app: App, server: ServerProcess) -> 
         numbers = {str(n) for n in range(20)}
         done = app.wait_for(numbers | {"later", "flaky try 0", "flaky try 1"})
         assert set(done.values()) == {1}
-    with Client(server.url, project="shop") as client:
-        info = client.queue(app.queue).info()
-        assert (info["rdy"], info["wip"], info["delayed"]) == (0, 0, 1)
+        # Celery 5.7 may forget the end of a task that runs while it is asked to stop, whatever the broker.
+        app.wait_until_settled(server, delayed=1)
 
 
 def work_through_kills(app: App, server: ServerProcess, count: int, kills: int) -> Counter[str]:

@@ -313,7 +313,7 @@ def test_the_first_message_of_a_producer_is_not_overtaken_where_it_is_refused() 
 
 
 def test_answers_come_in_the_order_of_the_messages_whatever_becomes_of_each() -> None:
-    """A client tells whose answer it is by the order alone: a refusal that came late was a confirm to what it refused."""
+    """Whose answer it is says the order alone: when a refusal came late, what it refused was confirmed."""
     lab = Lab()
     queue = lab.queue(max_message_size=10)
     assert sent(lab, queue, 1) == [(None, 1, 1)]
