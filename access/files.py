@@ -21,9 +21,12 @@ def make_directory(path: Path) -> None:
         _sync_directory(path.parent)
 
 
-def read_trusted(path: Path) -> bytes:
-    """Return a file's contents; raise PermissionError where others may write it. No link is followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def read_trusted(path: Path, *, follow: bool = True) -> bytes:
+    """Return a file's contents; raise PermissionError where others may write it.
+
+    `follow` a link, as in what people write: a mounted secret is one. In the data directory there are none.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
@@ -87,10 +90,13 @@ def append(path: Path, data: bytes, bytes_max: int, files_max: int) -> None:
 
 def read_tail(path: Path, bytes_max: int) -> bytes:
     """Return the end of a file, b"" where there is none."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - bytes_max, 0))
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(os.fstat(descriptor).st_size - bytes_max, 0))
         return file.read(bytes_max)
-    return b""
 
 
 def _sync_directory(path: Path) -> None:

@@ -33,14 +33,21 @@ def roles_of(issuer: Issuer, user: str, roles: tuple[str, ...], users: Users) ->
     return Grants.parse([text for role in roles for text in users.roles.get(role, ())], user)
 
 
+def check_library(users: Users) -> None:
+    """Raise UsersError where issuers are listed and the library for their tokens is missing."""
+    if users.issuers:
+        try:
+            import curbstone.access.jwt  # noqa: F401 - what it imports may be missing
+        except ImportError:
+            raise UsersError("[[issuers]] need what the extra oidc installs: pip install 'curbstone[oidc]'") from None
+
+
 def verifier_for(users: Users, host: Host) -> Verifier:
-    """Return what verifies tokens of the issuers that are listed; raise UsersError where the library is missing."""
+    """Return what verifies tokens of the issuers that are listed, of which `check_library` has made sure."""
     if not users.issuers:
         return NoVerifier()
-    try:
-        from curbstone.access.jwt import JwtVerifier
-    except ImportError:
-        raise UsersError("[[issuers]] need what the extra oidc installs: pip install 'curbstone[oidc]'") from None
+    from curbstone.access.jwt import JwtVerifier
+
     return JwtVerifier(users.issuers, host)
 
 

@@ -24,6 +24,8 @@ LONGEST_S = 24 * 60 * 60
 """The most between the issue of a token and its end."""
 KNOWN_MAX = 10_000
 ROLES_MAX = 100
+ID_CHARS_MAX = 1024
+"""Of a `jti`. It is kept whole, for by a piece of it no token could be refused."""
 
 _ALGORITHMS = {("RSA", ""): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
 """By type and curve of the key."""
@@ -144,7 +146,10 @@ def _claims(said: Mapping[str, Any], issuer: Issuer, wall_ms: int) -> Claims:
     if not isinstance(listed, (list, tuple)) or len(listed) > ROLES_MAX:
         raise ValueError(f"{issuer.roles_claim} is no list of at most {ROLES_MAX} roles")
     known = tuple(role for role in listed if isinstance(role, str))
-    return Claims(issuer, user, known, str(said.get("jti", ""))[:128], round(expires_s * 1000))
+    identifier = said.get("jti", "")
+    if not isinstance(identifier, (str, int)) or len(str(identifier)) > ID_CHARS_MAX:
+        raise ValueError(f"jti is no text of at most {ID_CHARS_MAX} characters")
+    return Claims(issuer, user, known, str(identifier), round(expires_s * 1000))
 
 
 def _seconds(said: Mapping[str, Any], name: str, default: float) -> float:

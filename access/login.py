@@ -6,8 +6,7 @@ told alike; what the difference was is in no answer.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,22 +17,23 @@ from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, To
 from curbstone.access.gate import ASKING, Admitted, Caller, Credentials
 from curbstone.access.guesses import Guesses
 from curbstone.access.identity import Identity, local_identity
-from curbstone.access.issued import NoVerifier, user_of, verifier_for
+from curbstone.access.issued import NoVerifier, check_library, user_of, verifier_for
 from curbstone.access.issuers import Claims, Verifier, is_jwt
 from curbstone.access.presence import Connections
+from curbstone.access.reloading import Reloading
 from curbstone.access.rights import Grants, Right
 from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret, parse_secret
 from curbstone.access.sessions import LONGEST_MS, Sessions, Tickets
 from curbstone.access.tokens import DIRECTORY, Token, Tokens, check_narrower, new_token
 from curbstone.access.users import ANONYMOUS, Quota, User, Users, UsersError, load
-from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported, Unavailable
+from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName
 from curbstone.core.port import Broker
 from curbstone.core.values import Done
 
-LOOK_EVERY_MS = 5_000
-"""How often it is looked whether the users file was changed."""
+TIDY_EVERY_MS = 5_000
+"""How often what is over is forgotten."""
 KNOWN_MAX = 20_000
 """Identities in use, before those of JWTs that nobody is connected by are forgotten; they come again."""
 KEPT_MS = 60_000
@@ -44,8 +44,6 @@ TOKENS_OF_ONE = (
 )
 NOBODYS = "~"
 """Owner of what nobody who is logged in owns."""
-
-logger = logging.getLogger("curbstone.access")
 
 
 class Origin(NamedTuple):
@@ -91,7 +89,6 @@ class LoginGate:
         self._host = host
         self._file = users_file
         self._data = data
-        self._version = (0, 0, 0)
         self._guesses = Guesses(host)
         self._known: dict[Origin, _Known] = {}
         self._by_access: dict[Access, _Known] = {}
@@ -104,28 +101,23 @@ class LoginGate:
 
     def open(self) -> None:
         """Read the users, the tokens and the audit; blocking. Raise UsersError or DataDirectoryError."""
+        self._reloading = Reloading(self._host, "users", [self._file], self._read, self._take, self._refuse)
         self.users = self._read()
-        self._verifier = self._verifier_for(self.users)
+        self._verifier = verifier_for(self.users, self._host)
         self.tokens.load()
         files.make_directory(self._data / DIRECTORY)
         self.audit.load()
-        self._host.call_later(LOOK_EVERY_MS, self._look)
-
-    def _verifier_for(self, users: Users) -> Verifier:
-        """Return what verifies JWTs; raise UsersError."""
-        try:
-            return verifier_for(users, self._host)
-        except UsersError as error:
-            raise UsersError(f"{self._file}: {error}") from None
+        self._host.call_later(TIDY_EVERY_MS, self._tidy)
 
     def _read(self) -> Users:
-        self._version = files.version_of(self._file)
         try:
-            return load(files.read_trusted(self._file))
+            users = load(files.read_trusted(self._file))
+            check_library(users)
         except OSError as error:
             raise UsersError(f"{self._file}: {error.strerror}") from None
         except UsersError as error:
             raise UsersError(f"{self._file}: {error}") from None
+        return users
 
     # --- who comes in
 
@@ -237,7 +229,7 @@ class LoginGate:
         user = user_of(claims, self.users)
         if user is None or name not in ("", user.name):
             raise self._failed(name, caller)
-        proof = f"{claims.id} {claims.expires_ms} {' '.join(claims.roles)}"
+        proof = repr((claims.id, claims.expires_ms, claims.roles))  # roles that hold spaces are others
         return self._welcome(user, Origin("jwt", user.name, proof), caller, claims)
 
     def _welcome(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> Access:
@@ -429,8 +421,19 @@ class LoginGate:
         if token is None:
             raise NoSuchToken(f"there is no token {identifier[:20]!r}")
         self.did(access.identity, "revoke token", identifier)
-        self.tokens.revoke(identifier, on_done)
+        self.tokens.revoke([identifier], on_done)
         self._review()
+
+    def revoke_tokens_of(self, access: Access, user: str, on_done: Done) -> int:
+        """Revoke all tokens of a user that one sees, and those that were made with them; return how many it had."""
+        self._check_tokens()
+        if user != access.identity.user:
+            access.check_server(Right.ADMIN)
+        found = [token.id for token in self.tokens.listed() if token.user == user and self.sees_token(access, token)]
+        self.did(access.identity, "revoke tokens", f"{len(found)} of {user[:128]}")
+        self.tokens.revoke(found, on_done)
+        self._review()
+        return len(found)
 
     def _check_tokens(self) -> None:
         """Raise NotSupported where other servers would not know what is made or revoked here."""
@@ -453,42 +456,27 @@ class LoginGate:
 
     # --- reload
 
-    def reload(self, on_done: Callable[[CurbstoneError | None], None] = lambda _error: None) -> None:
+    def reload(self, on_done: Done = lambda _error: None) -> None:
         """Read the users file anew, on a thread. A bad one changes nothing; `on_done` says what is wrong with it."""
+        self._reloading.reload(on_done)
 
-        def done(users: Users | None, error: BaseException | None) -> None:
-            verifier = self._verifier
-            try:
-                if users is not None and bool(users.issuers) != bool(self.users.issuers):
-                    verifier = self._verifier_for(users)
-            except UsersError as missing:
-                users, error = None, missing
-            if users is None:
-                logger.error("the users stay as they were: %s", error)
-                self.audit.note("reload", "failed", user="", target=str(error))
-                on_done(Unavailable(f"the users stay as they were: {error}"))
-                return
-            self.users, self._verifier = users, verifier
-            self.generation += 1
-            verifier.take(users.issuers)
-            self._review()
-            self.audit.note("reload", "ok", user="")
-            on_done(None)
+    def _take(self, users: Users) -> None:
+        if bool(users.issuers) != bool(self.users.issuers):
+            self._verifier = verifier_for(users, self._host)
+        self.users = users
+        self.generation += 1
+        self._verifier.take(users.issuers)
+        self._review()
+        self.audit.note("reload", "ok", user="")
 
-        self._host.submit(self._read, done)
+    def _refuse(self, error: BaseException) -> None:
+        self.audit.note("reload", "failed", user="", target=str(error))
 
-    def _look(self) -> None:
-        """Look whether the file is another, and forget sessions that are over."""
+    def _tidy(self) -> None:
+        """Forget sessions and identities that are over."""
         self.sessions.sweep()
         self._sweep()
-        before = self._version
-
-        def done(version: tuple[int, int, int] | None, _error: BaseException | None) -> None:
-            if version is not None and version != before and version != self._version:
-                self.reload()
-            self._host.call_later(LOOK_EVERY_MS, self._look)
-
-        self._host.submit(lambda: files.version_of(self._file), done)
+        self._host.call_later(TIDY_EVERY_MS, self._tidy)
 
 
 def _asking() -> tuple[str, str]:

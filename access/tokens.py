@@ -100,7 +100,7 @@ def decode(data: bytes) -> dict[str, Token]:
 def read(data: Path) -> dict[str, Token]:
     """Return the tokens of a data directory; blocking. Raise DataDirectoryError."""
     try:
-        return decode(files.read_trusted(data / DIRECTORY / FILE))
+        return decode(files.read_trusted(data / DIRECTORY / FILE, follow=False))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -178,15 +178,17 @@ class Tokens:
 
         self._store(done)
 
-    def revoke(self, identifier: str, on_done: Done) -> list[str]:
-        """Forget a token and all that were made with it; return their ids. `on_done` when that is on disk."""
-        gone = [identifier] if identifier in self._tokens else []
-        for parent in gone:  # which grows meanwhile
-            gone += [token.id for token in self._tokens.values() if token.parent == parent]
-        for each in gone:
-            self._tokens.pop(each, None)
+    def revoke(self, identifiers: Iterable[str], on_done: Done) -> None:
+        """Forget tokens and all that were made with them. `on_done` when that is on disk."""
+        made: dict[str, list[str]] = {}
+        for token in self._tokens.values():
+            made.setdefault(token.parent, []).append(token.id)
+        gone = list(identifiers)
+        while gone:
+            identifier = gone.pop()
+            if self._tokens.pop(identifier, None) is not None:
+                gone += made.get(identifier, ())
         self._store(on_done)
-        return gone
 
     def _store(self, on_done: Done) -> None:
         self._waiting.append(on_done)

@@ -25,6 +25,7 @@ from curbstone import __version__, cluster, descriptors, logs
 from curbstone.access import files
 from curbstone.access.gate import Gate, OpenGate
 from curbstone.access.presence import OF_USER_MAX
+from curbstone.access.reloading import Reloading, Reloads
 from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.cluster import ServedEngine
@@ -55,7 +56,6 @@ from curbstone.net.certificates import BadCertificate, Certificates
 from curbstone.net.entrance import Entrance
 from curbstone.net.peer import Networks
 from curbstone.net.turns import Turns
-from curbstone.reloading import Reloading
 from curbstone.settings import Settings, warnings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
@@ -145,11 +145,15 @@ async def _serve(settings: Settings) -> int:
     ends: list[Callable[[], None]] = []
     try:
         bound = []
-        gate = _gate(_traced(broker, host, settings, ends), host, settings)
-        entrance = _entrance(broker, host, settings)
+        reloads = Reloads()
+        gate = _gate(_traced(broker, host, settings, ends), host, settings, reloads)
+        entrance = _entrance(broker, host, settings, reloads)
+        if reloads and hasattr(signal, "SIGHUP"):
+            loop.add_signal_handler(signal.SIGHUP, reloads.reload)
         refused = entrance.admission.refused
         process = Process(partial(connections_of, started), lambda: refused, _syncs(broker))
-        for listener in [] if stop_asked.is_set() else _listeners(broker, gate, host, settings, entrance, process):
+        served = _listeners(broker, gate, host, settings, entrance, reloads, process)
+        for listener in [] if stop_asked.is_set() else served:
             started.append(listener)
             bound += [f"{listener.name}={await _start(listener, address)}" for address in listener.addresses]
         if not gate.wants_login:
@@ -236,7 +240,7 @@ def _traced(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Ca
     return traced(broker, host, export.tracer)
 
 
-def _gate(broker: Engine, host: AsyncioHost, settings: Settings) -> Gate:
+def _gate(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Gate:
     """Read the users, if there are any; nothing is served before that."""
     if settings.users is None:
         return OpenGate(broker, host)
@@ -249,21 +253,11 @@ def _gate(broker: Engine, host: AsyncioHost, settings: Settings) -> Gate:
         gate.open()
     except UsersError as error:
         raise Unavailable(f"the users file can't be used: {error}") from error
-    _at_hangup(gate.reload)
+    reloads.add(gate)
     return gate
 
 
-_hangups: list[Callable[[], object]] = []
-
-
-def _at_hangup(fn: Callable[[], object]) -> None:
-    """Have a function called at each SIGHUP."""
-    _hangups.append(fn)
-    if hasattr(signal, "SIGHUP"):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: [each() for each in _hangups])
-
-
-def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Entrance:
+def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Entrance:
     admission = Admission(
         lambda: descriptors.shares(descriptors.limit()).connections,
         broker.troubles,
@@ -274,11 +268,11 @@ def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> En
             user=OF_USER_MAX if settings.users else 0,
         ),
     )
-    return Entrance(admission, _certificates(host, settings), Networks(settings.trusted_proxy))
+    return Entrance(admission, _certificates(host, settings, reloads), Networks(settings.trusted_proxy))
 
 
-def _certificates(host: AsyncioHost, settings: Settings) -> Certificates | None:
-    """Read the certificate, and again when it changes or a SIGHUP asks for it."""
+def _certificates(host: AsyncioHost, settings: Settings, reloads: Reloads) -> Certificates | None:
+    """Read the certificate, and again when it changes or somebody asks for it."""
     files = settings.certificate_files
     if files is None:
         return None
@@ -288,8 +282,7 @@ def _certificates(host: AsyncioHost, settings: Settings) -> Certificates | None:
         raise Unavailable(f"TLS is not possible: {error}") from error
     if certificates.readable_by_others(files):
         log.warning("any user of this machine can read the key in %s", files.key or files.certificate)
-    reloading = Reloading(host, "TLS certificate", files.paths, lambda: certificates.load(files), found.take)
-    _at_hangup(reloading.reload)
+    reloads.add(Reloading(host, "TLS certificate", files.paths, lambda: certificates.load(files), found.take))
     return found
 
 
@@ -312,6 +305,7 @@ def _listeners(
     host: AsyncioHost,
     settings: Settings,
     entrance: Entrance,
+    reloads: Reloads,
     process: Process | None = None,
 ) -> list[Listener]:
     listeners = []
@@ -341,7 +335,7 @@ def _listeners(
             host,
             gateway,
             more_routes=lambda guard: [
-                *login_routes(gate, host),
+                *login_routes(gate, host, reloads),
                 *mq_routes(gateway, guard, settings.mq_delay, mq_traffic),
                 *backup_routes(_backups(broker, host, settings)),
             ],

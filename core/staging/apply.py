@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from curbstone.core.disk import File
-from curbstone.core.errors import CurbstoneError, StagedDamaged
+from curbstone.core.errors import CurbstoneError, StagedDamaged, told
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
 from curbstone.core.log.publish import Publish, StagedMark
 from curbstone.core.log.room import release_bytes
@@ -210,7 +210,7 @@ class Application:
         path = f"{self._directory}/{self._files[index].name}"
         if isinstance(error, FileNotFoundError):
             return f"{path} is missing"
-        return f"{path} can't be read: {error}"
+        return f"{path} can't be read: {told(error)}"
 
     # --- reading, in a job
 

@@ -60,15 +60,24 @@ def list_tokens(server: ServerUrl = DEFAULT_SERVER, as_json: Json = False) -> No
 
 @token.command()
 def revoke(
-    identifier: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it: what stands behind cbs_")],
+    identifier: Annotated[
+        str, typer.Argument(metavar="[ID]", help="As `list` shows it: what stands behind cbs_", show_default=False)
+    ] = "",
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="In place of ID: all tokens of a user")] = "",
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
     """Revoke a token, and all that were made with it. What is connected by them ends at once."""
     from curbstone.cli.client import Client
 
+    if bool(identifier) == bool(user):
+        raise typer.BadParameter("name a token by its id, or a user by --user")
     with Client(server) as client:
-        client.call("DELETE", f"/v2/tokens/{identifier}")
-    print(f"{identifier}: revoked")
+        if identifier:
+            client.call("DELETE", f"/v2/tokens/{identifier}")
+            print(f"{identifier}: revoked")
+        else:
+            revoked = client.call("DELETE", "/v2/tokens", params={"user": user}).json()["revoked"]
+            print(f"{revoked} tokens of {user}: revoked")
 
 
 def _day(ms: int | None) -> str:

@@ -230,6 +230,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from token; and __fish_seen_sub
 complete -c curbstone -n '__fish_seen_subcommand_from token; and __fish_seen_subcommand_from list' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'
 complete -c curbstone -n '__fish_seen_subcommand_from token; and __fish_seen_subcommand_from list' -l json -d 'Print JSON'
 complete -c curbstone -n '__fish_seen_subcommand_from token; and __fish_seen_subcommand_from list' -l help -d 'Show this message and exit.'
+complete -c curbstone -n '__fish_seen_subcommand_from token; and __fish_seen_subcommand_from revoke' -l user -rf -d 'In place of ID: all tokens of a user'
 complete -c curbstone -n '__fish_seen_subcommand_from token; and __fish_seen_subcommand_from revoke' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'
 complete -c curbstone -n '__fish_seen_subcommand_from token; and __fish_seen_subcommand_from revoke' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from top' -l interval -rf -d 'Seconds between two looks. Default: 1'

@@ -12,13 +12,14 @@ from curbstone.access.door import Access
 from curbstone.access.errors import WANTED, NotLoggedIn
 from curbstone.access.gate import Credentials, Gate
 from curbstone.access.presence import Presence
+from curbstone.access.reloading import Reloads
 from curbstone.access.rights import Right
 from curbstone.access.sessions import TICKET_MS, WAYS
 from curbstone.access.tokens import DAY_MS, Token
 from curbstone.core.errors import BadRequest
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName, parse_queue_name
-from curbstone.gateway.formats.parameters import seconds_ms
+from curbstone.gateway.formats.parameters import query_of, seconds_ms
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of, caller_of, cookie_name
 from curbstone.gateway.http.long_poll import answer
@@ -37,9 +38,10 @@ _FRESH: Header = (b"cache-control", b"no-store")
 class Logins:
     """The handlers of `/v2/session`, `/v2/tickets`, `/v2/tokens`, `/v2/connections`, `/v2/audit` and `/v2/reload`."""
 
-    def __init__(self, gate: Gate, host: Host) -> None:
+    def __init__(self, gate: Gate, host: Host, reloads: Reloads) -> None:
         self._gate = gate
         self._host = host
+        self._reloads = reloads
 
     # --- sessions and tickets
 
@@ -137,6 +139,17 @@ class Logins:
         await answer(lambda done: self._users().revoke_token(access, identifier, done))
         await reply(send, 204)
 
+    async def revoke_tokens_of(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """DELETE /v2/tokens?user=: likewise all tokens of a user that one sees; answered when that is on disk."""
+        access = access_of(scope)
+        _check_login(access)
+        user = query_of(scope).get("user", "")
+        if not user:
+            raise BadRequest("say whose tokens: ?user=NAME")
+        revoked: list[int] = []
+        await answer(lambda done: revoked.append(self._users().revoke_tokens_of(access, user, done)))
+        await reply_json(send, {"revoked": revoked[0]}, 200, [_FRESH])
+
     # --- the server
 
     async def connections(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -158,9 +171,11 @@ class Logins:
         await reply_json(send, {"audit": list(reversed(self._users().audit.recent))}, 200, [_FRESH])
 
     async def reload(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """POST /v2/reload: read the users file anew; a bad one changes nothing, and the answer says what is wrong."""
+        """POST /v2/reload: read users and certificates anew; a bad file changes nothing, and the answer says why."""
         access_of(scope).administer("reload")
-        await answer(self._users().reload)
+        if not self._reloads:
+            raise Problem(409, "this server has neither users nor a certificate to read again")
+        await answer(self._reloads.reload)
         await reply(send, 204)
 
     def _users(self) -> LoginGate:
@@ -169,14 +184,14 @@ class Logins:
         return cast("LoginGate", self._gate)  # the one that wants logins
 
 
-def login_routes(gate: Gate, host: Host) -> list[Route]:
+def login_routes(gate: Gate, host: Host, reloads: Reloads) -> list[Route]:
     """Return the routes."""
-    logins = Logins(gate, host)
+    logins = Logins(gate, host, reloads)
     return [
         Route("/v2/session", Resource(POST=logins.open, GET=logins.look, DELETE=logins.close)),
         Route("/mq/auth", Resource(POST=logins.open_mq)),
         Route("/v2/tickets", Resource(POST=logins.make_ticket)),
-        Route("/v2/tokens", Resource(GET=logins.tokens, POST=logins.make_token)),
+        Route("/v2/tokens", Resource(GET=logins.tokens, POST=logins.make_token, DELETE=logins.revoke_tokens_of)),
         Route("/v2/tokens/{id}", Resource(DELETE=logins.revoke_token)),
         Route("/v2/connections", Resource(GET=logins.connections)),
         Route("/v2/connections/{id}", Resource(DELETE=logins.end_connection)),

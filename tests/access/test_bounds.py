@@ -135,3 +135,27 @@ def test_a_token_with_grants_sees_and_revokes_itself_and_what_was_made_with_it_a
     assert world.login("", str(wide)) is by_wide
     world.gate.revoke_token(by_narrow, narrow.id, lambda _error: None)
     assert seen(ann) == {wide.id}
+
+
+def test_all_tokens_of_a_user_are_revoked_at_once_and_only_those_one_sees(world: World) -> None:
+    ann, bob, root = (user(world, name) for name in ("ann", "bob", "root"))
+    wide, narrow = world.token(ann), world.token(ann, grants=["receive shop/a"])
+    by_narrow, of_bob = world.login("", str(narrow)), world.login("", str(world.token(bob)))
+    world.token(by_narrow, grants=["receive shop/a"])
+
+    def revoke(access: Access, whose: str) -> int:
+        answers: list[object] = []
+        count = world.gate.revoke_tokens_of(access, whose, answers.append)
+        world.lab.settle()
+        assert answers == [None]
+        return count
+
+    for access, whose in ((ann, "bob"), (by_narrow, "bob"), (by_narrow, "root")):
+        with pytest.raises(NotAllowed):
+            world.gate.revoke_tokens_of(access, whose, lambda _error: None)
+    assert revoke(by_narrow, "ann") == 2
+    assert by_narrow.identity.end_reason and world.login("", str(wide))
+    assert revoke(ann, "ann") == 1 and revoke(ann, "ann") == 0
+    assert revoke(root, "bob") == 1
+    assert of_bob.identity.end_reason and not bob.identity.end_reason
+    assert world.gate.tokens.listed() == []

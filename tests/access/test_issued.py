@@ -102,6 +102,26 @@ def test_the_same_token_is_the_same_identity_and_a_name_beside_it_must_be_its_ow
             world.login(name, secret)
 
 
+def test_roles_with_spaces_in_them_are_other_roles(world: Issued) -> None:
+    """What they say was joined by spaces, so one role `worker boss` was taken for the two of another token."""
+    both = world.login("", world.token(roles=["worker", "boss"]))
+    assert both.identity.on_queue(ORDERS)
+    one = world.login("", world.token(roles=["worker boss"]))
+    assert one is not both and not one.identity.on_queue(ORDERS) and not one.identity.on_server()
+
+
+def test_a_long_jti_is_kept_whole_so_that_its_token_can_be_refused(world: Issued) -> None:
+    """It was cut at 128 characters, and `refused` had no effect."""
+    long = "x" * 200
+    access = world.login("", world.token(jti=long))
+    assert world.reload(world.users(f'refused = ["jti:{long}"]')) is None
+    assert access.identity.end_reason
+    for jti in (long, "x" * 1025, ["a"]):
+        with pytest.raises(NotLoggedIn):
+            world.login("", world.token(jti=jti))
+    assert world.login("", world.token(jti=long + "y")).identity.user == "corp:ann"
+
+
 def test_a_bad_token_is_refused_as_every_login_is_and_is_no_guess(world: Issued) -> None:
     now_s = START_MS / 1000
     bad = [

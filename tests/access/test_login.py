@@ -14,7 +14,7 @@ from curbstone.access.passwords import WAITING_MAX
 from curbstone.access.rights import Right
 from curbstone.access.tokens import DAY_MS
 from curbstone.access.users import UsersError
-from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.core.errors import BadRequest, CurbstoneError, DataDirectoryError
 from curbstone.core.names import queue_name
 from tests.access.world import HERE, World, hashed
 
@@ -248,13 +248,26 @@ def test_a_password_that_is_replaced_ends_what_it_let_in_and_the_new_one_may_com
 def test_a_bad_file_changes_nothing_at_a_reload_and_refuses_a_start(world: World) -> None:
     ann = world.login("ann", "open sesame")
     error = world.reload("[users.x]\npassword = ['secret-text']")
-    assert error is not None and "the users stay as they were" in str(error) and "secret-text" not in str(error)
+    assert error is not None and "users: not changed: " in str(error) and "secret-text" not in str(error)
     assert not ann.identity.end_reason
     with pytest.raises(UsersError, match="curbstone user hash"):
         World(world.file.parent, "[users.x]\npassword = ['secret-text']")
     world.write(USERS)
     world.file.chmod(0o620)
     with pytest.raises(UsersError, match="others than its owner may write it"):
+        world.gate.open()
+
+
+def test_a_users_file_may_be_a_link_and_the_file_of_tokens_may_not(world: World, tmp_path: Path) -> None:
+    """Mounted secrets are links; in the data directory nobody makes one but who wants something."""
+    world.file.rename(tmp_path / "mounted")
+    world.file.symlink_to(tmp_path / "mounted")
+    world.gate.open()
+    assert world.token(world.login("ann", "open sesame"))
+    tokens = world.data / "access" / "tokens"
+    tokens.rename(tmp_path / "elsewhere")
+    tokens.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataDirectoryError, match="access/tokens can't be read"):
         world.gate.open()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import pytest
 import stomp
 from cryptography import x509
@@ -191,7 +192,12 @@ def test_a_new_certificate_is_used_after_a_signal_and_a_bad_one_changes_nothing(
         authority.signed("changing")
         server.process.send_signal(signal.SIGHUP)
         _await_log(server, "TLS certificate: read again")
-        assert ssl.get_server_certificate(at) != before
+        second = ssl.get_server_certificate(at)
+        assert second != before
+        authority.signed("changing")
+        url = f"https://127.0.0.1:{at[1]}/v2/reload"
+        assert httpx.post(url, verify=authority.client(), trust_env=False, timeout=60).status_code == 204
+        assert ssl.get_server_certificate(at) != second
 
 
 def _await_log(server: ServerProcess, text: str) -> None:

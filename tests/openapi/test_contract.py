@@ -15,6 +15,7 @@ import yaml
 from starlette.routing import Route
 
 from curbstone.access.gate import OpenGate
+from curbstone.access.reloading import Reloads
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Capability
@@ -62,7 +63,7 @@ async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_rout
     assert isinstance(host, AsyncioHost)
     (server,) = [
         each.server
-        for each in _listeners(gateway.broker, OpenGate(gateway.broker, host), host, Settings(), Entrance())
+        for each in _listeners(gateway.broker, OpenGate(gateway.broker, host), host, Settings(), Entrance(), Reloads())
         if each.name == "http"
     ]
     assert isinstance(server, GatewayServer)
