@@ -2,8 +2,8 @@
 
 A task that fails or runs twice leaves parts that no commit names. The id of the transaction decides what counts as
 the same: of a micro-batch it is the query's id and the batch's number, which a restart from the checkpoint repeats;
-of a batch it is the option `transactionId`, or a new one for each job. The server remembers what was committed, so
-the same commit again publishes nothing.
+of a batch it is the option `transactionId`, or a new one for each job. The server remembers what was committed, of a
+query the number of its last batch, so the same commit again publishes nothing.
 """
 
 from __future__ import annotations
@@ -220,11 +220,28 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not query or not batch:
             raise PipelineError("Spark did not say which query and batch this task belongs to")
         project = _project(self._options)
-        stage = _Stage(self._options, project, f"{query}:{batch}", _task_name(self._run))
+        stage = _Stage(self._options, project, f"{query}@{batch}", _task_name(self._run))
         return _stage_rows(iterator, self._options, project, stage)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _commit(self._options, messages)
+        if not self._was_committed_by_first_release(messages):
+            _commit(self._options, messages)
+
+    def _was_committed_by_first_release(self, messages: list[WriterCommitMessage | None]) -> bool:
+        """Look for the batch under the id it had there: a query that was upgraded may repeat its last one."""
+        staged = next((message for message in messages if isinstance(message, Staged) and message.parts), None)
+        if staged is None:
+            return False
+        server = Server(self._options.address)
+        try:
+            earlier = staged.transaction.replace("@", ":")
+            state = calls.transaction_state(server, _project(self._options), earlier)
+        finally:
+            server.close()
+        if state is None or state["state"] == "staged":
+            return False
+        _abort(self._options, staged.transaction)
+        return True
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         for transaction in {message.transaction for message in messages if isinstance(message, Staged)}:

@@ -168,7 +168,8 @@ class Commit:
         """Make it happen."""
         transaction = self._transaction
         queues = {t.name: (t.queue.uid, t.share) for t in self._targets.values() if t.queue is not None}
-        marker = Marker(self._number, self._project, self._identifier, self._host.wall_ms(), self._files, queues)
+        time_ms, series = self._host.wall_ms(), transaction.series
+        marker = Marker(self._number, self._project, self._identifier, time_ms, self._files, queues, series)
         data = marker.encode()
         disk, path = self._ground.disk, f"{transaction.directory}/{MARKER}"
 
@@ -252,7 +253,8 @@ class Commit:
     def _applied(self) -> None:
         self._give_back()
         assert self._marker is not None
-        self._owner.committed.add(self._transaction.hashed, self._marker.messages, self._remembered)
+        transaction, messages = self._transaction, self._marker.messages
+        self._owner.committed.add(transaction.hashed, messages, self._remembered, transaction.series)
 
     def _remembered(self, error: CurbstoneError | None) -> None:
         """The id is on disk: the answer can leave, and the files go."""

@@ -1,22 +1,23 @@
 """The ids of staged transactions that were committed: files that are appended to, and rewritten when half is old.
 
-An id is kept as a hash of project and id for `KEPT_MS` by the wall clock. There are at most `IDS_MAX`; at that
-bound the oldest are forgotten early, which a repeated commit then learns as "no such transaction". Every id is in
-two files (see `core.staging.ids`): one that is lost would let a transaction be published twice.
+An id is kept as a hash (see `core.staging.identity`) for `KEPT_MS` by the wall clock. Of a series its last number is
+kept, and an id only until its directory is gone. There are at most `IDS_MAX` records; at that bound the oldest are
+forgotten early, which a repeated commit then learns as "no such transaction". Every record is in two files (see
+`core.staging.ids`): one that is lost would let a transaction be published twice.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from hashlib import blake2b
 from itertools import islice
 
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import Host
 from curbstone.core.log.window import read_around
-from curbstone.core.staging.ids import HASH_BYTES, LOST, RECORD_BYTES, CommittedId, decode_ids
+from curbstone.core.staging.identity import Hash, Series
+from curbstone.core.staging.ids import LOST, RECORD_BYTES, CommittedId, decode_ids
 from curbstone.core.values import Done
 
 KEPT_MS = 7 * 86_400_000
@@ -32,14 +33,6 @@ _PRUNED_AT_ONCE = 64
 
 logger = logging.getLogger("curbstone.core")
 
-Hash = bytes
-"""What an id and its project are known by."""
-
-
-def hash_of(project: str, identifier: str) -> bytes:
-    """Return what stands for a transaction's id."""
-    return blake2b(f"{project}/{identifier}".encode(), digest_size=HASH_BYTES).digest()
-
 
 class Committed:
     """See the module's docstring. Opened blocking, written by jobs, one at a time."""
@@ -49,11 +42,12 @@ class Committed:
         self._disk = disk
         self._path = path
         self._ids: dict[bytes, int] = {}
-        """The oldest first. The time and the count as one number: this is many times smaller than a tuple."""
+        """The oldest first. The time and the count as one number: this is many times smaller than a tuple. A series has
+        its last number in place of the count."""
         self._files: list[File] = []
         self._records = 0
         self._rewrite = False
-        self._waiting: list[tuple[bytes, Done]] = []
+        self._waiting: list[tuple[list[CommittedId], Done]] = []
         self._busy = False
         self._is_full = False
         self.is_stopping = False
@@ -118,20 +112,39 @@ class Committed:
         self._ids.pop(hashed, None)
         self._ids[hashed] = time_ms << _SHIFT | messages
 
-    def messages_of(self, hashed: bytes) -> int | None:
-        """Return how many messages were committed under an id, or None where it is not known."""
+    def messages_of(self, hashed: Hash, series: Series | None = None) -> int | None:
+        """Return how many messages were committed under an id, or None where it is not known to be committed.
+
+        0 where only that is known: the series has come so far.
+        """
+        messages = self._value_of(hashed)
+        if messages is None and series is not None:
+            last = self._value_of(series.hashed)
+            return 0 if last is not None and series.number <= last else None
+        return messages
+
+    def _value_of(self, hashed: Hash) -> int | None:
         value = self._ids.get(hashed)
         if value is None or (value >> _SHIFT) + KEPT_MS <= self._host.wall_ms():
             return None
         return value & _MESSAGES
 
-    def add(self, hashed: bytes, messages: int, on_done: Done) -> None:
+    def add(self, hashed: Hash, messages: int, on_done: Done, series: Series | None = None) -> None:
         """Remember an id; `on_done(None)` when that is on disk, an error only when the server stops."""
         time_ms = self._host.wall_ms()
-        self._remember(hashed, time_ms, messages)
+        found = [CommittedId(hashed, time_ms, messages)]
+        if series is not None:
+            last = max(series.number, self._value_of(series.hashed) or 0)
+            found.append(CommittedId(series.hashed, time_ms, last))
+        for record in found:
+            self._remember(*record)
         self._prune(_PRUNED_AT_ONCE)
-        self._waiting.append((CommittedId(hashed, time_ms, messages).encode(), on_done))
+        self._waiting.append((found, on_done))
         self._flush()
+
+    def forget(self, hashed: Hash) -> None:
+        """Keep the id no longer, for its series says as much and nothing else asks for it."""
+        self._ids.pop(hashed, None)
 
     def _prune(self, most: int) -> None:
         """Forget what is old, up to so many; and what is too much."""
@@ -156,8 +169,9 @@ class Committed:
             return
         waiting, self._waiting = self._waiting, []
         rewrite = self._rewrite or not self._files or self._records > 2 * len(self._ids) + _OLD_MIN
-        data = self._all() if rewrite else b"".join(record for record, _ in waiting)
-        records = len(self._ids) if rewrite else self._records + len(waiting)
+        fresh = [record.encode() for found, _ in waiting for record in found]
+        data = self._all() if rewrite else b"".join(fresh)
+        records = len(self._ids) if rewrite else self._records + len(fresh)
         end = self._records * RECORD_BYTES
         self._busy = True
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.staging.frames import Share
+from curbstone.core.staging.identity import Series
 
 MARKER = "commit"
 MARKER_BYTES_MAX = 128 * 1024 * 1024
@@ -44,6 +45,7 @@ class Marker(NamedTuple):
     files: list[PartFile]
     queues: dict[str, tuple[str, Share]]
     """By name: uid, and what is for it."""
+    series: Series | None = None
 
     @property
     def messages(self) -> int:
@@ -53,7 +55,8 @@ class Marker(NamedTuple):
     def encode(self) -> bytes:
         """Return the file's contents."""
         queues = {name: [uid, *astuple(share)] for name, (uid, share) in self.queues.items()}
-        line = json.dumps([*self[:5], queues], separators=(",", ":")).encode()
+        series = [(self.series.hashed.hex(), self.series.number)] if self.series else []
+        line = json.dumps([*self[:5], queues, *series], separators=(",", ":")).encode()
         return 2 * (line + b"\n%08x\n" % crc32(line))
 
 
@@ -63,7 +66,8 @@ def decode_marker(data: bytes) -> Marker | None:
     for copy in (data[:half], data[half:], data):
         line, end = copy[:-_CRC_BYTES], copy[-_CRC_BYTES:]
         if line and end == b"\n%08x\n" % crc32(line):
-            number, project, identifier, time_ms, files, queues = json.loads(line)
+            number, project, identifier, time_ms, files, queues, *rest = json.loads(line)
+            series = Series(bytes.fromhex(rest[0][0]), rest[0][1]) if rest else None
             shares = {name: (uid, Share(*numbers)) for name, (uid, *numbers) in queues.items()}
-            return Marker(number, project, identifier, time_ms, [PartFile(*file) for file in files], shares)
+            return Marker(number, project, identifier, time_ms, [PartFile(*file) for file in files], shares, series)
     return None

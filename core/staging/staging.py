@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from curbstone.core.errors import (
     AlreadyCommitted,
     BadRequest,
+    Conflict,
     CurbstoneError,
     NoSuchTransaction,
     QueueFull,
@@ -29,9 +30,10 @@ from curbstone.core.names import QueueName, queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.shared import Shared
 from curbstone.core.staging.commit import Commit, load_marker
-from curbstone.core.staging.committed import Committed, Hash, hash_of
+from curbstone.core.staging.committed import Committed
 from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.ground import Ground
+from curbstone.core.staging.identity import DOTS, Hash, identity_of
 from curbstone.core.staging.marker import MARKER, Marker, decode_marker
 from curbstone.core.staging.parts import Part, disk_error, is_part_file, load_part
 from curbstone.core.staging.transaction import ROOT, StagedTransaction
@@ -47,10 +49,6 @@ PARTS_MAX = 10_000
 Check = Callable[[QueueName], None]
 """Raises where a queue is not to be published to."""
 
-DOTS = (".", "..")
-"""They are no names: in a path they mean something else."""
-
-_ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _PART = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 logger = logging.getLogger("curbstone.core")
@@ -128,13 +126,13 @@ class Staging:
         No body may have more than `message_bytes_max`, nor than its queue takes, and no message a longer ttl. Raise
         AlreadyCommitted, Conflict, BadRequest or Unavailable; `check` raises for a queue in it that is not to be.
         """
-        hashed, label = self._hash(project, identifier, owner)
+        hashed, label, series = identity_of(project, identifier, owner)
         if not _PART.fullmatch(part) or part in DOTS:
             raise BadRequest(f"bad part {part[:80]!r}: 1 to 100 of A-Z a-z 0-9 . _ : -")
         self._check_running()
         transaction = self._transactions.get(hashed)
         if transaction is None:
-            if self.committed.messages_of(hashed) is not None:
+            if self.committed.messages_of(hashed, series) is not None:
                 raise AlreadyCommitted(f"transaction {label} has been committed")
             transaction = self._transactions[hashed] = StagedTransaction(
                 self.ground, hashed, label, project, self._forget_empty
@@ -167,9 +165,10 @@ class Staging:
     ) -> None:
         """Publish parts in this order, all by default; `on_done` when all is on disk, or nothing has happened.
 
-        Raise NoSuchTransaction, BadRequest, StagedDamaged or Unavailable, or what `check` raises for a queue in it.
+        Raise NoSuchTransaction, Conflict, BadRequest, StagedDamaged or Unavailable, or what `check` raises for a queue
+        in it.
         """
-        hashed, label = self._hash(project, identifier, owner)
+        hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
         transaction = self._transactions.get(hashed)
         if transaction is not None and transaction.state is State.COMMITTING:
@@ -177,8 +176,10 @@ class Staging:
                 raise transaction.stuck_error()
             transaction.waiting.append(on_done)
             return
-        messages = self.committed.messages_of(hashed)
+        messages = self.committed.messages_of(hashed, series)
         if messages is not None:
+            if transaction is not None and transaction.state is State.STAGED and transaction.parts:
+                raise Conflict(f"transaction {label} comes too late: a later one of its series has been committed")
             self.host.call_soon(lambda: on_done(None, True, messages))
             return
         if transaction is None or transaction.state is not State.STAGED or not transaction.parts:
@@ -187,7 +188,7 @@ class Staging:
         if check is not None:
             for name in {name for part in chosen for name in part.shares}:
                 check(queue_name(name, project))
-        transaction.state = State.COMMITTING
+        transaction.state, transaction.series = State.COMMITTING, series
         transaction.messages = sum(part.messages for part in chosen)
         transaction.waiting.append(on_done)
         commit = Commit(self, transaction, self._salt() << 32 | self._salt(), project, identifier)
@@ -196,10 +197,11 @@ class Staging:
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
         """Drop what is staged, if anything is. Raise AlreadyCommitted or Conflict where it is too late for that."""
-        hashed, label = self._hash(project, identifier, owner)
+        hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
         transaction = self._transactions.get(hashed)
-        if self.committed.messages_of(hashed) is not None:
+        is_staged = transaction is not None and transaction.state is State.STAGED
+        if not is_staged and self.committed.messages_of(hashed, series) is not None:
             raise AlreadyCommitted(f"transaction {label} has been committed")
         if transaction is None:
             self.host.call_soon(lambda: on_done(None))
@@ -210,7 +212,7 @@ class Staging:
 
     def look(self, project: str, identifier: str, *, owner: str = NOBODY) -> Look:
         """Return what there is of a transaction; raise NoSuchTransaction."""
-        hashed, label = self._hash(project, identifier, owner)
+        hashed, label, series = identity_of(project, identifier, owner)
         transaction = self._transactions.get(hashed)
         if transaction is not None and transaction.state in (State.STAGED, State.COMMITTING):
             transaction.touch()
@@ -218,18 +220,10 @@ class Staging:
             staged = sum(part.messages for part in transaction.parts.values())
             is_staged = transaction.state is State.STAGED
             return Look(transaction.state, parts, staged if is_staged else transaction.messages)
-        messages = self.committed.messages_of(hashed)
+        messages = self.committed.messages_of(hashed, series)
         if messages is None:
             raise NoSuchTransaction(f"nothing is staged under {label}")
         return Look(State.COMMITTED, [], messages)
-
-    @staticmethod
-    def _hash(project: str, identifier: str, owner: str) -> tuple[Hash, str]:
-        project = queue_name("any", project).project
-        if not _ID.fullmatch(identifier) or identifier in DOTS:
-            raise BadRequest(f"bad transaction id {identifier[:80]!r}: 1 to 200 of A-Z a-z 0-9 . _ : -")
-        own = f"{owner}\n{identifier}" if owner else identifier  # no identifier has a line break
-        return hash_of(project, own), f"{project}/{identifier}"
 
     def _check_running(self) -> None:
         if self.ground.is_stopping:
@@ -272,6 +266,8 @@ class Staging:
             if error is None or isinstance(error, FileNotFoundError):
                 self.ground.give_back(transaction.project, transaction.size)
                 del self._transactions[transaction.hashed]
+                if transaction.series is not None:
+                    self.committed.forget(transaction.hashed)
                 on_done(None)
                 return
             logger.error("%s can't be removed, trying again: %s", transaction.directory, error)
@@ -374,7 +370,7 @@ class Staging:
             last_ms = max(part.time_ms for part in transaction.parts.values())
             transaction.touched_ms -= min(max(self.host.wall_ms() - last_ms, 0), self._ttl_ms)
             return None
-        transaction.state = State.COMMITTING
+        transaction.state, transaction.series = State.COMMITTING, marker.series
         transaction.messages = marker.messages
         commit = Commit(self, transaction, marker.number, marker.project, marker.identifier)
         self._commits.add(commit)

@@ -17,6 +17,7 @@ from curbstone.core.errors import (
 )
 from curbstone.core.host import Job, JobDone
 from curbstone.core.staging.ground import Ground
+from curbstone.core.staging.identity import Series
 from curbstone.core.staging.parts import Part
 from curbstone.core.values import State
 
@@ -54,6 +55,8 @@ class StagedTransaction:
         self.trouble = ""
         """Why what was committed can't be put into the queues, or an empty text."""
         self.version = 0
+        self.series: Series | None = None
+        """Where its id is one of a series that is known: of what a crash left only a marker says it."""
         self.is_made = False
         """Whether there may be a directory."""
         self._jobs = 0

@@ -35,10 +35,10 @@ def job_environment() -> dict[str, str]:
     return clean_environment(**spark_environment())
 
 
-def call(url: str, method: str, path: str, value: Any = None) -> Any:
+def call(url: str, method: str, path: str, value: Any = None, kind: str = "application/json") -> Any:
     """Call the server's HTTP interface; return the JSON of the reply, None without any."""
     body = None if value is None else json.dumps(value).encode()
-    request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"}, method=method)
+    request = urllib.request.Request(url + path, body, {"Content-Type": kind}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
             text = reply.read()

@@ -115,20 +115,30 @@ def test_a_stream_writes_each_batch_once_however_often_it_is_run(
 ) -> None:
     publish(server.url, "shop/in", numbered(300))
 
-    def run() -> None:
+    def run() -> str:
         source = {"url": server.url, "queue": "shop/in", "maxOffsetsPerTrigger": 100}
         target = {"url": server.url, "queue": QUEUE, "checkpointLocation": str(tmp_path / "check")}
         stream = spark.readStream.format("curbstone").options(**source).load().select("body")
         query = stream.writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
         assert query.awaitTermination(90)
+        return str(query.id)
 
     run()
     # Spark believes again that the last batch was not done, as after a crash right behind the commit.
     (tmp_path / "check" / "commits" / "2").unlink()
     (tmp_path / "check" / "commits" / ".2.crc").unlink()
     publish(server.url, "shop/in", numbered(10, 300))
-    run()
+    query = run()
     assert [message["message"] for message in held(server)] == numbered(310)
+    assert call(server.url, "GET", f"/v2/shop/transactions/{query}@0")["state"] == "committed"
+    # The next one was committed by the first release, which had another id for it; then Spark was killed.
+    earlier = f"/v2/shop/transactions/{query}:4"
+    row = {"queue": "out", "message": numbered(1, 310)[0]}
+    call(server.url, "PUT", f"{earlier}/parts/0", row, "application/x-ndjson")
+    call(server.url, "POST", f"{earlier}/commit")
+    publish(server.url, "shop/in", numbered(1, 310))
+    run()
+    assert [message["message"] for message in held(server)] == numbered(311)
 
 
 def test_a_micro_batch_is_never_planned_larger_than_what_can_be_staged(spark: Any, tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""What a staged transaction is known by: a hash of project, owner and id, and the series that its id may belong to.
+
+An id that ends with `@` and a number is in the series that the rest names. The transactions of a series are committed
+in the order of their numbers, so the last number says of all of them that they were.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import NamedTuple
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import queue_name
+from curbstone.core.staging.ids import HASH_BYTES
+
+DOTS = (".", "..")
+"""They are no names: in a path they mean something else."""
+
+_ID = re.compile(r"([A-Za-z0-9._:-]{1,200})(?:@([0-9]{1,18}))?")
+
+Hash = bytes
+"""What an id, its project and its owner are known by, also as the name of a directory."""
+
+
+class Series(NamedTuple):
+    """A place in a series."""
+
+    hashed: Hash
+    number: int
+
+
+class Identity(NamedTuple):
+    """See the module's docstring."""
+
+    hashed: Hash
+    label: str
+    """Project and id, for people."""
+    series: Series | None
+
+
+def identity_of(project: str, identifier: str, owner: str) -> Identity:
+    """Return what a transaction is known by; raise BadRequest for what is no id."""
+    project = queue_name("any", project).project
+    found = _ID.fullmatch(identifier)
+    if found is None or found[1] in DOTS:
+        rule = "1 to 200 of A-Z a-z 0-9 . _ : -, and for one of a series @ and a number"
+        raise BadRequest(f"bad transaction id {identifier[:80]!r}: {rule}")
+    return Identity(
+        _hash(project, owner, identifier),
+        f"{project}/{identifier}",
+        Series(_hash(project, owner, f"{found[1]}@"), int(found[2])) if found[2] else None,
+    )
+
+
+def _hash(project: str, owner: str, name: str) -> Hash:
+    own = f"{owner}\n{name}" if owner else name  # no name has a line break
+    return blake2b(f"{project}/{own}".encode(), digest_size=HASH_BYTES).digest()
