@@ -53,7 +53,8 @@ class FakeServer:
         for frame in frames:
             head, _, body = frame.lstrip(b"\n").partition(b"\n\n")
             command, *lines = head.decode().split("\n")
-            connection.work.append((command, dict(line.split(":", 1) for line in lines), body))
+            # Of a header that is repeated the first counts, says STOMP 1.2.
+            connection.work.append((command, dict(line.split(":", 1) for line in reversed(lines)), body))
 
     def turn(self, connection: Connection) -> None:
         """Carry out some of what came, and deliver."""

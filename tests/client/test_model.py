@@ -31,14 +31,16 @@ PREFETCH = 5
 class World:
     """A client's core, its server, and the wire between them."""
 
-    def __init__(self, seed: int, waits_when_full: bool, has_numbers: bool) -> None:
+    def __init__(self, seed: int, waits_when_full: bool, has_numbers: bool, producer: str | None = None) -> None:
         self.dice = random.Random(seed)
         self.waits = waits_when_full
         self.now = 0.0
         self.server = FakeServer(self.dice, 12, has_numbers)
         out, into = (Link([parse("stomp://server")]) for _ in range(2))
         self.links: dict[Link, Connection | None] = {out: None, into: None}
-        self.publisher = Publisher(out, Confirm, waits_when_full=waits_when_full, window=WINDOW)
+        self.publisher = Publisher(out, Confirm, waits_when_full=waits_when_full, window=WINDOW, producer=producer)
+        self.seqs = dict.fromkeys(QUEUES, 0) if producer else None
+        """The last number the application gave, by queue, where it numbers its messages; with gaps."""
         self.consumer = Consumer(into, BaseMessage, Outcome)
         out.role = self.publisher
         into.role = self.consumer
@@ -54,7 +56,10 @@ class World:
         queue = self.dice.choice(QUEUES)
         number = len(self.sent[queue])
         loud = b"!" if self.dice.random() < 0.1 else b""
-        confirm = self.publisher.send(self.publisher.lane(queue), b"%d" % number + loud)
+        seq = None
+        if self.seqs is not None:
+            seq = self.seqs[queue] = self.seqs[queue] + self.dice.choice((1, 1, 2, 7))
+        confirm = self.publisher.send(self.publisher.lane(queue), b"%d" % number + loud, seq=seq)
         self.sent[queue].append((b"%d" % number + loud, confirm))
         assert self.publisher.unconfirmed <= WINDOW
 
@@ -182,6 +187,17 @@ def test_whatever_happens_each_publish_ends_once_and_no_settling_goes_astray(
     for seed in range(60):
         print(f"seed {seed}")
         world = World(seed, waits_when_full, has_numbers)
+        for _ in range(STEPS):
+            world.step()
+        world.finish()
+        check(world)
+
+
+@pytest.mark.parametrize("waits_when_full", [True, False])
+def test_it_holds_too_where_the_application_gives_the_numbers_with_gaps(waits_when_full: bool) -> None:
+    for seed in range(60):
+        print(f"seed {seed}")
+        world = World(seed, waits_when_full, True, "billing")
         for _ in range(STEPS):
             world.step()
         world.finish()
