@@ -133,7 +133,7 @@ def test_celery(server: ServerProcess) -> None:
 
 
 def test_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("index.js", "frames.js"):
+    for name in ("index.js", "publishing.js", "frames.js", "errors.js"):
         file = EXAMPLES.parent / "client" / "js" / name
         monkeypatch.setitem(control.FILES, f"/client/js/{name}", (file, "text/javascript"))
     monkeypatch.setitem(control.FILES, "/live.html", (EXAMPLES / "live" / "page.html", "text/html; charset=utf-8"))

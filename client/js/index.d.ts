@@ -68,5 +68,6 @@ export class Client {
     handler: (message: Message) => unknown,
     options?: { parallel?: number; prefetch?: number },
   ): Subscription;
+  /** Take nothing more, wait until what is in hand is done and what was published has ended, and disconnect. */
   close(timeoutMs?: number): Promise<void>;
 }

@@ -1,10 +1,13 @@
 // The client of Curbstone for browsers, Node.js, Deno and Bun: STOMP 1.2 through the WebSocket /stomp.
 //
-// What is unconfirmed when the connection is lost goes out again on the next, first and in order, under the number it had in
-// its queue; what the server has already it does not store again. A delivery belongs to its connection: settling it later
-// does nothing, and the message comes again.
+// A delivery belongs to its connection: settling it later does nothing, and the message comes again. How what is published
+// outlives a connection is in publishing.js.
 
+import { Refused, Reject, Retry, Unknown } from "./errors.js";
 import { frame, join, Parser } from "./frames.js";
+import { Publisher } from "./publishing.js";
+
+export { Refused, Reject, Retry, Unknown };
 
 const BEAT_MS = 10_000;
 const SILENT_MS_MAX = 20_000;
@@ -15,7 +18,6 @@ const RENEW_AFTER = 0.8; // of the time that a login has left
 const RENEW_MS_MIN = 1_000;
 const RENEW_MS_MAX = 86_400_000;
 const RENEW_AGAIN_MS = 5_000;
-const LOOK_AGAIN_MS = 50;
 const HANDLER_RETRY_S_MAX = 300;
 const PREFIX = "x-msg-x-";
 const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"]);
@@ -23,36 +25,6 @@ const SERVERS = new Set([
   ...["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"],
   ...["redelivered", "x-tries", "x-mature"],
 ]);
-
-/** The server said no: nothing was stored. `status` as in HTTP. */
-export class Refused extends Error {
-  name = "Refused";
-
-  constructor(text, status) {
-    super(text);
-    this.status = status;
-  }
-}
-
-/** Given up before the answer came: it may have been stored, or not. */
-export class Unknown extends Error {
-  name = "Unknown";
-}
-
-/** Thrown by a handler: the message goes to the dead-letter queue, with this text as the reason. */
-export class Reject extends Error {
-  name = "Reject";
-}
-
-/** Thrown by a handler: the message comes again after so many seconds. */
-export class Retry extends Error {
-  name = "Retry";
-
-  constructor(delay = 0, reason = `again in ${delay} s`) {
-    super(reason);
-    this.delay = delay;
-  }
-}
 
 /** A message as it was delivered. */
 export class Message {
@@ -94,16 +66,14 @@ export class Client {
   #notBeforeMs = 0; // the server wants no other try for so long
   #heardAt = 0;
   #beat = null;
+  #retry = null; // the timer, while there is no connection
   #renewal = null;
   #number = 0;
   #output = [];
   #bodyMax = Infinity;
-  #producer = `js-${[0, 0].map(() => Math.random().toString(36).slice(2)).join("")}`; // a name that nobody else has
-  #isNumbered = true; // whether the server keeps numbers, as far as is known
-  #lanes = new Map(); // destination → { index, number }
-  #unconfirmed = new Map(); // receipt → { headers, body, bytes, resolve, reject, ended, destination, number, expected, isRepeated }
-  #held = new Map(); // destination → receipts that wait for room, in order
-  #subscriptions = new Map(); // id → { destination, prefetch, ack, deliver }
+  #publisher;
+  #subscriptions = new Map(); // id → { request, deliver, stop }
+  #handling = new Set(); // what handlers of workers do just now
 
   /**
    * `options`: project, token (text, or a function that may be async and is asked at each connection), onFull ("wait" or
@@ -115,6 +85,7 @@ export class Client {
     this.#url = `${protocol.replace("http", "ws")}//${host}${pathname.replace(/\/$/, "")}/stomp`;
     this.#options = { project: "default", onFull: "wait", WebSocket: globalThis.WebSocket, ...options };
     if (!this.#options.WebSocket) throw new TypeError("no WebSocket here; give one: { WebSocket } from \"ws\"");
+    this.#publisher = new Publisher((bytes) => this.#write(bytes), this.#options.onFull === "wait");
   }
 
   /** Publish to a queue. Resolves when it is on disk: { id, maybeRepeated, repeated }. Rejects with Refused or Unknown. */
@@ -144,28 +115,36 @@ export class Client {
         const delivery = waiting.shift();
         if (delivery.socket !== this.#socket) continue; // its connection is gone, and it comes again
         running += 1;
-        this.#handle(delivery, handler).finally(() => {
+        const handling = this.#handle(delivery, handler).finally(() => {
+          this.#handling.delete(handling);
           running -= 1;
           next();
         });
+        this.#handling.add(handling);
       }
     };
+    const giveBack = () => {
+      for (const { ack, socket } of waiting.splice(0)) this.#settle(socket, frame("NACK", { id: ack, "x-delta-t": 0 }));
+    };
     const ack = "client-individual";
-    return this.#subscribe(this.#destination("queue", queue), { ack, prefetch }, (message, headers) => {
+    const deliver = (message, headers) => {
       waiting.push({ message, ack: headers.ack, socket: this.#socket });
       next();
-    });
+    };
+    return this.#subscribe(this.#destination("queue", queue), { ack, prefetch }, deliver, giveBack);
   }
 
-  /** Wait until all that was published so far has ended, and disconnect. */
+  /** Take nothing more, wait until what is in hand is done and what was published has ended, and disconnect. */
   async close(timeoutMs = 10_000) {
-    const ends = [...this.#unconfirmed.values()].map((each) => each.ended);
+    for (const { stop } of this.#subscriptions.values()) stop();
+    const done = Promise.allSettled(this.#handling).then(() => Promise.allSettled(this.#publisher.ends()));
     let timer;
-    await Promise.race([Promise.allSettled(ends), new Promise((done) => (timer = setTimeout(done, timeoutMs)))]);
+    await Promise.race([done, new Promise((late) => (timer = setTimeout(late, timeoutMs)))]);
     clearTimeout(timer);
+    this.#flush();
     this.#isClosed = true;
-    for (const each of this.#unconfirmed.values()) each.reject(new Unknown("the client was closed before the confirm came"));
-    this.#unconfirmed.clear();
+    clearTimeout(this.#retry);
+    this.#publisher.close();
     this.#socket?.close(1000);
   }
 
@@ -179,7 +158,7 @@ export class Client {
 
   #send(destination, body, { headers = {}, type, delay, ttl }) {
     const [bytes, kind] = encoded(body);
-    const named = { destination, "content-length": bytes.length };
+    const named = { "content-length": bytes.length };
     if (type ?? kind) named["content-type"] = type ?? kind;
     if (delay) named["x-delta-t"] = Math.round(delay * 1000);
     if (ttl !== undefined) named.expiration = Math.round(ttl * 1000);
@@ -190,107 +169,28 @@ export class Client {
       return Promise.reject(new Refused(`a body of ${bytes.length} bytes is larger than ${this.#bodyMax}`, 413));
     }
     if (this.#isClosed) return Promise.reject(new Unknown("the client is closed"));
-    if (!this.#lanes.has(destination)) this.#lanes.set(destination, { index: this.#lanes.size + 1, number: 0 });
-    const lane = this.#lanes.get(destination);
-    const receipt = (named.receipt = `p${lane.index}.${(lane.number += 1)}`);
-    if (this.#isNumbered && destination.startsWith("/queue/")) named["x-producer"] = this.#producer;
-    const sending = { headers: named, body: bytes, bytes: frame("SEND", named, bytes), destination, number: lane.number };
-    Object.assign(sending, { isRepeated: false, expected: 0 });
-    sending.ended = new Promise((resolve, reject) => Object.assign(sending, { resolve, reject }));
-    this.#unconfirmed.set(receipt, sending);
-    if (this.#held.has(destination)) this.#held.get(destination).push(receipt);
-    else this.#write(sending.bytes);
-    return sending.ended;
-  }
-
-  #receipt({ headers }) {
-    const receipt = headers["receipt-id"];
-    if (receipt === "token") {
-      if (headers["x-error-code"]) this.#renewIn(RENEW_AGAIN_MS);
-      else this.#renewBefore(headers);
-      return;
-    }
-    const sending = this.#unconfirmed.get(receipt);
-    if (!sending) return;
-    if (headers["x-expected"]) {
-      sending.expected = Number(headers["x-expected"]);
-      this.#hold(receipt, sending, 0);
-      return;
-    }
-    if (headers["x-error-code"] === "507" && this.#options.onFull === "wait") {
-      this.#hold(receipt, sending, Number(headers["retry-after"] ?? 1));
-      return;
-    }
-    this.#unconfirmed.delete(receipt);
-    if (headers["x-error-code"]) sending.reject(new Refused(headers["x-error"], Number(headers["x-error-code"])));
-    else {
-      const isNumbered = "x-producer" in sending.headers;
-      const maybeRepeated = sending.isRepeated && !isNumbered;
-      sending.resolve({ id: headers["x-msg-id"] ?? "", maybeRepeated, repeated: "x-duplicate" in headers });
-    }
-    const held = this.#held.get(sending.destination);
-    if (held?.[0] !== receipt) return;
-    if (headers["x-error-code"] && "x-producer" in sending.headers && held.length > 1) {
-      held.shift(); // those behind it would come too early, but for the first
-      this.#probe(sending.destination);
-      return;
-    }
-    // The first of those that waited has ended: the others may go.
-    this.#held.delete(sending.destination);
-    for (const each of held.slice(1)) this.#write(this.#unconfirmed.get(each).bytes);
-  }
-
-  #hold(receipt, sending, seconds) {
-    const held = this.#held.get(sending.destination) ?? [];
-    if (!held.includes(receipt)) held.push(receipt);
-    held.sort((a, b) => (this.#unconfirmed.get(a)?.number ?? 0) - (this.#unconfirmed.get(b)?.number ?? 0));
-    const isFirst = held[0] === receipt;
-    this.#held.set(sending.destination, held);
-    if (isFirst) setTimeout(() => this.#held.get(sending.destination)?.[0] === receipt && this.#probe(sending.destination), seconds * 1000);
-  }
-
-  /** Send the first of what is held, to see whether it is taken now; not before all in front of it have ended. */
-  #probe(destination) {
-    const [receipt] = this.#held.get(destination);
-    const sending = this.#unconfirmed.get(receipt);
-    if (!sending) return;
-    const first = [...this.#unconfirmed.values()].find((each) => each.destination === destination);
-    if (first !== sending) {
-      setTimeout(() => this.#held.get(destination)?.[0] === receipt && this.#probe(destination), LOOK_AGAIN_MS);
-    } else if (sending.expected) {
-      this.#write(frame("SEND", { ...sending.headers, "x-after": sending.expected - 1 }, sending.body));
-    } else {
-      this.#write(sending.bytes);
-    }
-  }
-
-  /** The server keeps no numbers: what is sent again may be stored twice. */
-  #goWithoutNumbers() {
-    this.#isNumbered = false;
-    for (const sending of this.#unconfirmed.values()) {
-      delete sending.headers["x-producer"];
-      sending.bytes = frame("SEND", sending.headers, sending.body);
-    }
+    return this.#publisher.send(destination, named, bytes);
   }
 
   // ---------------------------------------------------------------- consuming
 
-  #subscribe(destination, { ack, prefetch }, deliver) {
+  #subscribe(destination, { ack, prefetch }, deliver, ended = () => {}) {
     const id = String((this.#number += 1));
-    const headers = { id, destination, ack, "prefetch-count": prefetch };
-    this.#subscriptions.set(id, { request: frame("SUBSCRIBE", headers), deliver });
-    this.#write(this.#subscriptions.get(id).request);
-    return {
-      stop: () => {
-        if (this.#subscriptions.delete(id)) this.#write(frame("UNSUBSCRIBE", { id }));
-      },
+    const request = frame("SUBSCRIBE", { id, destination, ack, "prefetch-count": prefetch });
+    const stop = () => {
+      if (!this.#subscriptions.delete(id)) return;
+      if (this.#isUp) this.#write(frame("UNSUBSCRIBE", { id }));
+      ended();
     };
+    this.#subscriptions.set(id, { request, deliver, stop });
+    this.#write(request);
+    return { stop };
   }
 
   #message(received) {
     const { subscription, ack } = received.headers;
     const found = this.#subscriptions.get(subscription);
-    if (found) found.deliver(new Message(received), received.headers);
+    if (found) callOut(() => found.deliver(new Message(received), received.headers));
     else if (ack) this.#write(frame("NACK", { id: ack, "x-delta-t": 0 })); // unsubscribed meanwhile
   }
 
@@ -305,13 +205,18 @@ export class Client {
       else headers["x-delta-t"] = Math.round(1000 * (error instanceof Retry ? error.delay : backOff(message.tries)));
       settling = frame("NACK", headers);
     }
-    if (socket === this.#socket && this.#isUp) this.#write(settling);
+    this.#settle(socket, settling);
+  }
+
+  /** Settle a delivery, unless its connection is gone: then it comes again. */
+  #settle(socket, bytes) {
+    if (socket === this.#socket && this.#isUp) this.#write(bytes);
   }
 
   // ---------------------------------------------------------------- the connection
 
   #write(bytes) {
-    if (!this.#socket) this.#connect();
+    if (!this.#socket && !this.#retry) this.#connect();
     if (!this.#isUp) return; // what matters is sent at CONNECTED
     if (this.#output.push(bytes) === 1) queueMicrotask(() => this.#flush());
   }
@@ -327,22 +232,39 @@ export class Client {
   }
 
   #connect() {
+    this.#retry = null;
     if (this.#isClosed) return;
     const socket = new this.#options.WebSocket(this.#url, ["v12.stomp"]);
     socket.binaryType = "arraybuffer";
     this.#socket = socket;
     this.#parser = new Parser();
-    socket.onopen = async () => {
-      const { token } = this.#options;
-      const secret = typeof token === "function" ? await token() : token;
-      const headers = { "accept-version": "1.2", host: new URL(this.#url).hostname, "heart-beat": `${BEAT_MS},${BEAT_MS}` };
-      headers["x-features"] = "refusals,ids,joined,numbers";
-      if (secret) Object.assign(headers, { login: "", passcode: secret });
-      if (socket === this.#socket && socket.readyState === 1) socket.send(frame("CONNECT", headers));
-    };
+    this.#heardAt = Date.now();
+    this.#beat = setInterval(() => this.#tick(), BEAT_MS / 2);
+    socket.onopen = () => this.#greet(socket);
     socket.onmessage = ({ data }) => socket === this.#socket && this.#received(data);
     socket.onerror = () => {}; // a close follows
     socket.onclose = () => socket === this.#socket && this.#lost();
+  }
+
+  async #greet(socket) {
+    const { token } = this.#options;
+    const headers = { "accept-version": "1.2", host: new URL(this.#url).hostname, "heart-beat": `${BEAT_MS},${BEAT_MS}` };
+    headers["x-features"] = "refusals,ids,joined,numbers";
+    try {
+      const secret = typeof token === "function" ? await token() : token;
+      if (secret) Object.assign(headers, { login: "", passcode: secret });
+    } catch (error) {
+      console.warn("@curbstone/client: no token, and so no connection; it is asked for again:", error);
+      if (socket === this.#socket) this.#lost();
+      return;
+    }
+    if (socket === this.#socket && socket.readyState === 1) socket.send(frame("CONNECT", headers));
+  }
+
+  /** A word for the server, and the end of a connection that is silent, also before it is one. */
+  #tick() {
+    if (Date.now() - this.#heardAt > SILENT_MS_MAX) this.#lost();
+    else if (this.#isUp) this.#socket.send(new Uint8Array([10]));
   }
 
   #received(data) {
@@ -350,25 +272,25 @@ export class Client {
     const bytes = typeof data === "string" ? new TextEncoder().encode(data) : new Uint8Array(data);
     for (const received of this.#parser.feed(bytes)) {
       if (received.command === "MESSAGE") this.#message(received);
-      else if (received.command === "RECEIPT") this.#receipt(received);
+      else if (received.command === "RECEIPT") this.#receipt(received.headers);
       else if (received.command === "CONNECTED") this.#up(received);
       else if (received.command === "ERROR") this.#error(received);
     }
+  }
+
+  #receipt(headers) {
+    if (headers["receipt-id"] !== "token") this.#publisher.receipt(headers);
+    else if (headers["x-error-code"]) this.#renewIn(RENEW_AGAIN_MS);
+    else this.#renewBefore(headers);
   }
 
   #up({ headers }) {
     this.#isUp = true;
     this.#bodyMax = Number(headers["x-body-max"] ?? Infinity);
     this.#retryMs = RETRY_MS_MIN;
-    this.#beat = setInterval(() => {
-      if (Date.now() - this.#heardAt > SILENT_MS_MAX) this.#lost();
-      else this.#socket.send(new Uint8Array([10]));
-    }, BEAT_MS / 2);
     this.#renewBefore(headers);
-    if (this.#isNumbered && !(headers["x-features"] ?? "").split(",").includes("numbers")) this.#goWithoutNumbers();
-    this.#held.clear();
     for (const { request } of this.#subscriptions.values()) this.#write(request);
-    for (const { bytes } of this.#unconfirmed.values()) this.#write(bytes);
+    this.#publisher.up((headers["x-features"] ?? "").split(",").includes("numbers"));
   }
 
   /** Log in again in time, where the login ends and there is a function to ask for another token. */
@@ -395,18 +317,14 @@ export class Client {
     const refused = new Refused(text, Number(headers["x-error-code"] ?? 400));
     this.#notBeforeMs = 1000 * Number(headers["retry-after"] ?? 0);
     if (!this.#isUp && (refused.status === 401 || refused.status === 403)) this.#refuse(refused);
-    const receipt = headers["receipt-id"];
-    const sending = this.#unconfirmed.get(receipt);
-    this.#unconfirmed.delete(receipt);
-    sending?.reject(refused);
+    this.#publisher.refused(headers["receipt-id"], refused);
   }
 
   /** The login was looked at and is wrong: what waits for it is told, and a token that stays the same is not tried at once. */
   #refuse(refused) {
     if (typeof this.#options.token !== "function") this.#notBeforeMs = REFUSED_RETRY_MS;
-    for (const each of this.#unconfirmed.values()) each.reject(refused);
-    this.#unconfirmed.clear();
-    this.#options.onRefused?.(refused);
+    this.#publisher.endAll(refused);
+    callOut(() => this.#options.onRefused?.(refused));
   }
 
   #lost() {
@@ -415,14 +333,25 @@ export class Client {
     clearInterval(this.#beat);
     clearTimeout(this.#renewal);
     socket.close();
-    if (this.#isUp) for (const sending of this.#unconfirmed.values()) sending.isRepeated = true;
+    if (this.#isUp) this.#publisher.down();
     this.#isUp = false;
     this.#output = [];
     if (this.#isClosed) return;
     const wait = Math.max(this.#notBeforeMs, this.#retryMs * (0.5 + Math.random() / 2));
     this.#notBeforeMs = 0;
     this.#retryMs = Math.min(RETRY_MS_MAX, 2 * this.#retryMs);
-    setTimeout(() => this.#socket ?? this.#connect(), wait);
+    this.#retry = setTimeout(() => this.#connect(), wait);
+  }
+}
+
+/** Call what is the application's: what it throws is reported as nobody's, and the frames behind it are read. */
+function callOut(call) {
+  try {
+    call();
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
   }
 }
 

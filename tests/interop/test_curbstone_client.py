@@ -16,6 +16,7 @@ from tests.interop.test_stompjs import Restarts
 from tests.server import ServerProcess
 
 LIBRARY = HERE.parent.parent / "client" / "js"
+SEEDS = 45
 
 
 def judge(facts: dict[str, Any]) -> None:
@@ -47,7 +48,7 @@ def test_it_works_in_node(tmp_path: Path) -> None:
 
 
 def test_it_works_on_a_page_in_chromium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("index.js", "frames.js"):
+    for name in ("index.js", "publishing.js", "frames.js", "errors.js"):
         monkeypatch.setitem(control.FILES, f"/{name}", (LIBRARY / name, "text/javascript"))
     monkeypatch.setitem(
         control.FILES, "/curbstone_client.mjs", (HERE / "curbstone_client.mjs", "text/javascript; charset=utf-8")
@@ -71,3 +72,10 @@ def test_its_login_is_renewed_in_time_told_when_it_is_wrong_and_waited_for_when_
     assert facts["renewal"].startswith("SEND\ndestination:/session/token\nreceipt:token\n\ntwo\0")
     assert facts["refused"] == [401] and facts["published"] == ["Refused", 401]
     assert facts["afterWrong"] == 30_000 and facts["afterThrottled"] == 17_000
+
+
+def test_by_chance_each_publish_ends_once_and_in_order_whatever_the_server_and_the_connections_do() -> None:
+    with node("curbstone_random.mjs", "0", str(SEEDS)) as process:
+        printed, _ = process.communicate(timeout=120)
+    print(printed)
+    assert printed.endswith("all well\n")
