@@ -16,7 +16,7 @@ from tests.interop.test_stompjs import Restarts
 from tests.server import ServerProcess
 
 LIBRARY = HERE.parent.parent / "client" / "js"
-SEEDS = 45
+SEEDS = 24
 
 
 def judge(facts: dict[str, Any]) -> None:
