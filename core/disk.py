@@ -17,7 +17,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -82,6 +82,26 @@ class Disk(Protocol):
 
     def close(self) -> None:
         """Give the directory back to other processes."""
+
+
+def replace_file(disk: Disk, path: str, data: bytes) -> File:
+    """Put a file that holds `data` in the place of what is at `path`, durably; return it, open.
+
+    Blocking. If it raises, nobody knows which of the two a crash will leave.
+    """
+    fresh = f"{path}.new"
+    with suppress(FileNotFoundError):
+        disk.remove(fresh)
+    file = disk.open(fresh, create=True)
+    try:
+        file.write(0, [data])
+        file.sync()
+        disk.rename(fresh, path)
+        disk.sync_dir(path.rpartition("/")[0])
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 class SyncTimes(Histogram):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from curbstone.core.broker import Broker
 from curbstone.core.directories import QUEUES, TWIN_SUFFIX
-from curbstone.core.staging.transaction import ROOT as STAGING
+from curbstone.core.staging.files import ROOT as STAGING
 
 
 class Content(NamedTuple):

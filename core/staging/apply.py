@@ -1,17 +1,19 @@
-"""Puts the messages of a staged transaction that has been committed into their queues, a chunk at a time.
+"""After the marker: the messages of a committed transaction go into their queues, a chunk at a time.
 
-The parts are read in order. What a window of the file holds for a queue goes into its log as one batch, or
-a few where the queue's segments are small, each with a mark of how many messages of the transaction are in
-that log then. After a crash reading starts over, and what the marks count is skipped; but first all files are
-checked, and while one of them is damaged or missing nothing goes on, and that is told. Room was reserved
-before: nothing is refused. Order: the transaction's messages stay in theirs in every queue. Other
-publishes may come between, before and after a crash; whoever waits for the commit's answer comes behind.
+The parts are read in order. What a window of a file holds for a queue goes into its log as one batch, or as a few if
+the queue's segments are small. The same batch notes how many messages of the transaction that log has now. So a
+restart needs no other state: it reads the parts from the beginning and skips as many messages in each queue. It first
+checks all files; while one of them is damaged or missing nothing goes on, and that is told.
+
+Nothing is refused, for room was reserved before the marker. The transaction's messages keep their order in each queue.
+What others publish may come between them, before and after a crash; what is published after the commit's answer comes
+behind.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from curbstone.core.disk import File
@@ -22,10 +24,9 @@ from curbstone.core.log.room import release_bytes
 from curbstone.core.message import Message
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
 from curbstone.core.queue import Queue
+from curbstone.core.staging.files import Marker, PartFile, check_part
 from curbstone.core.staging.frames import FrameReader, Read, Share
-from curbstone.core.staging.ground import Ground
-from curbstone.core.staging.marker import Marker, PartFile
-from curbstone.core.staging.parts import check_part
+from curbstone.core.staging.transaction import StagedTransaction
 
 WINDOW_BYTES = 512 * 1024
 AHEAD_BYTES = 2 * WINDOW_BYTES
@@ -39,49 +40,54 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Target:
-    """A queue that gets messages of a transaction."""
+    """A queue that gets messages of a transaction, and the room that was reserved there for them."""
 
-    def __init__(self, queue: Queue | None, name: str, share: Share) -> None:
-        self.queue = queue
-        """None where it has been deleted: its messages are dropped."""
+    def __init__(self, name: str, share: Share, queue: Queue | None, skip: int = 0) -> None:
         self.name = name
         self.share = share
-        self.skip = 0
+        self.queue = queue
+        """None if it has been deleted: its messages are dropped."""
+        self.skip = skip
         """How many messages are in the log already."""
         self.handed = 0
         """How many were read, those skipped included."""
         self.reserved = 0
 
     def wanted_bytes(self, windows: int) -> int:
-        """Return the most bytes that what is missing takes in the queue's log and in what it keeps free."""
+        """Return the most bytes that what is missing takes in the log, and in what the log keeps free for it."""
         assert self.queue is not None
         count = self.share.count - self.skip
         if not count:
             return 0
         size = min(self.share.size, count * self.share.largest)
         chunks = min(count, windows + 2 * size // chunk_bytes(self.queue) + 2)
-        return size + self._around(count, chunks) + release_bytes(self.share.delayed * self._groups)
-
-    @property
-    def _groups(self) -> int:
-        assert self.queue is not None
-        return 1 + len(self.queue.meta.groups)
-
-    def _around(self, count: int, chunks: int) -> int:
-        """Return what entries take beside their bytes: each may get an expiry, and must be releasable once."""
-        of_chunk = BATCH_BYTES + SEGMENT_BYTES + MARK_NOTE_BYTES + _LIST_BYTES * self._groups
-        return count * _EXTRAS_BYTES + release_bytes(count * self._groups) + chunks * of_chunk
+        return self._bytes_of(size, count, self.share.delayed, chunks)
 
     def reserved_for(self, messages: list[Message], size: int) -> int:
         """Take from the reservation what a chunk may take; all that is left with the last one."""
-        if self.handed == self.share.count:
-            taken = self.reserved
-        else:
+        taken = self.reserved
+        if self.handed < self.share.count:
             delayed = sum([message.delay_ms > 0 for message in messages])
-            taken = size + self._around(len(messages), 1) + release_bytes(delayed * self._groups)
-            taken = min(taken, self.reserved)
+            taken = min(taken, self._bytes_of(size, len(messages), delayed, 1))
         self.reserved -= taken
         return taken
+
+    def _bytes_of(self, size: int, count: int, delayed: int, chunks: int) -> int:
+        """Return what so many entries of `size` bytes take, in so many batches.
+
+        Each may get an expiry. Each must be releasable once, in every group; one with a delay is released when it is
+        published, too.
+        """
+        assert self.queue is not None
+        groups = 1 + len(self.queue.meta.groups)
+        of_chunk = BATCH_BYTES + SEGMENT_BYTES + MARK_NOTE_BYTES + _LIST_BYTES * groups
+        return size + count * _EXTRAS_BYTES + release_bytes((count + delayed) * groups) + chunks * of_chunk
+
+    def give_back(self) -> None:
+        """Reserve nothing any more."""
+        if self.queue is not None:
+            self.queue.log.room.give_back(self.reserved)
+        self.reserved = 0
 
 
 def chunk_bytes(queue: Queue) -> int:
@@ -94,90 +100,106 @@ def windows_of(files: list[PartFile]) -> int:
     return sum(file.size // (WINDOW_BYTES // 4) + 2 for file in files)
 
 
+def resumed_targets(marker: Marker, queues: dict[str, Queue]) -> list[Target]:
+    """Return where the rest of a transaction goes after a restart; `queues` are all by their uids.
+
+    The room that was reserved before is reserved again, before anybody else can take it.
+    """
+    targets = []
+    windows = windows_of(marker.files)
+    for name, (uid, share) in marker.queues.items():
+        queue = queues.get(uid)
+        if queue is None:
+            logger.warning("queue %s is gone: what a committed transaction had for it is dropped", name)
+            targets.append(Target(name, share, None))
+            continue
+        target = Target(name, share, queue, queue.notes.staged.count(marker.number))
+        target.reserved = target.wanted_bytes(windows)
+        queue.log.room.grant_known(target.reserved)
+        targets.append(target)
+    return targets
+
+
 class Application:
-    """Applies one transaction; `on_done` when all of it is on disk. It goes on until it is stopped."""
+    """Applies one transaction, and calls `on_done` when all of it is on disk. It goes on until it is stopped.
+
+    One job at a time: it checks a file, or reads a window. What was read is handed over in the turn that follows, and
+    the next window is read while no more than `AHEAD_BYTES` of it wait for the logs.
+    """
 
     def __init__(
         self,
-        ground: Ground,
-        directory: str,
+        transaction: StagedTransaction,
         marker: Marker,
-        targets: dict[str, Target],
-        on_done: Callable[[], None],
-        on_trouble: Callable[[str], None],
+        targets: Iterable[Target],
+        on_done: Callable[[Application], None],
         *,
         is_checked: bool,
     ) -> None:
-        self._host = ground.host
-        self._disk = ground.disk
-        self._directory = directory
-        self._number = marker.number
-        self._files = marker.files
-        self._targets = targets
-        self._time_ms = marker.time_ms
-        """Wall clock of the commit: delays count from there."""
+        self.transaction = transaction
+        self.marker = marker
+        self.targets = {target.name: target for target in targets}
         self._on_done = on_done
-        self._on_trouble = on_trouble
-        """Called with what keeps it from going on, and with an empty text when that is over."""
-        self._checked = len(self._files) if is_checked else 0
+        self._host = transaction.ground.host
+        self._disk = transaction.disk
+        self._files = marker.files
+        self._checked = len(marker.files) if is_checked else 0
         """How many of the files are known to be what was staged."""
         self._index = 0
+        """Of the file that is being read."""
         self._offset = 0
+        """Where it is read next."""
         self._file: File | None = None
         self._reader = FrameReader()
         self._outstanding = 0
+        """Bytes that were handed over and are not on disk."""
         self._retry_ms = RETRY_MS
-        self._trouble = ""
-        self._is_reading = False
+        self._has_job = False
         self._is_waiting = False
+        """Whether it starts over in a while."""
         self._is_over = False
-        self._is_stopping = False
 
     def stop(self) -> None:
         """The server stops: hand over nothing more."""
-        self._is_stopping = True
-        if not self._is_reading:
+        self._is_over = True
+        if not self._has_job:
             self._close()
 
     def go_on(self) -> None:
-        """Read on while not too much is under way."""
-        if self._is_reading or self._is_waiting or self._is_stopping or self._is_over:
+        """Check or read the next piece, unless enough is under way."""
+        if self._has_job or self._is_waiting or self._is_over:
             return
         if self._checked < len(self._files):
-            self._is_reading = True
-            self._host.submit(self._check, self._have_checked)
-        elif self._index == len(self._files):
-            if not self._outstanding:
-                self._end()
-        elif self._outstanding < AHEAD_BYTES:
-            self._is_reading = True
-            self._host.submit(self._read, self._have_read)
+            self._has_job = True
+            self.transaction.submit(self._check, self._have_checked)
+        elif self._index < len(self._files):
+            if self._outstanding < AHEAD_BYTES:
+                self._has_job = True
+                self.transaction.submit(self._read, self._have_read)
+        elif not self._outstanding:
+            self._end()
 
     def _end(self) -> None:
         """All was read and written: it must be what the marker says."""
-        if any(target.handed != target.share.count for target in self._targets.values()):
-            self._fail(f"{self._directory}: its parts hold other messages than were committed")
+        if any(target.handed != target.share.count for target in self.targets.values()):
+            self._fail(f"{self.transaction.directory}: its parts hold other messages than were committed")
             return
         self._is_over = True
-        self._on_done()
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether a job is under way."""
-        return self._is_reading
+        for target in self.targets.values():
+            target.give_back()
+        self._on_done(self)
 
     # --- what keeps it from going on
 
     def _fail(self, text: str) -> None:
-        """Start over later: read everything again, and skip what was handed over. Where the reader stands is lost."""
-        if text != self._trouble:
+        """Start over in a while: read everything again, and skip what was handed over already."""
+        if text != self.transaction.trouble:
             logger.error("a committed transaction can't be applied, it is tried again: %s", text)
-        self._trouble = text
-        self._on_trouble(text)
+        self.transaction.stuck(text)
         self._close()
         self._reader = FrameReader()
         self._checked = self._index = self._offset = 0
-        for target in self._targets.values():
+        for target in self.targets.values():
             target.skip, target.handed = max(target.skip, target.handed), 0
         self._is_waiting = True
         self._host.call_later(self._retry_ms, self._try_again)
@@ -188,26 +210,25 @@ class Application:
         self.go_on()
 
     def _check(self) -> None:
-        check_part(self._disk, self._directory, self._files[self._checked])
+        check_part(self._disk, self.transaction.directory, self._files[self._checked])
 
     def _have_checked(self, _: object, error: BaseException | None) -> None:
-        self._is_reading = False
-        if self._is_stopping:
+        self._has_job = False
+        if self._is_over:
             return
         if error is not None:
             self._fail(self._text_of(error, self._checked))
             return
         self._checked += 1
-        if self._checked == len(self._files) and self._trouble:
-            self._trouble = ""
+        if self._checked == len(self._files) and self.transaction.trouble:
             self._retry_ms = RETRY_MS
-            self._on_trouble("")
+            self.transaction.stuck("")
         self.go_on()
 
     def _text_of(self, error: BaseException, index: int) -> str:
         if isinstance(error, StagedDamaged):
             return str(error)
-        path = f"{self._directory}/{self._files[index].name}"
+        path = f"{self.transaction.directory}/{self._files[index].name}"
         if isinstance(error, FileNotFoundError):
             return f"{path} is missing"
         return f"{path} can't be read: {told(error)}"
@@ -218,7 +239,7 @@ class Application:
         """Return what a window holds, and where the next begins."""
         part = self._files[self._index]
         if self._file is None:
-            self._file = self._disk.open(f"{self._directory}/{part.name}")
+            self._file = self._disk.open(f"{self.transaction.directory}/{part.name}")
         size = WINDOW_BYTES
         while True:
             data = self._file.read(self._offset, min(size, part.size - self._offset))
@@ -231,26 +252,27 @@ class Application:
             if used:
                 return found, end
             if self._offset + len(data) >= part.size or len(data) < size:
-                raise StagedDamaged(f"{self._directory}/{part.name} is damaged at byte {self._offset}")
+                raise StagedDamaged(f"{self.transaction.directory}/{part.name} is damaged at byte {self._offset}")
             size *= 2  # a large message
 
     def _have_read(self, result: tuple[list[Read], int], error: BaseException | None) -> None:
-        self._is_reading = False
-        if self._is_stopping:
+        self._has_job = False
+        if self._is_over:
             self._close()
             return
         if error is not None:
             self._fail(self._text_of(error, self._index))
             return
         found, self._offset = result
-        if any(name not in self._targets for name, _, _ in found):
-            self._fail(f"{self._directory}/{self._files[self._index].name} is damaged: it names a queue it is not for")
+        if any(name not in self.targets for name, _, _ in found):
+            path = f"{self.transaction.directory}/{self._files[self._index].name}"
+            self._fail(f"{path} is damaged: it names a queue it is not for")
             return
         if self._offset == self._files[self._index].size:
             self._index += 1
             self._offset = 0
         for name, messages, size in _together(found):
-            self._hand_over(self._targets[name], messages, size)
+            self._hand_over(self.targets[name], messages, size)
         self.go_on()
 
     def _close(self) -> None:
@@ -273,7 +295,7 @@ class Application:
         if queue is None or queue.is_closed:
             target.handed += len(messages)
             return
-        elapsed_ms = max(self._host.wall_ms() - self._time_ms, 0)
+        elapsed_ms = max(self._host.wall_ms() - self.marker.time_ms, 0)
         for message in messages:
             if message.timestamp_ms:
                 message.delay_ms = max(message.timestamp_ms - elapsed_ms, 0)
@@ -286,7 +308,7 @@ class Application:
         target.handed += len(messages)
         whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + MARK_NOTE_BYTES
         publish = Publish(messages, partial(self._written, target, size), whole)
-        publish.mark = StagedMark(self._number, target.handed)
+        publish.mark = StagedMark(self.marker.number, target.handed)
         publish.reserved = target.reserved_for(messages, size)
         self._outstanding += size
         queue.outbox.publish(publish)

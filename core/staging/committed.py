@@ -1,31 +1,46 @@
-"""The ids of staged transactions that were committed: files that are appended to, and rewritten when half is old.
+"""The ids of staged transactions that were committed, so that a commit that is asked for again changes nothing.
 
-An id is kept as a hash (see `core.staging.identity`) for `KEPT_MS` by the wall clock. Of a series its last number is
-kept, and an id only until its directory is gone. There are at most `IDS_MAX` records; at that bound the oldest are
-forgotten early, which a repeated commit then learns as "no such transaction". Every record is in two files (see
-`core.staging.ids`): one that is lost would let a transaction be published twice.
+An id is kept as a hash (see `core.staging.identity`), for `KEPT_MS` by the wall clock. Of a series its last number is
+kept, and each id only until its directory is gone. There are at most `IDS_MAX` records: above that the oldest are
+forgotten early, and a repeated commit then learns that there is no such transaction.
+
+Records have one size and are in two files that say the same, for an id that is lost lets a transaction be published
+twice. New ones are appended; the files are replaced when most of what they hold is old. ::
+
+    record   CRC of the rest (4), hash of the id (16), wall clock in ms (8), messages, or the last number of a
+             series (8); numbers are little-endian
+
+A record is written to the first file and synced, then to the second, and only then is the commit answered. So what one
+of them lost the other has. A record that is good in neither was lost to damage, unless it is behind all that the second
+file ever had: then it is of an append that a crash cut off, and was never answered. The first release wrote one file;
+what is damaged there is lost.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+import struct
+from collections.abc import Callable
 from itertools import islice
+from typing import NamedTuple
+from zlib import crc32
 
-from curbstone.core.disk import Disk, File
+from curbstone.core.disk import Disk, File, replace_file
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import Host
-from curbstone.core.log.window import read_around
-from curbstone.core.staging.identity import Hash, Series
-from curbstone.core.staging.ids import LOST, RECORD_BYTES, CommittedId, decode_ids
+from curbstone.core.staging.files import ROOT, read_file
+from curbstone.core.staging.identity import HASH_BYTES, Hash, Series
 from curbstone.core.values import Done
 
+PATHS = (f"{ROOT}/committed", f"{ROOT}/committed.copy")
 KEPT_MS = 7 * 86_400_000
 IDS_MAX = 250_000
 RETRY_MS = 1000
-COPY = ".copy"
-"""What the name of the second file ends with."""
+LOST = bytes(HASH_BYTES)
+"""The hash of a record that stands for ids that were lost: since when, and how many."""
 
+_RECORD = struct.Struct(f"<I{HASH_BYTES}sQQ")
+RECORD_BYTES = _RECORD.size
 _OLD_MIN = 1000
 _SHIFT = 64
 _MESSAGES = (1 << _SHIFT) - 1
@@ -34,21 +49,83 @@ _PRUNED_AT_ONCE = 64
 logger = logging.getLogger("curbstone.core")
 
 
-class Committed:
-    """See the module's docstring. Opened blocking, written by jobs, one at a time."""
+class CommittedId(NamedTuple):
+    """A transaction that was committed."""
 
-    def __init__(self, host: Host, disk: Disk, path: str) -> None:
+    hashed: bytes
+    time_ms: int
+    messages: int
+
+    def encode(self) -> bytes:
+        """Return its record."""
+        rest = _RECORD.pack(0, *self)[4:]
+        return crc32(rest).to_bytes(4, "little") + rest
+
+
+class Ids(NamedTuple):
+    """What two files say together."""
+
+    good: int
+    """Ids that were found."""
+    lost: int
+    """Records that are good in neither file: ids that are not known any more."""
+    healed: int
+    """Records that are damaged in one file and good in the other."""
+    is_same: bool
+    """Whether both files hold just what was found."""
+
+
+def decode_ids(first: bytes, second: bytes | None, take: Callable[[CommittedId], None]) -> Ids:
+    """Call `take` with each id that the files hold, in their order; `second` is None if there is no such file."""
+    others = second or b""
+    answered = _count(first if second is None else second)
+    synced = _count(others)
+    while synced and _record(others, synced - 1) is None:
+        synced -= 1
+    good = lost = healed = 0
+    for place in range(max(_count(first), _count(others))):
+        one, other = _record(first, place), _record(others, place)
+        known = [each for each in ([one] if one == other else [one, other]) if each is not None]
+        for each in known:
+            take(each)
+        good += len(known)
+        if not known:
+            lost += place < answered
+        elif one is None or other is None:
+            healed += place < (_count(first) if one is None else synced)
+    return Ids(good, lost, healed, first == second and good * RECORD_BYTES == len(first))
+
+
+def _count(data: bytes) -> int:
+    return len(data) // RECORD_BYTES
+
+
+def _record(data: bytes, place: int) -> CommittedId | None:
+    """Return a record if it is there and good."""
+    at = place * RECORD_BYTES
+    if at + RECORD_BYTES > len(data):
+        return None
+    crc, *fields = _RECORD.unpack_from(data, at)
+    if crc32(memoryview(data)[at + 4 : at + RECORD_BYTES]) != crc:
+        return None
+    return CommittedId(*fields)
+
+
+class Committed:
+    """See the module's docstring. It is opened blocking, and written by jobs, one at a time."""
+
+    def __init__(self, host: Host, disk: Disk) -> None:
         self._host = host
         self._disk = disk
-        self._path = path
         self._ids: dict[bytes, int] = {}
-        """The oldest first. The time and the count as one number: this is many times smaller than a tuple. A series has
-        its last number in place of the count."""
+        """The oldest first. Time and count, or the last number of a series, are one number: a tuple takes much more."""
         self._files: list[File] = []
         self._records = 0
-        self._rewrite = False
+        """How many are in each file."""
+        self._must_replace = False
         self._waiting: list[tuple[list[CommittedId], Done]] = []
-        self._busy = False
+        self.is_working = False
+        """Whether a job is under way."""
         self._is_full = False
         self.is_stopping = False
 
@@ -62,60 +139,14 @@ class Committed:
         if lost is None:
             return ""
         return (
-            f"{lost & _MESSAGES} ids in {self._path} are lost to damage:"
+            f"{lost & _MESSAGES} ids in {PATHS[0]} are lost to damage:"
             " a transaction of the last 7 days that is staged and committed again may be published twice"
         )
 
-    def recover(self) -> None:
-        """Read the files, and make both good; blocking."""
-        first, second = self._read(self._path), self._read(self._path + COPY)
-        if first is None and second is None:
-            return
-        ids = decode_ids(first or b"", second, lambda found: self._remember(*found))
-        if ids.healed:
-            logger.warning("%s was damaged in %d places; its copy has what was there", self._path, ids.healed)
-        if ids.lost:
-            self._remember(LOST, self._host.wall_ms(), ids.lost + (self._ids.get(LOST, 0) & _MESSAGES))
-            logger.error("damaged: %s", self.damage)
-        self._prune(len(self._ids))
-        self._records = ids.good
-        try:
-            if not ids.is_same:
-                self._records = len(self._ids)
-                self._replace(self._all())
-                return
-            self._files = [self._disk.open(path) for path in self._paths]
-            for file in self._files:
-                file.sync()  # a process that was killed may not have
-        except OSError as error:
-            logger.error("%s can't be written: %s", self._path, error)
-            self._rewrite = True
-
-    @property
-    def _paths(self) -> tuple[str, str]:
-        return self._path, self._path + COPY
-
-    def _read(self, path: str) -> bytes | None:
-        try:
-            file = self._disk.open(path)
-        except FileNotFoundError:
-            return None
-        try:
-            data, unreadable = read_around(file, 0, file.size())
-        finally:
-            file.close()
-        if unreadable:
-            logger.error("%s: %d places can't be read: the disk reports an error", path, len(unreadable))
-        return data
-
-    def _remember(self, hashed: bytes, time_ms: int, messages: int) -> None:
-        self._ids.pop(hashed, None)
-        self._ids[hashed] = time_ms << _SHIFT | messages
-
     def messages_of(self, hashed: Hash, series: Series | None = None) -> int | None:
-        """Return how many messages were committed under an id, or None where it is not known to be committed.
+        """Return how many messages were committed under an id, or None if it is not known to be committed.
 
-        0 where only that is known: the series has come so far.
+        0 if nothing is known but that its series has come so far.
         """
         messages = self._value_of(hashed)
         if messages is None and series is not None:
@@ -143,11 +174,15 @@ class Committed:
         self._flush()
 
     def forget(self, hashed: Hash) -> None:
-        """Keep the id no longer, for its series says as much and nothing else asks for it."""
+        """Keep an id no longer, for its series says as much and nothing else asks for it."""
         self._ids.pop(hashed, None)
 
+    def _remember(self, hashed: Hash, time_ms: int, messages: int) -> None:
+        self._ids.pop(hashed, None)
+        self._ids[hashed] = time_ms << _SHIFT | messages
+
     def _prune(self, most: int) -> None:
-        """Forget what is old, up to so many; and what is too much."""
+        """Forget up to `most` ids that are old, and all above the bound."""
         now_ms = self._host.wall_ms()
         for hashed in list(islice(self._ids, most)):
             if (self._ids[hashed] >> _SHIFT) + KEPT_MS > now_ms:
@@ -159,24 +194,55 @@ class Committed:
         while len(self._ids) > IDS_MAX:
             del self._ids[next(iter(self._ids))]
 
-    @property
-    def is_working(self) -> bool:
-        """Whether a job is under way."""
-        return self._busy
+    # --- the files
+
+    def recover(self) -> None:
+        """Read the files, and make both good; blocking."""
+        first, second = self._read(PATHS[0]), self._read(PATHS[1])
+        if first is None and second is None:
+            return
+        ids = decode_ids(first or b"", second, lambda found: self._remember(*found))
+        if ids.healed:
+            logger.warning("%s was damaged in %d places; its copy has what was there", PATHS[0], ids.healed)
+        if ids.lost:
+            self._remember(LOST, self._host.wall_ms(), ids.lost + (self._ids.get(LOST, 0) & _MESSAGES))
+            logger.error("damaged: %s", self.damage)
+        self._prune(len(self._ids))
+        self._records = ids.good
+        try:
+            if not ids.is_same:
+                self._records = len(self._ids)
+                self._replace(self._all())
+                return
+            self._files = [self._disk.open(path) for path in PATHS]
+            for file in self._files:
+                file.sync()  # a process that was killed may not have
+        except OSError as error:
+            logger.error("%s can't be written: %s", PATHS[0], error)
+            self._must_replace = True
+
+    def _read(self, path: str) -> bytes | None:
+        found = read_file(self._disk, path)
+        if found is None:
+            return None
+        data, unreadable = found
+        if unreadable:
+            logger.error("%s: %d places can't be read: the disk reports an error", path, unreadable)
+        return data
 
     def _flush(self) -> None:
-        if self._busy or not self._waiting:
+        if self.is_working or not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        rewrite = self._rewrite or not self._files or self._records > 2 * len(self._ids) + _OLD_MIN
+        is_new = self._must_replace or not self._files or self._records > 2 * len(self._ids) + _OLD_MIN
         fresh = [record.encode() for found, _ in waiting for record in found]
-        data = self._all() if rewrite else b"".join(fresh)
-        records = len(self._ids) if rewrite else self._records + len(fresh)
+        data = self._all() if is_new else b"".join(fresh)
+        records = len(self._ids) if is_new else self._records + len(fresh)
         end = self._records * RECORD_BYTES
-        self._busy = True
+        self.is_working = True
 
         def job() -> None:
-            if rewrite:
+            if is_new:
                 self._replace(data)
                 return
             for file in self._files:  # one after the other: what a crash cuts off is whole in neither or in the first
@@ -184,22 +250,23 @@ class Committed:
                 file.sync()
 
         def done(_: object, error: BaseException | None) -> None:
-            self._busy = False
-            if error is not None:  # what was written may be there or not: the next attempt is a new file
-                logger.error("%s can't be written: %s", self._path, error)
-                self._rewrite = True
-                if self.is_stopping:
-                    for _, on_done in waiting:
-                        on_done(Unavailable("the server is shutting down"))
-                    return
-                self._waiting = waiting + self._waiting
-                self._host.call_later(RETRY_MS, self._try_again)
+            self.is_working = False
+            self._must_replace = (
+                error is not None
+            )  # what was written may be there or not: the next attempt is a new file
+            if error is None:
+                self._records = records
+                for _, on_done in waiting:
+                    on_done(None)
+                self._flush()
                 return
-            self._rewrite = False
-            self._records = records
-            for _, on_done in waiting:
-                on_done(None)
-            self._flush()
+            logger.error("%s can't be written: %s", PATHS[0], error)
+            if self.is_stopping:
+                for _, on_done in waiting:
+                    on_done(Unavailable("the server is shutting down"))
+                return
+            self._waiting = waiting + self._waiting
+            self._host.call_later(RETRY_MS, self._try_again)
 
         self._host.submit(job, done)
 
@@ -214,30 +281,8 @@ class Committed:
     def _replace(self, data: bytes) -> None:
         """Put new files in place; blocking."""
         self.close()
-        files: list[File] = []
-        try:
-            for path in self._paths:
-                files.append(self._fresh(path, data))
-        except BaseException:
-            for file in files:
-                file.close()
-            raise
-        self._files = files
-
-    def _fresh(self, path: str, data: bytes) -> File:
-        fresh = f"{path}.new"
-        with suppress(FileNotFoundError):
-            self._disk.remove(fresh)
-        file = self._disk.open(fresh, create=True)
-        try:
-            file.write(0, [data])
-            file.sync()
-            self._disk.rename(fresh, path)
-            self._disk.sync_dir(path.rpartition("/")[0])
-        except BaseException:
-            file.close()
-            raise
-        return file
+        for path in PATHS:
+            self._files.append(replace_file(self._disk, path, data))
 
     def close(self) -> None:
         """Close the files."""

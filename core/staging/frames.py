@@ -1,13 +1,10 @@
 """Messages on their way into a staged transaction, as bytes: frames of the log's own message entries.
 
-A frame is for one queue; numbers are little-endian. ::
+A frame is for one queue: `core.frames` has its form, of which this is kind 2. In an entry the place in the frame
+stands for the seq, and the delay in ms for the timestamp; its extras hold the ttl in ms (8 bytes) and the names of
+groups, with commas between.
 
-    frame   bytes of it after this number (4), kind 2 (1), 0 (1), bytes of the queue's name (2), 0 (8),
-            number of entries (4), 0 (4), 0 (4); then the name, and the entries
-    entry   as in `core.log.format`, with its place in the frame for the seq and the delay in ms for the
-            timestamp; its extras hold the ttl in ms (8) and the groups, with commas between
-
-Frames are checked as they pass, a piece at a time; what is kept is what came.
+Frames are checked as they pass, a piece at a time, and kept as they came. They are read back when they are committed.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import queue_name
-from curbstone.core.staging.ids import HASH_BYTES
 
+HASH_BYTES = 16
 DOTS = (".", "..")
 """They are no names: in a path they mean something else."""
 

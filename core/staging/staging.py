@@ -4,9 +4,11 @@ A client stages parts under an id of its own and commits them, all or nothing, o
 The id is remembered for a week, so a commit that is repeated changes nothing. What is staged and not
 committed goes after a while without a call. ::
 
-    staging/committed, committed.copy   the ids committed (see `core.staging.committed`)
-    staging/<hash of the id>/   p.<version>.<part>  parts; t.<version>  on their way in; commit  the marker
-    staging/gone-<n>/           on its way out
+    staging/committed, committed.copy   the ids that were committed (see `core.staging.committed`)
+    staging/<hash of the id>/           the parts and the marker of a transaction (see `core.staging.files`)
+    staging/gone-<n>/                   a transaction on its way out
+
+`core.staging.transaction` has a table of what becomes of one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from curbstone.core.errors import (
     AlreadyCommitted,
@@ -29,15 +31,13 @@ from curbstone.core.errors import (
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.shared import Shared
-from curbstone.core.staging.commit import Commit, load_marker
+from curbstone.core.staging.apply import Application, Target, resumed_targets
+from curbstone.core.staging.commit import Commit
 from curbstone.core.staging.committed import Committed
+from curbstone.core.staging.files import MARKER, ROOT, Marker, decode_marker, disk_error, find_parts, read_file
 from curbstone.core.staging.frames import FrameCheck
-from curbstone.core.staging.ground import Ground
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
-from curbstone.core.staging.marker import MARKER, Marker, decode_marker
-from curbstone.core.staging.parts import Part, disk_error, is_part_file, load_part
-from curbstone.core.staging.transaction import ROOT, StagedTransaction
-from curbstone.core.staging.transaction import Committed as CommitDone
+from curbstone.core.staging.transaction import CommitDone, Ground, StagedTransaction
 from curbstone.core.staging.upload import Upload
 from curbstone.core.troubles import WatchedHost
 from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look, State
@@ -56,13 +56,6 @@ logger = logging.getLogger("curbstone.core")
 
 def _nobody_asks(_error: CurbstoneError | None) -> None:
     """Nobody waits for the answer."""
-
-
-class Recovered(NamedTuple):
-    """A commit that has to go on after a restart; without one where its marker is damaged."""
-
-    commit: Commit | None
-    marker: Marker | None
 
 
 class Queues(Protocol):
@@ -86,12 +79,12 @@ class Staging:
         self.disk = shared.disk
         self.ground = Ground(host, shared.disk, bytes_max)
         self._queues = queues
-        self.queue = queues.get
-        self.committed = Committed(shared.host, shared.disk, f"{ROOT}/committed")
+        self._queue = queues.get
+        self.committed = Committed(shared.host, shared.disk)
         self._ttl_ms = ttl_ms
         self._salt = salt
         self._transactions: dict[bytes, StagedTransaction] = {}
-        self._commits: set[Commit] = set()
+        self._applications: set[Application] = set()
         self._gone = 0
         self._timer_is_set = False
 
@@ -149,7 +142,7 @@ class Staging:
             target = queue_name(name, project)
             if check is not None:
                 check(target)
-            return min(self.queue(target).options.max_message_size, message_bytes_max)
+            return min(self._queue(target).options.max_message_size, message_bytes_max)
 
         return Upload(transaction, part, transaction.version, FrameCheck(body_bytes_max, ttl_ms_max))
 
@@ -165,8 +158,7 @@ class Staging:
     ) -> None:
         """Publish parts in this order, all by default; `on_done` when all is on disk, or nothing has happened.
 
-        Raise NoSuchTransaction, Conflict, BadRequest, StagedDamaged or Unavailable, or what `check` raises for a queue
-        in it.
+        Raise NoSuchTransaction, BadRequest, StagedDamaged or Unavailable, or what `check` raises for a queue in it.
         """
         hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
@@ -191,9 +183,9 @@ class Staging:
         transaction.state, transaction.series = State.COMMITTING, series
         transaction.messages = sum(part.messages for part in chosen)
         transaction.waiting.append(on_done)
-        commit = Commit(self, transaction, self._salt() << 32 | self._salt(), project, identifier)
-        self._commits.add(commit)
-        commit.begin(chosen)
+        files = [part.frames for part in chosen]
+        marker = Marker(self._salt() << 32 | self._salt(), project, identifier, 0, files, {}, series)
+        Commit(transaction, marker, chosen, self._queue, self._apply).begin()
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
         """Drop what is staged, if anything is. Raise AlreadyCommitted or Conflict where it is too late for that."""
@@ -229,11 +221,34 @@ class Staging:
         if self.ground.is_stopping:
             raise Unavailable("the server is shutting down")
 
-    # --- the end of a transaction
+    def _apply(
+        self, transaction: StagedTransaction, marker: Marker, targets: list[Target], *, is_checked: bool = True
+    ) -> None:
+        """It has happened: put the messages into their queues, now or after the next start."""
+        application = Application(transaction, marker, targets, self._applied, is_checked=is_checked)
+        self._applications.add(application)
+        if self.ground.is_stopping:
+            application.stop()
+        self.host.call_soon(application.go_on)
 
-    def commit_ended(self, commit: Commit) -> None:
-        """Nothing more comes of a commit."""
-        self._commits.discard(commit)
+    def _applied(self, application: Application) -> None:
+        """All is in the queues: remember the id, and only then answer and remove the files."""
+        transaction, marker = application.transaction, application.marker
+
+        def remembered(error: CurbstoneError | None) -> None:
+            self._applications.discard(application)
+            if error is not None:  # the server stops; the next start finds everything applied
+                return
+            for target in application.targets.values():
+                if target.queue is not None:
+                    target.queue.notes.staged.forget(marker.number)
+            transaction.state = State.COMMITTED
+            transaction.answer(None, marker.messages)
+            self._remove(transaction)
+
+        self.committed.add(transaction.hashed, marker.messages, remembered, transaction.series)
+
+    # --- the end of a transaction
 
     def _forget_empty(self, transaction: StagedTransaction) -> None:
         """Forget a transaction of which nothing was staged."""
@@ -244,16 +259,15 @@ class Staging:
 
     def _drop(self, transaction: StagedTransaction, on_done: Done) -> None:
         transaction.state = State.DROPPING
-        self.remove(transaction, on_done)
+        self._remove(transaction, on_done)
 
-    def remove(self, transaction: StagedTransaction, on_done: Done = _nobody_asks) -> None:
-        """Remove a transaction with its directory; `on_done` after the first attempt, others follow a failed one."""
+    def _remove(self, transaction: StagedTransaction, on_done: Done = _nobody_asks) -> None:
+        """Remove a transaction with its directory; `on_done` after the first attempt, others follow a failed one.
+
+        The directory is renamed first, so that a crash leaves all of it or nothing.
+        """
         self._gone += 1
         gone = f"{ROOT}/gone-{self._gone}"
-        transaction.when_idle(lambda: self._remove(transaction, gone, on_done))
-
-    def _remove(self, transaction: StagedTransaction, gone: str, on_done: Done) -> None:
-        """Remove the directory; renamed first, so that a crash leaves all or nothing of it."""
 
         def job() -> None:
             with suppress(FileNotFoundError):  # nothing was ever written, or it was renamed by an earlier attempt
@@ -264,7 +278,7 @@ class Staging:
 
         def done(_: object, error: BaseException | None) -> None:
             if error is None or isinstance(error, FileNotFoundError):
-                self.ground.give_back(transaction.project, transaction.size)
+                self.ground.count(transaction.project, -transaction.size)
                 del self._transactions[transaction.hashed]
                 if transaction.series is not None:
                     self.committed.forget(transaction.hashed)
@@ -275,10 +289,12 @@ class Staging:
             self.host.call_later(RETRY_MS, again)
 
         def again() -> None:
+            nonlocal on_done
+            on_done = _nobody_asks
             if not self.ground.is_stopping:
-                self._remove(transaction, gone, _nobody_asks)
+                transaction.submit(job, done)
 
-        transaction.submit(job, done)
+        transaction.when_idle(lambda: transaction.submit(job, done))
 
     # --- time
 
@@ -317,96 +333,85 @@ class Staging:
         self.disk.sync_dir("")
         self.disk.sync_dir(ROOT)
         self.committed.recover()
-        unfinished: set[int] | None = set()
-        queues = {queue.uid: queue for queue in self._queues.queues()}
+        markers: dict[str, Marker | None] = {}
         for name in names:
             directory = f"{ROOT}/{name}"
             if name.startswith("gone-"):
                 self.disk.remove_tree(directory)
             elif re.fullmatch("[0-9a-f]{32}", name):
-                recovered = self._recover(directory, bytes.fromhex(name))
-                if recovered is None:
+                if self.committed.messages_of(bytes.fromhex(name)) is not None:
+                    self.disk.remove_tree(directory)  # all but the end of its files had happened
                     continue
-                commit, marker = recovered
-                if marker is None:
-                    unfinished = None
-                elif commit is not None:
-                    unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self._queues.left)
-                    if unserved:  # a start that finds it again goes on
-                        self._commits.discard(commit)
-                        self._transactions[bytes.fromhex(name)].stuck(f"queue {unserved[0]} is not served")
-                    else:
-                        commit.resume(marker, queues)
-                    if unfinished is not None:
-                        unfinished.add(marker.number)
+                self.disk.sync_dir(directory)  # what a process that was killed left is durable before it counts
+                written = read_file(self.disk, f"{directory}/{MARKER}")
+                if written is None:
+                    self._recover_staged(directory, bytes.fromhex(name))
+                else:
+                    markers[name] = decode_marker(written[0])
+        queues = {queue.uid: queue for queue in self._queues.queues()}
+        for name, marker in markers.items():
+            if marker is None:
+                self._recover_damaged(f"{ROOT}/{name}", bytes.fromhex(name))
+            else:
+                self._recover_committed(bytes.fromhex(name), marker, queues)
         self.disk.sync_dir(ROOT)  # what was removed is gone before a directory of the same name is made
-        if unfinished is not None:  # what number a damaged marker had is not known
+        if None not in markers.values():  # else nobody knows which number a damaged marker had
             for queue in queues.values():
-                queue.notes.staged.keep_only(unfinished)
+                queue.notes.staged.keep_only({marker.number for marker in markers.values() if marker is not None})
         self._arm()
 
-    def _recover(self, directory: str, hashed: Hash) -> Recovered | None:
-        """Take in what is in a transaction's directory."""
-        self.disk.sync_dir(directory)  # what a process that was killed left is durable before it counts
-        written = load_marker(self.disk, directory)
-        marker = decode_marker(written) if written is not None else None
-        if self.committed.messages_of(hashed) is not None:  # all but the end of its files had happened
-            self.disk.remove_tree(directory)
-            return None
-        label, project = (f"{marker.project}/{marker.identifier}", marker.project) if marker else (directory, "")
-        transaction = StagedTransaction(self.ground, hashed, label, project, self._forget_empty)
+    def _recovered(self, hashed: Hash, label: str) -> StagedTransaction:
+        transaction = StagedTransaction(self.ground, hashed, label, "", self._forget_empty)
         transaction.is_made = True
-        if written is not None and marker is None:
-            return self._recover_damaged(transaction)
-        self._recover_parts(transaction, {file.name for file in marker.files} if marker else None)
-        if marker is None and not transaction.parts:
-            self.disk.remove_tree(directory)
-            return None
-        if marker is None:
-            transaction.project = next((part.project for part in transaction.parts.values() if part.project), "")
         self._transactions[hashed] = transaction
+        return transaction
+
+    def _recover_staged(self, directory: str, hashed: Hash) -> None:
+        """Take in parts that have not been committed."""
+        found = find_parts(self.disk, directory)
+        if not found.parts:
+            self.disk.remove_tree(directory)
+            return
+        for name in found.needless:
+            self.disk.remove(f"{directory}/{name}")
+        transaction = self._recovered(hashed, directory)
+        parts = transaction.parts = found.parts
+        for part in parts.values():
+            if part.is_damaged:
+                logger.error("damaged: %s/%s; it has to be staged again", directory, part.file)
+        transaction.version = max(part.version for part in parts.values())
+        transaction.project = next((part.project for part in parts.values() if part.project), "")
         self.ground.count(transaction.project, transaction.size)
-        if marker is None:
-            last_ms = max(part.time_ms for part in transaction.parts.values())
-            transaction.touched_ms -= min(max(self.host.wall_ms() - last_ms, 0), self._ttl_ms)
-            return None
+        now_ms = self.host.wall_ms()
+        last_ms = max(now_ms if part.is_damaged else part.time_ms for part in parts.values())
+        transaction.touched_ms -= min(max(now_ms - last_ms, 0), self._ttl_ms)
+
+    def _recover_committed(self, hashed: Hash, marker: Marker, queues: dict[str, Queue]) -> None:
+        """Go on with a commit whose marker is there; `queues` are all by their uids."""
+        transaction = self._recovered(hashed, f"{marker.project}/{marker.identifier}")
+        found = find_parts(self.disk, transaction.directory)
+        for name in set(found.needless) - {file.name for file in marker.files}:
+            self.disk.remove(f"{transaction.directory}/{name}")
+        transaction.parts = found.parts
+        transaction.project = marker.project
         transaction.state, transaction.series = State.COMMITTING, marker.series
         transaction.messages = marker.messages
-        commit = Commit(self, transaction, marker.number, marker.project, marker.identifier)
-        self._commits.add(commit)
-        known = {part.file: part.frames for part in transaction.parts.values() if not part.is_damaged}
+        self.ground.count(transaction.project, transaction.size)
+        unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self._queues.left)
+        if unserved:  # a start that finds it again goes on
+            transaction.stuck(f"queue {unserved[0]} is not served")
+            return
+        known = {part.file: part.frames for part in found.parts.values() if not part.is_damaged}
         files = [known.get(file.name, file) if file.crc is None else file for file in marker.files]
-        return Recovered(commit, marker._replace(files=files))
+        marker = marker._replace(files=files)
+        self._apply(transaction, marker, resumed_targets(marker, queues), is_checked=False)
 
-    def _recover_damaged(self, transaction: StagedTransaction) -> Recovered:
+    def _recover_damaged(self, directory: str, hashed: Hash) -> None:
         """It has been committed, and nobody knows any more what: leave all as it is."""
+        transaction = self._recovered(hashed, directory)
         transaction.state = State.COMMITTING
-        transaction.stuck(f"{transaction.directory}/{MARKER} is damaged: its checksum does not match")
+        transaction.stuck(f"{directory}/{MARKER} is damaged: its checksum does not match")
         logger.error("damaged: %s", transaction.reasons[0])
-        self._transactions[transaction.hashed] = transaction
-        return Recovered(None, None)
-
-    def _recover_parts(self, transaction: StagedTransaction, committed: set[str] | None) -> None:
-        """Find the parts, the newest of each name; those of a commit whatever they are."""
-        for name in sorted(self.disk.list_dir(transaction.directory)):
-            path = f"{transaction.directory}/{name}"
-            if name == MARKER:
-                continue
-            if not is_part_file(name):
-                self.disk.remove(path)
-                continue
-            part = load_part(self.disk, transaction.directory, name)
-            if part.is_damaged:
-                part = part._replace(time_ms=self.host.wall_ms())
-                if committed is None:
-                    logger.error("damaged: %s; it has to be staged again", path)
-            transaction.version = max(transaction.version, part.version)
-            earlier = transaction.parts.get(part.name)
-            gone: Part | None = part
-            if earlier is None or earlier.version < part.version:
-                transaction.parts[part.name], gone = part, earlier
-            if gone is not None and (committed is None or gone.file not in committed):
-                self.disk.remove(f"{transaction.directory}/{gone.file}")
 
     @property
     def reasons(self) -> list[str]:
@@ -418,8 +423,8 @@ class Staging:
         """Take nothing more; what was committed and is not applied yet is at the next start."""
         self.ground.is_stopping = True
         self.committed.is_stopping = True
-        for commit in list(self._commits):
-            commit.stop()
+        for application in self._applications:
+            application.stop()
         for transaction in self._transactions.values():
             if transaction.state is State.COMMITTING:
                 transaction.answer(Unavailable("the server is shutting down; ask again when it is back"), 0)
@@ -427,13 +432,12 @@ class Staging:
     @property
     def is_committing(self) -> bool:
         """Whether a transaction that has happened is not in its queues yet."""
-        return bool(self._commits)
+        return bool(self._applications)
 
     @property
     def is_working(self) -> bool:
         """Whether jobs are under way."""
-        transactions = any(transaction.is_working for transaction in self._transactions.values())
-        return self.committed.is_working or transactions or any(commit.is_working for commit in self._commits)
+        return self.committed.is_working or any(each.is_working for each in self._transactions.values())
 
     def close(self) -> None:
         """Close the file of ids."""

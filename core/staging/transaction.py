@@ -1,54 +1,98 @@
-"""One staged transaction: its directory, its parts, and who waits for its commit."""
+"""One staged transaction: its directory, its parts, and who waits for its commit.
+
+| state | on disk | what happens | it ends when |
+|---|---|---|---|
+| staged | parts | parts come, and replace each other | a commit is asked for; it is dropped, or idle too long |
+| committing | parts | `commit.py` reserves room, reads parts back | the marker is durable; else it is staged again |
+| committing | parts, marker | `apply.py` puts messages into the queues | all are there, and its id is on disk |
+| committed | its id | `committed.py` remembers it | seven days are over |
+| dropping | parts | the directory is removed | that is durable |
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from curbstone.core.disk import Disk
 from curbstone.core.errors import (
     AlreadyCommitted,
     BadRequest,
     Conflict,
     CurbstoneError,
     NoSuchTransaction,
+    QueueFull,
     StagedDamaged,
     Unavailable,
 )
-from curbstone.core.host import Job, JobDone
-from curbstone.core.staging.ground import Ground
-from curbstone.core.staging.identity import Series
-from curbstone.core.staging.parts import Part
+from curbstone.core.host import Host, Job, JobDone
+from curbstone.core.staging.files import ROOT, Part
+from curbstone.core.staging.identity import Hash, Series
 from curbstone.core.values import State
 
-ROOT = "staging"
+KEPT_SHARE = 16
+"""One part in so many of what may be staged is kept for projects that stage no more than that."""
 PART_BYTES_MIN = 4096
 """What a part counts for at least: many empty ones take room, too."""
 
-Committed = Callable[[CurbstoneError | None, bool, int], None]
+CommitDone = Callable[[CurbstoneError | None, bool, int], None]
 """(error, whether it had been committed before, messages)"""
+
+logger = logging.getLogger("curbstone.core")
+
+
+class Ground:
+    """What all staged transactions share: where they are, and how much there may be of them."""
+
+    def __init__(self, host: Host, disk: Disk, bytes_max: int) -> None:
+        self.host = host
+        self.disk = disk
+        self.is_stopping = False
+        self.bytes = 0
+        """What all parts count for, those on their way in included."""
+        self.bytes_max = bytes_max
+        self._by_project: dict[str, int] = {}
+
+    def take(self, project: str, size: int) -> None:
+        """Count bytes that come in; raise QueueFull if they are too many, or would leave others nothing."""
+        kept = self.bytes_max // KEPT_SHARE
+        if self.bytes + size > self.bytes_max:
+            raise QueueFull(f"more than {self.bytes_max} bytes are staged; see --max-staged")
+        if self.bytes + size > self.bytes_max - kept and self._by_project.get(project, 0) + size > kept:
+            raise QueueFull(f"the last {kept} bytes are for projects that stage no more than these; see --max-staged")
+        self.count(project, size)
+
+    def count(self, project: str, size: int) -> None:
+        """Count bytes that are there, or, below 0, are gone."""
+        self.bytes += size
+        left = self._by_project.pop(project, 0) + size
+        if left:
+            self._by_project[project] = left
 
 
 class StagedTransaction:
     """See the module's docstring; `core.staging.staging` has them all."""
 
     def __init__(
-        self, ground: Ground, hashed: bytes, label: str, project: str, on_empty: Callable[[StagedTransaction], None]
+        self, ground: Ground, hashed: Hash, label: str, project: str, on_empty: Callable[[StagedTransaction], None]
     ) -> None:
         """`on_empty` is called when nothing of it is staged any more, nor on its way in."""
         self.ground = ground
+        self.disk = ground.disk
         self._on_empty = on_empty
         self.hashed = hashed
         self.label = label
-        """Project and id, for people; only the hash where they are not known any more."""
+        """Project and id, for people; only the directory if they are not known any more."""
         self.project = project
-        """For the limits; empty where the first release staged it, which did not say."""
+        """For the limits; empty if the first release staged it, which did not say."""
         self.directory = f"{ROOT}/{hashed.hex()}"
         self.state = State.STAGED
         self.parts: dict[str, Part] = {}
         self.uploads = 0
         self.touched_ms = ground.host.now_ms()
-        self.waiting: list[Committed] = []
+        self.waiting: list[CommitDone] = []
         """Who waits for the answer to a commit."""
         self.messages = 0
         """Of what is being committed."""
@@ -56,7 +100,7 @@ class StagedTransaction:
         """Why what was committed can't be put into the queues, or an empty text."""
         self.version = 0
         self.series: Series | None = None
-        """Where its id is one of a series that is known: of what a crash left only a marker says it."""
+        """If it is being committed, and its id is one of a series."""
         self.is_made = False
         """Whether there may be a directory."""
         self._jobs = 0
@@ -101,16 +145,29 @@ class StagedTransaction:
         """Make the directory, and the one it is in; blocking."""
         for path in (ROOT, self.directory):
             with suppress(FileExistsError):
-                self.ground.disk.make_dir(path)
+                self.disk.make_dir(path)
 
     def sync_directories(self) -> None:
         """Make the names in the directory durable, and its own; blocking."""
-        disk = self.ground.disk
-        disk.sync_dir(self.directory)
+        self.disk.sync_dir(self.directory)
         if not self._is_durable:
-            disk.sync_dir(ROOT)
-            disk.sync_dir("")
+            self.disk.sync_dir(ROOT)
+            self.disk.sync_dir("")
             self._is_durable = True
+
+    def remove_file(self, name: str, before: Callable[[], None] = lambda: None) -> None:
+        """Remove a file that is not needed, after `before` in the same job; the next start removes what stays."""
+
+        def job() -> None:
+            before()
+            with suppress(FileNotFoundError):
+                self.disk.remove(f"{self.directory}/{name}")
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                logger.warning("a staged file that is not needed can't be removed: %s", error)
+
+        self.submit(job, done)
 
     # --- parts
 
@@ -133,36 +190,21 @@ class StagedTransaction:
     def staged(self, part: Part) -> CurbstoneError | None:
         """A part is on disk; return why it comes too late, or None."""
         refusal = self.refusal()
-        if refusal is not None:
-            self.upload_ended(part.size)
-            self._remove(part)
-            return refusal
-        earlier = self.parts.get(part.name)
-        is_newer = earlier is None or earlier.version < part.version
-        if is_newer:
-            self.parts[part.name] = part
-            self.ground.count(self.project, counted(part))
+        needless: Part | None = part
+        if refusal is None:
+            earlier = self.parts.get(part.name)
+            if earlier is None or earlier.version < part.version:  # of two that come in at once the later one counts
+                self.parts[part.name], needless = part, earlier
+                self.ground.count(self.project, counted(part) - (counted(earlier) if earlier else 0))
+        if needless is not None:
+            self.remove_file(needless.file)
         self.upload_ended(part.size)
-        gone = earlier if is_newer else part  # of two that come in at once the one that began last counts
-        if gone is not None:
-            self._remove(gone)
-        if is_newer and earlier is not None:
-            self.ground.give_back(self.project, counted(earlier))
-        return None
-
-    def _remove(self, part: Part) -> None:
-        path = f"{self.directory}/{part.file}"
-
-        def job() -> None:
-            with suppress(FileNotFoundError):
-                self.ground.disk.remove(path)
-
-        self.submit(job, self.ground.ignore)
+        return refusal
 
     def upload_ended(self, size: int) -> None:
         """Nothing more comes of a part; so many of its bytes are not kept."""
         self.uploads -= 1
-        self.ground.give_back(self.project, size)
+        self.ground.count(self.project, -size)
         self.touch()
         if self.state is State.STAGED and not self.parts and not self.uploads:
             self._on_empty(self)
@@ -170,6 +212,8 @@ class StagedTransaction:
     def touch(self) -> None:
         """Somebody called: its time starts anew."""
         self.touched_ms = self.ground.host.now_ms()
+
+    # --- the commit
 
     def chosen(self, names: Sequence[str] | None) -> list[Part]:
         """Return parts by their names, in that order; all by default.
@@ -187,28 +231,29 @@ class StagedTransaction:
                 raise StagedDamaged(f"transaction {self.label}: {self.parts[name].file} is damaged; stage it again")
         return [self.parts[name] for name in names]
 
-    def stuck(self, trouble: str) -> None:
-        """What was committed can't be put into the queues, or can again where the text is empty."""
-        self.trouble = trouble
-        if trouble:
-            self.answer(self.stuck_error(), 0)
-
-    def stuck_error(self) -> CurbstoneError:
-        """Return what is told to who asks for the commit meanwhile."""
-        return Unavailable(f"transaction {self.label} is committed and can't be put into its queues: {self.trouble}")
-
-    @property
-    def reasons(self) -> list[str]:
-        """What is wrong with it."""
-        damaged = [part.file for part in self.parts.values() if part.is_damaged and self.state is State.STAGED]
-        told = [f"transaction {self.label}: {file} is damaged, and has to be staged again" for file in damaged]
-        return [f"transaction {self.label} is committed and waits: {self.trouble}"] if self.trouble else told
-
     def answer(self, error: CurbstoneError | None, messages: int) -> None:
         """Tell all who wait for the commit; the first asked for it, the others repeated it."""
         waiting, self.waiting = self.waiting, []
         for place, on_done in enumerate(waiting):
             self.ground.host.call_soon(partial(on_done, error, place > 0, messages))
+
+    def stuck(self, trouble: str) -> None:
+        """What was committed can't be put into the queues; or, if the text is empty, it can again."""
+        self.trouble = trouble
+        if trouble:
+            self.answer(self.stuck_error(), 0)
+
+    def stuck_error(self) -> CurbstoneError:
+        """Return what a client gets that asks for the commit meanwhile."""
+        return Unavailable(f"transaction {self.label} is committed and can't be put into its queues: {self.trouble}")
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong with it."""
+        if self.trouble:
+            return [f"transaction {self.label} is committed and waits: {self.trouble}"]
+        damaged = [part.file for part in self.parts.values() if part.is_damaged and self.state is State.STAGED]
+        return [f"transaction {self.label}: {file} is damaged, and has to be staged again" for file in damaged]
 
 
 def counted(part: Part) -> int:

@@ -1,15 +1,15 @@
-"""A part of a staged transaction on its way in: checked as it comes, written behind it, and put in place when whole."""
+"""A part of a staged transaction on its way in: it is checked and written as it comes, and counts when it is whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from zlib import crc32
 
 from curbstone.core.disk import File
-from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, Unavailable
+from curbstone.core.staging.files import Part, disk_error, incoming_file, part_file
 from curbstone.core.staging.frames import FrameCheck
-from curbstone.core.staging.parts import FRESH_PREFIX, Part, disk_error, part_file, part_too_large
 from curbstone.core.staging.transaction import StagedTransaction
 from curbstone.core.values import PART_BYTES_MAX, Done
 
@@ -17,14 +17,17 @@ WRITE_BYTES = 512 * 1024
 
 
 class Upload:
-    """A part that is coming in. Whoever feeds it waits while `is_behind`; it ends with `finish` or `cancel`."""
+    """A part that is coming in. Whoever feeds it waits while `is_behind`, and ends it with `finish` or `cancel`.
+
+    One job writes at a time; what comes meanwhile is in `_buffer`, for the next.
+    """
 
     def __init__(self, transaction: StagedTransaction, name: str, version: int, check: FrameCheck) -> None:
         self._transaction = transaction
         self._name = name
         self._version = version
         self._check = check
-        self._path = f"{transaction.directory}/{FRESH_PREFIX}{version}"
+        self._incoming = incoming_file(version)
         self._file: File | None = None
         self._buffer = bytearray()
         self._crc = 0
@@ -47,7 +50,7 @@ class Upload:
         if self._error is not None:
             raise self._error
         if self.size + len(data) > PART_BYTES_MAX:
-            raise part_too_large()
+            raise MessageTooLarge(f"a part has at most {PART_BYTES_MAX} bytes")
         self._transaction.ground.take(self._transaction.project, len(data))
         self.size += len(data)
         self._check.feed(data)
@@ -79,54 +82,50 @@ class Upload:
 
     def _append(self, data: bytes | bytearray) -> None:
         """Write behind what is there; blocking."""
+        transaction = self._transaction
         if self._file is None:
-            self._transaction.make_directory()
-            self._file = self._transaction.ground.disk.open(self._path, create=True)
+            transaction.make_directory()
+            self._file = transaction.disk.open(f"{transaction.directory}/{self._incoming}", create=True)
         self._crc = crc32(data, self._crc)
         self._file.write(self._written, [data])
         self._written += len(data)
 
     def finish(self, on_done: Callable[[CurbstoneError | None, Part | None], None]) -> None:
-        """All has come: make it durable under its name. Raise BadRequest where the last frame is not whole."""
+        """All has come: make it durable under its name. Raise BadRequest if the last frame is not whole."""
         if not self._check.is_whole:
             raise BadRequest("the body ends in the middle of a frame")
-        if self._is_writing:
-            self._waiting.append(lambda error: self._finish(error, on_done))
-        else:
-            self._finish(self._error, on_done)
+        self.when_written(partial(self._finish, on_done))
 
     def _finish(
-        self, error: CurbstoneError | None, on_done: Callable[[CurbstoneError | None, Part | None], None]
+        self, on_done: Callable[[CurbstoneError | None, Part | None], None], error: CurbstoneError | None
     ) -> None:
         transaction = self._transaction
         if error is None and self.is_over:
             error = Unavailable("the client went away")
         error = error or transaction.refusal()
         if error is not None:
-            transaction.ground.host.call_soon(lambda: on_done(error, None))
+            on_done(error, None)
             return
-        data, self._buffer = self._buffer, bytearray()
+        checked = self._check
         file_name = part_file(self._version, self._name)
         time_ms = transaction.ground.host.wall_ms()
 
         def job() -> Part:
-            self._append(data)
-            checked = self._check
+            self._append(self._buffer)
             numbers = (checked.messages, self.size, self._crc, time_ms)
             part = Part(self._name, file_name, *numbers, checked.shares, transaction.project)
             assert self._file is not None
             self._file.write(self._written, [part.encode()])
             self._file.sync()
             self._file.close()
-            disk = transaction.ground.disk
-            disk.rename(self._path, f"{transaction.directory}/{file_name}")
+            directory = transaction.directory
+            transaction.disk.rename(f"{directory}/{self._incoming}", f"{directory}/{file_name}")
             transaction.sync_directories()
             return part
 
         def done(part: Part, failed: BaseException | None) -> None:
             if failed is not None:
-                transaction.upload_ended(self.size)
-                self._remove()
+                self._end()
                 on_done(disk_error(failed), None)
                 return
             refusal = transaction.staged(part)
@@ -140,20 +139,17 @@ class Upload:
         if self.is_over:
             return
         self.is_over = True
-        self._transaction.upload_ended(self.size)
         if self._is_writing:
-            self._waiting.append(lambda _error: self._remove())
+            self._waiting.append(lambda _error: self._end())
         else:
-            self._remove()
+            self._end()
 
-    def _remove(self) -> None:
-        if self._file is None:
-            return
+    def _end(self) -> None:
+        """Remove what was written, then stop counting it.
 
-        def job() -> None:
-            assert self._file is not None
-            self._file.close()
-            with suppress(FileNotFoundError):
-                self._transaction.ground.disk.remove(self._path)
-
-        self._transaction.submit(job, self._transaction.ground.ignore)
+        In this order, so that a job is under way when the transaction is found to be empty: its directory then goes
+        after this file, and no part of a new transaction with the same id can have the file's name meanwhile.
+        """
+        if self._file is not None:
+            self._transaction.remove_file(self._incoming, self._file.close)
+        self._transaction.upload_ended(self.size)

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import StagedDamaged
-from curbstone.core.log.window import read_around
-from curbstone.core.staging.committed import COPY
-from curbstone.core.staging.ids import LOST, CommittedId, decode_ids
-from curbstone.core.staging.marker import MARKER, PartFile, decode_marker
-from curbstone.core.staging.parts import Part, check_part, is_part_file, load_part
-from curbstone.core.staging.transaction import ROOT
+from curbstone.core.staging.committed import LOST, PATHS, CommittedId, decode_ids
+from curbstone.core.staging.files import (
+    MARKER,
+    ROOT,
+    PartFile,
+    check_part,
+    decode_marker,
+    find_parts,
+    load_part,
+    read_file,
+)
 
 
 @dataclass
@@ -39,13 +44,13 @@ def check_staging(disk: Disk) -> CheckedStaging:
     except NotADirectoryError:
         checked.damage.append(f"{ROOT} is no directory (a link is not followed)")
         return checked
-    committed = _check_committed(disk, names, checked)
+    committed = _check_committed(disk, checked)
     for name in names:
         directory = f"{ROOT}/{name}"
         if name.startswith("gone-"):
             checked.notes.append(f"{directory}: its removal was not finished")
         elif not re.fullmatch("[0-9a-f]{32}", name):
-            if name not in ("committed", f"committed{COPY}"):
+            if directory not in PATHS:
                 checked.notes.append(f"{directory}: left over")
         elif bytes.fromhex(name) in committed:
             checked.notes.append(f"{directory}: committed, and not removed yet")
@@ -54,30 +59,30 @@ def check_staging(disk: Disk) -> CheckedStaging:
     return checked
 
 
-def _check_committed(disk: Disk, names: list[str], checked: CheckedStaging) -> set[bytes]:
+def _check_committed(disk: Disk, checked: CheckedStaging) -> set[bytes]:
     """Read the two files of the ids that were committed; return the ids."""
-    path = f"{ROOT}/committed"
-    if "committed" not in names and f"committed{COPY}" not in names:
+    first, second = (read_file(disk, path) for path in PATHS)
+    if first is None and second is None:
         return set()
     found: list[CommittedId] = []
-    first = _read(disk, path) if "committed" in names else b""
-    second = _read(disk, path + COPY) if f"committed{COPY}" in names else None
-    ids = decode_ids(first, second, found.append)
+    ids = decode_ids(first[0] if first else b"", second[0] if second else None, found.append)
     lost = max((each.messages for each in found if each.hashed == LOST), default=0) + ids.lost
     known = {each.hashed for each in found} - {LOST}
     checked.committed = len(known)
     if ids.healed:
-        checked.damage.append(f"{path} is damaged in {ids.healed} places; the next start mends it from its copy")
+        checked.damage.append(f"{PATHS[0]} is damaged in {ids.healed} places; the next start mends it from its copy")
     if lost:
-        checked.damage.append(f"{lost} ids in {path} are lost: what is committed again under them is published twice")
+        checked.damage.append(
+            f"{lost} ids in {PATHS[0]} are lost: what is committed again under one is published twice"
+        )
     return known
 
 
 def _check_transaction(disk: Disk, directory: str, checked: CheckedStaging) -> None:
-    names = sorted(disk.list_dir(directory))
-    if MARKER in names:
+    marker_file = read_file(disk, f"{directory}/{MARKER}")
+    if marker_file is not None:
         checked.committing += 1
-        written = _read(disk, f"{directory}/{MARKER}")
+        written = marker_file[0]
         marker = decode_marker(written)
         if marker is None:
             text = "its checksum does not match: what was committed is not known, and none of it is published any more"
@@ -90,16 +95,9 @@ def _check_transaction(disk: Disk, directory: str, checked: CheckedStaging) -> N
             _check_part(disk, directory, file if file.crc is not None else _end_of(disk, directory, file), checked)
         return
     checked.staged += 1
-    newest: dict[str, Part] = {}
-    for name in names:
-        if not is_part_file(name):
-            checked.notes.append(f"{directory}/{name}: a part whose upload was not finished")
-            continue
-        part = load_part(disk, directory, name)
-        earlier = newest.get(part.name)
-        if earlier is None or earlier.version < part.version:
-            newest[part.name] = part
-    for part in newest.values():
+    found = find_parts(disk, directory)
+    checked.notes += [f"{directory}/{name}: left over, the next start removes it" for name in found.needless]
+    for part in found.parts.values():
         if part.is_damaged:
             checked.damage.append(f"{directory}/{part.file}: its end is damaged; it has to be staged again")
         else:
@@ -120,11 +118,3 @@ def _check_part(disk: Disk, directory: str, file: PartFile, checked: CheckedStag
         check_part(disk, directory, file)
     except StagedDamaged as error:
         checked.damage.append(str(error))
-
-
-def _read(disk: Disk, path: str) -> bytes:
-    file = disk.open(path)
-    try:
-        return read_around(file, 0, file.size())[0]
-    finally:
-        file.close()

@@ -9,7 +9,7 @@ from curbstone.core.errors import CurbstoneError, NoSuchTransaction
 from curbstone.core.frames import encode_frame
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
-from curbstone.core.staging.parts import Part
+from curbstone.core.staging.files import Part
 from curbstone.core.staging.upload import Upload
 from tests.core.lab import Lab
 

@@ -10,9 +10,10 @@ import pytest
 
 from curbstone.core.errors import CurbstoneError, StagedDamaged, Unavailable
 from curbstone.core.names import queue_name
+from curbstone.core.staging.committed import RECORD_BYTES, CommittedId, decode_ids
+from curbstone.core.staging.files import Marker, PartFile, decode_marker
 from curbstone.core.staging.frames import Share
-from curbstone.core.staging.ids import HASH_BYTES, RECORD_BYTES, CommittedId, decode_ids
-from curbstone.core.staging.marker import Marker, PartFile, decode_marker
+from curbstone.core.staging.identity import HASH_BYTES
 from tests.core.lab import Lab
 from tests.core.staging.lab import PROJECT, commit, stage, staged_files, state
 from tests.sim.world import Inode

@@ -345,6 +345,27 @@ def test_a_part_that_was_not_whole_when_its_client_went_leaves_nothing() -> None
     assert not staged_files(lab) and lab.broker.staging.bytes == 0 and not len(lab.broker.staging)
 
 
+def test_what_a_client_left_takes_no_file_from_the_next_transaction_of_that_id() -> None:
+    """The next one could be begun, and write under the same name, before the first one's file was removed."""
+    data = frames_of({"a": [b"x" * 700_000]})
+    for seed in range(20):  # of the order in which jobs are done
+        lab = Lab(seed=seed, cap=4 * MIB)
+        lab.queue("a")
+        left = upload(lab, "t", "0")
+        left.feed(data[:600_000])
+        lab.settle()
+        left.cancel()
+        while len(lab.broker.staging):
+            assert lab.host.work()
+            lab.host.turn()
+        again = upload(lab, "t", "0")
+        again.feed(data[:600_000])
+        again.feed(data[600_000:])
+        error, _ = lab.answer(again.finish)
+        assert error is None, f"seed {seed}"
+        assert commit(lab, "t") == (None, False, 1)
+
+
 def test_delays_count_from_the_commit_and_the_ttl_of_the_queue_applies() -> None:
     lab = start()
     lab.queue("b", ttl=10)

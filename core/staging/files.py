@@ -1,0 +1,239 @@
+"""The files of one staged transaction: its parts, and the marker of its commit; as bytes, and read back from the disk.
+
+A part holds frames, and says at its end what is in them. It is called `t.<version>` while it comes in, and is renamed
+to `p.<version>.<part>` when all of it is on disk; of two with one name the higher version counts. ::
+
+    part     frames, then JSON, then bytes of the JSON (4), its CRC (4), magic (8)
+
+The marker says what is to be put into the queues, and what the parts must be. Its file holds it twice, so that one
+wrong bit or one bad sector costs nothing. ::
+
+    marker   copy, copy
+    copy     JSON, line feed, CRC of the JSON as 8 hex digits, line feed
+
+The first release wrote the marker once, and of each part only name and bytes; that is read, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from dataclasses import astuple
+from typing import NamedTuple
+from zlib import crc32
+
+from curbstone.core.disk import Disk
+from curbstone.core.errors import CurbstoneError, QueueFull, StagedDamaged, Unavailable, told
+from curbstone.core.log.commit import NO_SPACE
+from curbstone.core.log.window import read_around
+from curbstone.core.staging.frames import Share
+from curbstone.core.staging.identity import Series
+
+ROOT = "staging"
+"""The directory of all that is staged."""
+MARKER = "commit"
+
+_READ_BYTES = 1024 * 1024
+_FACTS_BYTES_MAX = 64 * 1024 * 1024
+_PART_FILE = re.compile(r"p\.[0-9]+\.(.+)", re.DOTALL)
+_PART_END = struct.Struct("<II8s")
+_MAGIC = b"CURBPART"
+_COPY_END_BYTES = len("\n00000000\n")
+
+
+class PartFile(NamedTuple):
+    """A file of frames in a transaction's directory, and what must be in it."""
+
+    name: str
+    size: int
+    """Bytes of the frames."""
+    crc: int | None = None
+    """CRC of the frames; None if the first release wrote the marker."""
+    messages: int | None = None
+
+
+class Part(NamedTuple):
+    """A part that is on disk."""
+
+    name: str
+    file: str
+    """The file's name in the transaction's directory."""
+    messages: int
+    size: int
+    """Bytes of its frames."""
+    crc: int
+    """CRC of its frames."""
+    time_ms: int
+    """Wall clock when it was staged."""
+    shares: dict[str, Share]
+    project: str = ""
+    """Empty if the first release staged it."""
+    is_damaged: bool = False
+    """Whether the end of the file can't be read: then only its name and its length are known."""
+
+    def encode(self) -> bytes:
+        """Return the end of the file."""
+        shares = {name: astuple(share) for name, share in self.shares.items()}
+        facts = {"messages": self.messages, "bytes": self.size, "crc": self.crc, "time": self.time_ms}
+        text = json.dumps({**facts, "project": self.project, "queues": shares}, separators=(",", ":")).encode()
+        return text + _PART_END.pack(len(text), crc32(text), _MAGIC)
+
+    @property
+    def frames(self) -> PartFile:
+        """Its frames, as a marker names them."""
+        return PartFile(self.file, self.size, self.crc, self.messages)
+
+    @property
+    def version(self) -> int:
+        """The number of the file: the highest of a name counts."""
+        return int(self.file.split(".", 2)[1])
+
+
+def part_file(version: int, name: str) -> str:
+    """Return the name of a part's file."""
+    return f"p.{version}.{name}"
+
+
+def incoming_file(version: int) -> str:
+    """Return the name of a part's file while it comes in."""
+    return f"t.{version}"
+
+
+class Marker(NamedTuple):
+    """What has been committed."""
+
+    number: int
+    """By which the queues' logs say how much of it they have."""
+    project: str
+    identifier: str
+    time_ms: int
+    """Wall clock of the commit; delays count from there."""
+    files: list[PartFile]
+    queues: dict[str, tuple[str, Share]]
+    """By name: uid, and what is for it."""
+    series: Series | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many there are in all."""
+        return sum(share.count for _, share in self.queues.values())
+
+    def encode(self) -> bytes:
+        """Return the file's contents."""
+        queues = {name: [uid, *astuple(share)] for name, (uid, share) in self.queues.items()}
+        series = [(self.series.hashed.hex(), self.series.number)] if self.series else []
+        line = json.dumps([*self[:5], queues, *series], separators=(",", ":")).encode()
+        return 2 * (line + b"\n%08x\n" % crc32(line))
+
+
+def decode_marker(data: bytes) -> Marker | None:
+    """Return what a marker's file says, from the first copy that is good; None if none is."""
+    half = len(data) // 2
+    for copy in (data[:half], data[half:], data):
+        line, end = copy[:-_COPY_END_BYTES], copy[-_COPY_END_BYTES:]
+        if line and end == b"\n%08x\n" % crc32(line):
+            number, project, identifier, time_ms, files, queues, *rest = json.loads(line)
+            series = Series(bytes.fromhex(rest[0][0]), rest[0][1]) if rest else None
+            shares = {name: (uid, Share(*numbers)) for name, (uid, *numbers) in queues.items()}
+            return Marker(number, project, identifier, time_ms, [PartFile(*file) for file in files], shares, series)
+    return None
+
+
+# --- on the disk; all of this is blocking
+
+
+def read_file(disk: Disk, path: str) -> tuple[bytes, int] | None:
+    """Return what a file holds, zeros for what can't be read, and how many places that is; None if it is missing."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        data, unreadable = read_around(file, 0, file.size())
+    finally:
+        file.close()
+    return data, len(unreadable)
+
+
+class FoundParts(NamedTuple):
+    """The part files of a transaction's directory."""
+
+    parts: dict[str, Part]
+    """The newest of each name."""
+    needless: list[str]
+    """Files that count for nothing: earlier parts of a name, and parts that were not whole when their client went."""
+
+
+def find_parts(disk: Disk, directory: str) -> FoundParts:
+    """Look at all files in a transaction's directory."""
+    parts: dict[str, Part] = {}
+    needless = []
+    for name in sorted(disk.list_dir(directory)):
+        if name == MARKER:
+            continue
+        if not _PART_FILE.fullmatch(name):
+            needless.append(name)
+            continue
+        part = load_part(disk, directory, name)
+        earlier = parts.get(part.name)
+        if earlier is None or earlier.version < part.version:
+            parts[part.name] = part
+            if earlier is not None:
+                needless.append(earlier.file)
+        else:
+            needless.append(name)
+    return FoundParts(parts, needless)
+
+
+def load_part(disk: Disk, directory: str, file_name: str) -> Part:
+    """Return what the end of a part's file says."""
+    file = disk.open(f"{directory}/{file_name}")
+    try:
+        file_bytes = file.size()
+        at = max(file_bytes - _PART_END.size, 0)
+        end, _ = read_around(file, at, _PART_END.size)
+        size, crc, magic = _PART_END.unpack(end) if len(end) == _PART_END.size else (0, 0, b"")
+        text = read_around(file, at - size, size)[0] if size <= min(at, _FACTS_BYTES_MAX) else b""
+    finally:
+        file.close()
+    name = file_name.split(".", 2)[2]
+    if magic == _MAGIC and size == len(text) and crc32(text) == crc:
+        facts = json.loads(text)
+        if facts["bytes"] + size + _PART_END.size == file_bytes:
+            shares = {queue: Share(*numbers) for queue, numbers in facts["queues"].items()}
+            numbers = (facts["messages"], facts["bytes"], facts["crc"], facts["time"])
+            return Part(name, file_name, *numbers, shares, facts.get("project", ""))
+    return Part(name, file_name, 0, file_bytes, 0, 0, {}, is_damaged=True)
+
+
+def check_part(disk: Disk, directory: str, part: PartFile) -> None:
+    """Read the frames of a part back; raise StagedDamaged if they are not what was staged."""
+    path = f"{directory}/{part.name}"
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        raise StagedDamaged(f"{path} is missing") from None
+    try:
+        crc = at = 0
+        while at < part.size:
+            data, unreadable = read_around(file, at, min(_READ_BYTES, part.size - at))
+            if not data or unreadable:
+                break
+            crc = crc32(data, crc)
+            at += len(data)
+    finally:
+        file.close()
+    if at < part.size:
+        raise StagedDamaged(f"{path} is damaged: {part.size} bytes were staged, {at} can be read")
+    if part.crc is not None and crc != part.crc:
+        raise StagedDamaged(f"{path} is damaged: its checksum does not match")
+
+
+def disk_error(error: BaseException) -> CurbstoneError:
+    """Return what is told of a write that failed, or of what could not be read back."""
+    if isinstance(error, CurbstoneError):
+        return error
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return QueueFull("no space left on the disk")
+    return Unavailable(f"what is staged can't be written: {told(error)}")
