@@ -73,10 +73,9 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
-            ended = self._ended
+            self._ended = ended = self._loop.create_future()  # the one before was cancelled with who waited for it
             self._transport.close()
-            if ended is not None:
-                await asyncio.wait([ended], timeout=1)
+            await asyncio.wait([ended], timeout=1)
         self._task = None
 
     # ------------------------------------------------------------ what the loop calls

@@ -59,25 +59,31 @@ class ClientBase:
         window: int = WINDOW,
         window_bytes: int = WINDOW_BYTES,
         tls: ssl.SSLContext | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """`url`: of the server's HTTP, such as http://localhost:8080, or stomp://host:61613; several are tried in turn.
 
         Without one it is CURBSTONE_URL of the environment, or that of a server on this machine. `token` may be a
         function, asked at each connection. `producer`: a name for an application that numbers its messages itself, so
         that what it publishes again after a restart, with the same `seq`, is stored once. `on_full`: whether
-        publishing to a full queue waits for room, or raises `QueueFull`.
+        publishing to a full queue waits for room, or raises `QueueFull`. `ca_file`: who signed the server's
+        certificate, in PEM; else CURBSTONE_CA_FILE of the environment, else whom the machine trusts. `tls` in its place
+        says all of how to encrypt.
         """
+        if tls is not None and ca_file is not None:
+            raise ValueError("give tls or ca_file: a context says itself whom it trusts")
         urls = [url] if isinstance(url, str) else url or [os.environ.get("CURBSTONE_URL") or DEFAULT_URL]
         self.addresses: list[Address] = [parse(each) for each in urls]
         self.project = project
         self.connect_timeout = connect_timeout
         self._token = token
         self._tls = tls
+        self._ca_file = ca_file or os.environ.get("CURBSTONE_CA_FILE")
         self._producer = producer
         self._on_full = on_full
         self._window = window
         self._window_bytes = window_bytes
-        self._http = calls.Http(self.addresses, self._current_token, tls)
+        self._http = calls.Http(self.addresses, self._current_token, self.tls_of)
         self._links: list[Link] = []
 
     def _stats(self, publisher: Publisher[Any], consumer: Consumer[Any]) -> Stats:
@@ -91,8 +97,13 @@ class ClientBase:
         )
 
     def tls_of(self, address: Address) -> ssl.SSLContext | None:
-        """Return how to encrypt a connection; None where it is not to be."""
-        return (self._tls or ssl.create_default_context()) if address.is_tls else None
+        """Return how to encrypt a connection; None where it is not to be. The file is read each time: it is renewed."""
+        if not address.is_tls or self._tls is not None:
+            return self._tls if address.is_tls else None
+        try:
+            return ssl.create_default_context(cafile=self._ca_file)
+        except OSError as error:
+            raise OSError(f"{self._ca_file} has no certificates to trust: {error.strerror or error}") from error
 
     def split(self, name: str) -> tuple[str, str]:
         """Return project and name of `queue` or `project/queue`; raise ValueError."""

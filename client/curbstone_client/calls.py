@@ -21,7 +21,10 @@ class Http:
     """
 
     def __init__(
-        self, addresses: Sequence[Address], token: Callable[[], str | None], tls: ssl.SSLContext | None
+        self,
+        addresses: Sequence[Address],
+        token: Callable[[], str | None],
+        tls: Callable[[Address], ssl.SSLContext | None],
     ) -> None:
         self._addresses = [each for each in addresses if each.is_websocket]
         self._token = token
@@ -50,7 +53,7 @@ class Http:
         connection: http.client.HTTPConnection
         if address.is_tls:
             connection = http.client.HTTPSConnection(
-                address.host, address.port, timeout=TIMEOUT_S, context=self._tls or ssl.create_default_context()
+                address.host, address.port, timeout=TIMEOUT_S, context=self._tls(address)
             )
         else:
             connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)

@@ -7,7 +7,7 @@ lost. What many are to hear (control, events) or one waits for (replies of `insp
 kombu's virtual transport without its polling: deliveries come by themselves, and wake the worker's loop by a socket.
 
 Options (`broker_transport_options`): `confirm_timeout` (seconds, 30; 0 does not wait for the disk), and of the
-settings of `curbstone_client.sync.Client` connect_timeout, on_full, window, window_bytes and tls.
+settings of `curbstone_client.sync.Client` connect_timeout, on_full, window, window_bytes, tls and ca_file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from curbstone_client.errors import CantConnect, ClientError, Closed, NoSuchQueu
 log = logging.getLogger("curbstone_client")
 
 CONFIRM_S = 30.0
-_SETTINGS = ("connect_timeout", "on_full", "window", "window_bytes", "tls")
+_SETTINGS = ("connect_timeout", "on_full", "window", "window_bytes", "tls", "ca_file")
 _WINDOW = 100
 """Where the worker sets no prefetch."""
 

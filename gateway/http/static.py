@@ -9,6 +9,7 @@ import gzip
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
+from secrets import token_urlsafe
 
 from starlette.types import Receive, Scope, Send
 
@@ -19,6 +20,9 @@ PAGE = "index.html"
 PACKED = ".gz"
 """Of files that are kept, and sent, compressed; their names have no such end."""
 
+NONCE = b"{nonce}"
+
+_HEADERS: tuple[Header, ...] = (NO_SNIFFING, NO_REFERRER, (b"cache-control", b"no-cache"))
 _TYPES = {
     ".html": b"text/html; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
@@ -30,14 +34,13 @@ class StaticPage:
     """The handlers of a page, and of what is below it."""
 
     def __init__(self, folder: str, policy: bytes) -> None:
-        """`folder` is one of the gateway's; `policy` the page's Content-Security-Policy."""
+        """`folder` is one of the gateway's; `policy` the page's Content-Security-Policy.
+
+        `{nonce}` in both stands for a secret of each reply: a browser runs what the page itself names by it, and what
+        that imports, but no other file of this server, which a message could be.
+        """
         self._folder = folder
-        self._headers: tuple[Header, ...] = (
-            (b"content-security-policy", policy),
-            NO_SNIFFING,
-            NO_REFERRER,
-            (b"cache-control", b"no-cache"),
-        )
+        self._policy = policy
 
     async def page(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """GET the page."""
@@ -52,7 +55,14 @@ class StaticPage:
 
     async def _reply(self, scope: Scope, send: Send, name: str) -> None:
         data, is_packed = _files(self._folder)[name]
-        headers: list[Header] = [(b"content-type", _TYPES[PurePath(name).suffix]), *self._headers]
+        nonce = token_urlsafe(16).encode()
+        if name == PAGE:
+            data = data.replace(NONCE, nonce)
+        headers: list[Header] = [
+            (b"content-type", _TYPES[PurePath(name).suffix]),
+            (b"content-security-policy", self._policy.replace(NONCE, nonce)),
+            *_HEADERS,
+        ]
         if is_packed:
             headers.append((b"vary", b"Accept-Encoding"))
             accepted = b",".join([value for key, value in scope["headers"] if key == b"accept-encoding"])

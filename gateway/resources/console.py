@@ -8,5 +8,8 @@ from __future__ import annotations
 from curbstone.gateway.http.static import StaticPage
 
 CONSOLE = StaticPage(
-    "console", b"default-src 'self'; img-src data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+    "console",
+    b"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:;"
+    b" require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'self';"
+    b" frame-ancestors 'none'",
 )

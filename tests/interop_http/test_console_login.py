@@ -28,6 +28,9 @@ def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
             page.evaluate("document.querySelector('#login button').click()")
             page.until("document.querySelectorAll('tbody tr').length === 1")
             assert page.until("document.querySelector('#who a').textContent") == "root"
+            for what in ("document.createElement('script').src = '/mq/x'", "document.body.innerHTML = '<p>'"):
+                tried = f"(() => {{ try {{ {what} }} catch (error) {{ return error.name }} }})()"
+                assert page.evaluate(tried) == "TypeError"
             assert page.evaluate("document.cookie") == ""  # no script reads it
             page.evaluate("document.querySelector('#who a').click()")
             page.until("document.querySelector('#logins table') !== null")

@@ -1,0 +1,64 @@
+"""The clients over TLS, with a certificate that an authority of one's own has signed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from curbstone_client import sync
+from curbstone_client.dramatiq import CurbstoneBroker
+from curbstone_client.errors import CantConnect
+from tests.authority import Authority
+from tests.client.shells import SHELLS
+from tests.server import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def urls(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Where the server is over WebSockets, and where it is over TCP."""
+    pair = authority.signed("server")
+    files = [f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", "--mqks-addr="]
+    listeners = [f"--{name}-addr=tls://127.0.0.1:0" for name in ("http", "stomp")]
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data", *files, *listeners) as server:
+        at = server.addresses
+        yield [f"https://localhost:{at['tls://http'][1]}", f"stomps://localhost:{at['tls://stomp'][1]}"]
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_file_says_who_signed_the_servers_certificate(authority: Authority, urls: list[str], name: str) -> None:
+    for url in urls:
+        with SHELLS[name]([url, urls[0]], ca_file=authority.file) as shell:
+            shell.publish(name, "m")
+            assert shell.take(shell.consume(name)).text == "m"
+            assert shell.on_queue(name, "info")["wip"] == 1  # by a call of HTTP
+
+
+def test_so_does_the_environment_also_under_a_framework(
+    authority: Authority, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CURBSTONE_CA_FILE", str(authority.file))
+    broker = CurbstoneBroker(urls[0])
+    assert broker.client.declare("framework").info()["wip"] == 0
+    broker.close()
+
+
+def test_without_it_the_server_is_not_believed_and_a_bad_file_is_named(urls: list[str], tmp_path: Path) -> None:
+    for url in urls:
+        with pytest.raises(CantConnect, match="CERTIFICATE_VERIFY_FAILED"), sync.Client(url, connect_timeout=1):
+            pass
+    bad = tmp_path / "bad.pem"
+    for kind in ("missing", "empty"):
+        with pytest.raises(CantConnect, match=str(bad)):
+            sync.Client(urls[0], ca_file=bad).declare("q")
+        if kind == "missing":
+            bad.write_text("")
+    context = Authority(tmp_path).client()
+    with pytest.raises(ValueError, match="give tls or ca_file"):
+        sync.Client(urls[0], tls=context, ca_file=bad)
