@@ -3,6 +3,7 @@
 Ready are, in the order of seq: what was released (`_returned`, a heap), then all that is pending from
 the cursor on. Nothing is kept per message that was never handed out, so a backlog costs no memory.
 A message handed out stays pending until it is settled; it is behind the cursor, so nobody gets it twice.
+docs/engine.md ("Tries", "The cursor") says why it is done so.
 """
 
 from __future__ import annotations

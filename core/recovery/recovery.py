@@ -4,7 +4,8 @@ A crash can leave, besides the log: a torn batch at the end of the newest segmen
 confirmed: cut off, overwritten by the next), the file of a segment whose creation was not finished,
 files of dropped segments whose removal was undone. Only files on the chain from the newest segment
 back to the floor are the log; the rest is told as `trash`. Anything else that does not check is
-damage: it is told, with the bytes concerned, and what follows it is read on.
+damage: it is told, with the bytes concerned, and what follows it is read on. docs/engine.md ("What a
+crash can leave") lists all of it, redo files and directories included.
 """
 
 from __future__ import annotations

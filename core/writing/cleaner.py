@@ -2,7 +2,8 @@
 
 Only ever the oldest goes, so a settle is never lost before its message, and one old unsettled message
 never pins the log. Cleaning is asked for by a publish that does not fit, by settles that have used up
-the room kept for them, and to erase: after a purge, and when an empty queue has been idle.
+the room kept for them, and to erase: after a purge, and when an empty queue has been idle. What it does
+step by step, and why it does not run for ever, is told in docs/engine.md ("The cleaner").
 """
 
 from __future__ import annotations
