@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, QuotaReached
+from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, QuotaReached, TooMany
 from curbstone.access.identity import Identity
 from curbstone.access.producing import Producing
 from curbstone.access.rights import Right, names_taken
@@ -31,6 +31,7 @@ from curbstone.core.values import (
     EngineInfo,
     Health,
     IdempotencyKey,
+    Lease,
     Look,
     Outcome,
     Published,
@@ -42,6 +43,9 @@ from curbstone.core.values import (
 if TYPE_CHECKING:
     from curbstone.access.gate import Gate
 
+LEASES_MAX = 100_000
+"""Of one user at a time, over all queues."""
+LEASES_ENOUGH = f"this user holds {LEASES_MAX} leases, the most it may: settle some, or let them end"
 _KEY = re.compile(r"[!-~]{1,255}")
 PRODUCER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
@@ -279,9 +283,21 @@ class Access:
     def lease(
         self, queue: Queue, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0
     ) -> Waiter:
-        """See `Queue.lease`: the leases are this identity's."""
-        owner = self.identity.owner
-        return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner)
+        """See `Queue.lease`: the leases are this identity's, which has no more than LEASES_MAX; raise TooMany."""
+        owner, leased = self.identity.owner, self._broker.leased
+        if not owner:
+            return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms)
+        most = min(count, LEASES_MAX - leased.of(owner))
+        if most <= 0:
+            raise TooMany(LEASES_ENOUGH)
+
+        def given(leases: list[Lease] | CurbstoneError) -> None:
+            if not isinstance(leases, CurbstoneError) and leased.of(owner) > LEASES_MAX:
+                queue.give_back(leases)  # others of this user waited as well
+                leases = TooMany(LEASES_ENOUGH)
+            on_done(leases)
+
+        return queue.lease(most, duration_ms, given, group=group, wait_ms=wait_ms, owner=owner)
 
     def settle_leases(
         self,

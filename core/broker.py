@@ -79,6 +79,7 @@ class Broker(AloneBroker):
         self.shared = Shared(host, disk, sync)
         self.troubles = self.shared.troubles
         self.commits = self.shared.commits
+        self.leased = self.shared.leased
         self.journal = Journal(WatchedHost(host, self.troubles, "the journal"), disk)
         self.past = Stats()
         """What happened since the start in queues that are no more."""

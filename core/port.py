@@ -51,6 +51,7 @@ from curbstone.core.values import (
     IdempotencyKey,
     LastNumber,
     Lease,
+    Leased,
     May,
     Moved,
     Numbered,
@@ -390,6 +391,10 @@ class Broker(Protocol):
 
     def catch_up(self, on_done: Done) -> None:
         """Call back when all that other servers have changed by now is known here."""
+
+    @property
+    def leased(self) -> Leased:
+        """Who has how many leases."""
 
     @property
     def staging(self) -> Staging:

@@ -7,6 +7,7 @@ from curbstone.core.host import Host
 from curbstone.core.options import SyncMode
 from curbstone.core.stats import Commits
 from curbstone.core.troubles import Troubles
+from curbstone.core.values import Leased
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -34,6 +35,7 @@ class Shared:
         self.cache = Cache()
         self.troubles = Troubles(host, disk)
         self.commits = Commits()
+        self.leased = Leased()
         self.is_stopping = False
         self.is_synced = False
         """Whether what a process before this one left is on disk, and not only in the system's memory."""

@@ -153,6 +153,23 @@ class Lease:
         """Opaque and unguessable; what settles it."""
 
 
+class Leased:
+    """How many leases each owner has, of all queues of an engine."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def of(self, owner: str) -> int:
+        """Return how many one has."""
+        return self._counts.get(owner, 0)
+
+    def count(self, owner: str, more: int) -> None:
+        """There are more, or fewer."""
+        left = self._counts.pop(owner, 0) + more
+        if left:
+            self._counts[owner] = left
+
+
 Answer = Callable[[list[Lease] | CurbstoneError], None]
 
 

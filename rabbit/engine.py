@@ -26,7 +26,7 @@ from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name, parse_queue_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
 from curbstone.core.stats import Commits, Stats
-from curbstone.core.values import Capability, Done, EngineInfo, Health, Published
+from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
 from curbstone.rabbit import infrastructure, lacking, remote, sending
 from curbstone.rabbit.door import Channel, Door
 from curbstone.rabbit.event_keys import binding_of, event_key, routing_key, takes
@@ -70,6 +70,7 @@ class Engine:
         self.troubles = Notes()
         self.staging = lacking.NoStaging()
         self.commits = Commits()
+        self.leased = Leased()
         self.past = Stats()
         self.is_stopping = False
         self.numbers = Numbers(host)

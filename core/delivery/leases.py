@@ -7,17 +7,18 @@ from heapq import heappop
 
 from curbstone.core.message import Delivery
 from curbstone.core.pending import due
-from curbstone.core.values import NOBODY, Lease
+from curbstone.core.values import NOBODY, Lease, Leased
 
 
 class Leases:
     """All leases of one queue, by seq and group; expired ones are given back by the queue."""
 
-    __slots__ = ("_alarm", "_by_token", "_due", "_leases")
+    __slots__ = ("_alarm", "_by_token", "_due", "_leased", "_leases")
 
-    def __init__(self, alarm: Callable[[int], None]) -> None:
-        """`alarm` is told when a lease ends."""
+    def __init__(self, alarm: Callable[[int], None], leased: Leased) -> None:
+        """`alarm` is told when a lease ends; in `leased` each is counted."""
         self._alarm = alarm
+        self._leased = leased
         self._leases: dict[tuple[str, int], Lease] = {}
         self._by_token: dict[str, Lease] = {}
         self._due: list[tuple[int, str]] = []
@@ -40,6 +41,7 @@ class Leases:
         lease = Lease(delivery, group, expires_ms, owner)
         self._by_token[lease.token] = lease
         self._leases[group, delivery.message.seq] = lease
+        self._leased.count(owner, 1)
         self._note(lease)
         return lease
 
@@ -56,6 +58,7 @@ class Leases:
         lease = self._by_token.pop(token, None)
         if lease is not None:
             del self._leases[lease.group, lease.delivery.message.seq]
+            self._leased.count(lease.owner, -1)
         return lease
 
     def take_seq(self, group: str, seq: int) -> Lease | None:
@@ -105,11 +108,13 @@ class Leases:
     def take_all(self) -> list[Lease]:
         """Remove and return all leases."""
         leases = list(self._by_token.values())
+        for lease in leases:
+            self._leased.count(lease.owner, -1)
         self._by_token.clear()
         self._leases.clear()
         self._due.clear()
         return leases
 
 
-NO_LEASES = Leases(lambda _due_ms: None)
+NO_LEASES = Leases(lambda _due_ms: None, Leased())
 """What all queues have that nothing was leased from yet; nothing is added to it."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from curbstone.access.errors import NotAllowed, QuotaReached
+from curbstone.access import door
+from curbstone.access.errors import NotAllowed, QuotaReached, TooMany
 from curbstone.access.rights import Right
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Message
@@ -98,6 +99,33 @@ def test_leases_are_stale_to_others_and_their_messages_stay(tmp_path: Path) -> N
     assert lab.answer(lambda done: theirs.settle_by_id(queue, seq, done)) == (None, False)
     assert lab.answer(lambda done: mine.extend(queue, [lease.token], 1000, done)) == (None, [])
     assert lab.answer(lambda done: mine.settle_leases(queue, [lease.token], Outcome.ACK, done)) == (None, 1, [])
+
+
+def test_a_user_holds_so_many_leases_and_others_are_none_the_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One who may receive could lease all messages of all such queues, and millions of them stayed in memory."""
+    monkeypatch.setattr(door, "LEASES_MAX", 3)
+    it = world(tmp_path, user("u", "receive shop/*"), user("v", "receive shop/*"))
+    lab = it.lab
+    mine, theirs = it.login("u", "open sesame"), it.login("v", "open sesame")
+    a, b = (mine.queue(name, Right.RECEIVE) for name in (A, B))
+    waiting: list[Any] = []
+    for queue in (a, b):
+        mine.lease(queue, 2, 30_000, waiting.append, wait_ms=10_000)
+    lab.publish(lab.broker.get(A), "1", "2", "3")
+    lab.publish(lab.broker.get(B), "4", "5")
+    lab.settle()
+    got, refused = waiting
+    assert [lease.delivery.message.body for lease in got] == [b"1", b"2"]
+    assert isinstance(refused, TooMany), "both had asked when there was room for either"
+    [last] = lab.answer(lambda done: mine.lease(b, 9, 30_000, done))[0]
+    assert (last.delivery.message.body, last.delivery.tries) == (b"4", 0)
+    with pytest.raises(TooMany, match="settle some"):
+        mine.lease(a, 1, 30_000, lambda _leases: None)
+    assert len(lab.answer(lambda done: theirs.lease(a, 9, 30_000, done))[0]) == 1
+    lab.answer(lambda done: mine.settle_leases(a, [got[0].token], Outcome.ACK, done))
+    assert len(lab.answer(lambda done: mine.lease(b, 9, 30_000, done))[0]) == 1
 
 
 def test_idempotency_keys_and_staged_transactions_are_ones_own(tmp_path: Path) -> None:

@@ -71,6 +71,36 @@ def test_a_lease_runs_out_unless_it_is_extended(world: World) -> None:
     assert settle(world, queue, [kept], Outcome.ACK) == (None, 1, [])
 
 
+def several(world: World, queue: Queue, count: int, owner: str) -> list[Lease]:
+    """Lease so many; a cluster may not bring all of them at once."""
+    found: list[Lease] = []
+    while len(found) < count:
+        found += lease(world, queue, count - len(found), owner=owner, wait_ms=5000)
+    return found
+
+
+def test_leases_are_counted_by_owner_however_they_end(world: World) -> None:
+    leased, queue, other = world.broker.leased, world.queue(), world.queue()
+    world.publish(queue, *"abcdef")
+    world.publish(other, "g")
+    mine = several(world, queue, 3, "ann")
+    several(world, other, 1, "ann")
+    theirs = several(world, queue, 2, "bob")
+    assert (leased.of("ann"), leased.of("bob"), leased.of("eve")) == (4, 2, 0)
+    lease(world, queue, 1, 150, owner="ann", wait_ms=5000)
+    settle(world, queue, theirs, Outcome.ACK, owner="ann")
+    assert leased.of("bob") == 2, "they are another's"
+    settle(world, queue, theirs[:1], Outcome.ACK, owner="bob")
+    settle(world, queue, mine[:1], Outcome.NACK, delay_ms=60_000, owner="ann")
+    queue.give_back(mine[1:2])
+    world.until(lambda: leased.of("ann") == 2)  # one has run out
+    world.answer(lambda done: world.broker.delete(other.name, done))
+    world.until(lambda: leased.of("ann") == 1)
+    settle(world, queue, mine[2:], Outcome.ACK, owner="ann")
+    settle(world, queue, theirs[1:], Outcome.ACK, owner="bob")
+    assert (leased.of("ann"), leased.of("bob")) == (0, 0)
+
+
 def test_a_lease_may_wait(world: World) -> None:
     queue = world.queue()
     got: list[Any] = []
