@@ -6,7 +6,7 @@ A client that is not installed is left out.
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -81,7 +81,7 @@ class _Window:
     def is_over(self) -> bool:
         return time.monotonic() > self._until
 
-    async def add(self, confirm: Coroutine[Any, Any, Any]) -> None:
+    async def add(self, confirm: Awaitable[object]) -> None:
         await self._room.acquire()
         task = asyncio.ensure_future(confirm)
         self._under_way.add(task)
@@ -98,6 +98,21 @@ class _Window:
             await asyncio.gather(*self._under_way)
 
 
+async def _publish_all(job: PeerJob, gate: Gate, publish: Callable[[bytes], Awaitable[object]]) -> Outcome:
+    """Publish bodies until there are no more or the time is over, and wait for all confirms."""
+    laid_out = bodies(0, 0, job.count, job.size)
+    gate.open()
+    window, sent = _Window(job), 0
+    for body in laid_out:
+        await window.add(publish(body))
+        sent += 1
+        if not sent % 100 and window.is_over:
+            break
+    await window.drained()
+    gate.close()
+    return Outcome(sent, sent=(sent,))
+
+
 # --- aio-pika, quorum queues
 
 
@@ -108,22 +123,16 @@ def rabbit_publish(job: PeerJob, gate: Gate) -> Outcome:
 async def _rabbit_publish(job: PeerJob, gate: Gate) -> Outcome:
     import aio_pika
 
-    laid_out = bodies(0, 0, job.count, job.size)
     connection = await aio_pika.connect("amqp://guest:guest@{}:{}/".format(*job.address))
     async with connection:
         channel = await connection.channel(publisher_confirms=True)
         await channel.declare_queue(job.queue, durable=True, arguments={"x-queue-type": "quorum"})
-        gate.open()
-        window, sent = _Window(job), 0
-        for body in laid_out:
+
+        async def publish(body: bytes) -> None:
             message = aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
-            await window.add(channel.default_exchange.publish(message, job.queue))
-            sent += 1
-            if not sent % 100 and window.is_over:
-                break
-        await window.drained()
-        gate.close()
-    return Outcome(sent, sent=(sent,))
+            await channel.default_exchange.publish(message, job.queue)
+
+        return await _publish_all(job, gate, publish)
 
 
 def rabbit_consume(job: PeerJob, gate: Gate) -> Outcome:
@@ -164,21 +173,12 @@ def nats_publish(job: PeerJob, gate: Gate) -> Outcome:
 async def _nats_publish(job: PeerJob, gate: Gate) -> Outcome:
     import nats
 
-    laid_out = bodies(0, 0, job.count, job.size)
     connection = await nats.connect("nats://{}:{}".format(*job.address))
     stream = connection.jetstream()
     await stream.add_stream(name=job.queue, subjects=[job.queue], retention="workqueue", storage="file")
-    gate.open()
-    window, sent = _Window(job), 0
-    for body in laid_out:
-        await window.add(stream.publish(job.queue, body))
-        sent += 1
-        if not sent % 100 and window.is_over:
-            break
-    await window.drained()
-    gate.close()
+    outcome = await _publish_all(job, gate, partial(stream.publish, job.queue))
     await connection.close()
-    return Outcome(sent, sent=(sent,))
+    return outcome
 
 
 def nats_consume(job: PeerJob, gate: Gate) -> Outcome:

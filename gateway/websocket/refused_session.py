@@ -7,7 +7,6 @@ A page in a browser can't see the status of a refused handshake. It gets the err
 from __future__ import annotations
 
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.session import SocketRequest, Wire, error_frame, reason_text
 
 APPLICATION = 4000
@@ -22,7 +21,7 @@ def asks_for_frames(request: SocketRequest) -> bool:
 
 
 class RefusedSession:
-    """See the module's text. Implements `session.Session`."""
+    """See the module's docstring. Implements `session.Session`."""
 
     expires_ms = 0
 
@@ -37,26 +36,7 @@ class RefusedSession:
         wire.send(error_frame(self._problem.status, self._problem.detail))
         wire.close(APPLICATION + self._problem.status, reason_text(self._problem.detail))
 
-    def receive(self, messages: list[Inbound]) -> None:
-        """See `Session.receive`: it is closed already."""
+    def _ignore(self, *_what: object, **_more: object) -> None:
+        """Do nothing: it is closed already, whatever the peer sends or the server does."""
 
-    def too_big(self) -> None:
-        """See `Session.too_big`."""
-
-    def refuse(self, status: int, reason: str) -> None:
-        """See `Session.refuse`."""
-
-    def hold(self) -> None:
-        """See `Session.hold`."""
-
-    def resume(self) -> None:
-        """See `Session.resume`."""
-
-    def reading(self, on: bool) -> None:
-        """See `Session.reading`."""
-
-    def stop(self) -> None:
-        """See `Session.stop`."""
-
-    def closed(self) -> None:
-        """See `Session.closed`."""
+    receive = too_big = refuse = hold = resume = reading = stop = closed = _ignore

@@ -73,6 +73,18 @@ class Lab:
             self.pass_time(100)
         assert ended == [True]
 
+    def end(self, queue: Queue, how: str) -> None:
+        """Delete a queue, or shut the broker down, in the middle of whatever is under way: it must come to an end."""
+        ended: list[object] = []
+        if how == "delete":
+            self.broker.delete(queue.name, ended.append)
+        else:
+            self.broker.shutdown(lambda: ended.append(True))
+        for _ in range(100):  # not `settle`, which would not come to an end where jobs don't
+            if not self.host.turn() and not self.host.work():
+                self.host.pass_time(5)
+        assert ended == [True] and not self.host.work()
+
     def settle(self) -> None:
         """Let everything happen that needs no time; the cap is kept all the while."""
         self.host.settle()

@@ -212,15 +212,7 @@ def test_a_look_at_a_queue_that_ends_meanwhile_is_refused(how: str) -> None:
     lab.restart()
     queue = lab.broker.get(queue_name("q"))
     answers: list[object] = []
-    ended: list[object] = []
     queue.peek(10, answers.append)
-    if how == "delete":
-        lab.broker.delete(queue.name, ended.append)
-    else:
-        lab.broker.shutdown(lambda: ended.append(True))
-    for _ in range(100):  # not `settle`, which would not come to an end where jobs don't
-        if not lab.host.turn() and not lab.host.work():
-            lab.host.pass_time(5)
-    assert ended == [True] and not lab.host.work()
+    lab.end(queue, how)
     (answer,) = answers
     assert isinstance(answer, NoSuchQueue if how == "delete" else Unavailable)

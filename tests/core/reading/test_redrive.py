@@ -239,16 +239,8 @@ def test_one_letter_of_a_queue_that_ends_meanwhile_is_refused(how: str) -> None:
     lab.restart()
     dead = lab.broker.get(queue_name("dead"))
     answers: list[tuple[CurbstoneError | None, Redriven]] = []
-    ended: list[object] = []
     dead.redrive(queue_name("a"), 1, lambda *given: answers.append(given), None, 2)
-    if how == "delete":
-        lab.broker.delete(dead.name, ended.append)
-    else:
-        lab.broker.shutdown(lambda: ended.append(True))
-    for _ in range(100):  # not `settle`, which would not come to an end where jobs don't
-        if not lab.host.turn() and not lab.host.work():
-            lab.host.pass_time(5)
-    assert ended == [True] and not lab.host.work()
+    lab.end(dead, how)
     ((error, redriven),) = answers
     assert isinstance(error, NoSuchQueue if how == "delete" else Unavailable)
     assert redriven == Redriven(0, {}, False)
