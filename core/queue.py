@@ -5,7 +5,8 @@ a commit brings (`committed`), the end (`close`). Where a change belongs:
 
 - how often and when a message is tried again: `delivery/retrying.py`; when it is dead: `delivery/dead.py`
 - who gets the next message: `delivery/dispatch.py`; in which order messages are ready: `pending/group.py`
-- what goes into a commit: `writing/batch.py`; when one is made, and what happens if it fails: `writing/writer.py`
+- what goes into a commit: `writing/batch.py` and its parts
+- when one is made, and what happens if it fails: `writing/writer.py`
 - whether there is room: `log/room.py`; how room is made: `writing/cleaner.py`
 """
 
@@ -34,6 +35,7 @@ from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import Reason
 from curbstone.core.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.log.meta import Meta, meta_reserve
+from curbstone.core.log.publish import Publish
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.notes.notes import Notes
@@ -122,7 +124,7 @@ class Queue(AloneQueue):
         notes = self.notes = Notes(state, log.room)
         pending = self.pending = Pending(state, agenda, log, self._groups_in_use)
         outbox = self.outbox = Outbox(agenda)
-        self._intake = Intake(state, pending, notes, outbox)
+        self._intake = Intake(state, pending, outbox)
         self.meta_writer = MetaWriter(state, log, outbox)
         self._cleaner = Cleaner(log, pending, outbox)
         self.settling = Settling(state, agenda, pending, outbox)
@@ -202,10 +204,15 @@ class Queue(AloneQueue):
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
     ) -> None:
-        """See `core.port.Queue.publish`, `core.notes.keys` and `core.notes.producers`."""
+        """See `core.port.Queue.publish`, `core.notes.keys` and `core.notes.producers`.
+
+        Answers come in the order of the calls, whatever becomes of each.
+        """
         refusal = self.state.publish_refusal()
-        if refusal is not None or not messages:
+        if self.state.is_closed or not messages:
             self.host.call_soon(lambda: on_done(refusal, 0, len(messages)))
+        elif refusal is not None:
+            self._intake.refused(messages, on_done, refusal)
         elif atomic or key is not None:
             self._intake.whole(messages, on_done, key, numbered)
         else:
@@ -415,20 +422,15 @@ class Queue(AloneQueue):
     def committed(self, batch: Batch, commit: Commit) -> None:
         """Take what is on disk now into memory."""
         state, segment = self.state, commit.segment
-        if batch.messages:
-            self.pending.add(Placed(batch.messages, segment, batch.start, batch.end, batch.messages_bytes))
-            state.committed_end = batch.messages[-1].seq + 1
-        for taken in batch.taken:
-            for settle in taken.publish.settles:
-                state.stats.acked += len(settle.deliveries) * (settle.reason is Reason.ACK)
-                self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
-            for release in taken.publish.releases:
-                self.retrying.released(release)
-        if batch.tx:
-            self.log.tx = batch.tx
-        records = [*batch.states, *batch.released, *batch.handed, *batch.given_back, *batch.delays]
-        if records:
-            self.pending.stored(records, segment)
+        publishes, records = batch.publishes, batch.records
+        if publishes.messages:
+            where = segment, batch.start, batch.end, publishes.bytes
+            self.pending.add(Placed(publishes.messages, *where, publishes.is_plain))
+            state.committed_end = publishes.messages[-1].seq + 1
+        if publishes.whole is not None:
+            self._ended(publishes.whole)
+        if records.tries:
+            self.pending.stored(records.tries, segment)
         if batch.copies:
             self._cleaner.copied(segment, batch.start, batch.end)
         for name, mark in batch.marks.items():
@@ -437,10 +439,19 @@ class Queue(AloneQueue):
                 group.marked(mark, segment.number)
         if batch.said.data:
             self.notes.said(batch.said, segment.number)
-        if batch.pops or self.outbox.pops:
-            self.popping.written(batch.pops)
+        if records.pops or self.outbox.pops:
+            self.popping.written(records.pops)
         self._cleaner.committed()
         self.agenda.changed()
+
+    def _ended(self, whole: Publish) -> None:
+        """A transaction is on disk: what it ends has ended."""
+        for settle in whole.settles:
+            self.stats.acked += len(settle.deliveries) * (settle.reason is Reason.ACK)
+            self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
+        for release in whole.releases:
+            self.retrying.released(release)
+        self.log.tx = whole.tx or self.log.tx
 
     # --- trouble, and the end
 

@@ -16,12 +16,8 @@ class Cache:
     """The memory that the tails of all queues of a server may take together."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self.bytes = 0
-
-    def has_room(self, size: int) -> bool:
-        """Return whether `size` more bytes fit."""
-        return self.bytes + size <= self._bytes_max
 
 
 class Shared:

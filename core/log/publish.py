@@ -8,7 +8,7 @@ from typing import NamedTuple
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import Reason, Released
 from curbstone.core.message import Delivery, Message
-from curbstone.core.values import Numbered, Published
+from curbstone.core.values import IdempotencyKey, Numbered, Published
 
 SETTLE_BYTES = 96
 """The most that is written of a delivery that a transaction ends."""
@@ -76,8 +76,8 @@ class Publish:
         """It is being written to the broker's journal: it may have been promised."""
         self.mark: StagedMark | None = None
         """What is noted in the same batch where these are messages of a staged transaction: promised likewise."""
-        self.key: tuple[bytes, bytes] | None = None
-        """The idempotency key and digest, to be noted in the same batch."""
+        self.key: IdempotencyKey | None = None
+        """To be noted in the same batch; what was published under it already is not stored again."""
         self.numbered: Numbered | None = None
         """Whose messages they are, and their numbers: what its producer has stored already is not stored again."""
         self.refusal: CurbstoneError | None = None
@@ -87,6 +87,11 @@ class Publish:
     def ends(self) -> list[Settle | Release]:
         """The deliveries that it ends."""
         return [*self.settles, *self.releases]
+
+    def give_up(self) -> None:
+        """Nothing of it happens: what it would have ended is as before."""
+        for end in self.ends:
+            end.undo(end.deliveries)
 
     @property
     def is_promised(self) -> bool:

@@ -8,7 +8,6 @@ segment with the note is dropped, the note is written again as long as it counts
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
@@ -16,7 +15,7 @@ from curbstone.core.log.format import Note, encode_note
 from curbstone.core.log.publish import Publish
 from curbstone.core.log.room import Room
 from curbstone.core.state import QueueState
-from curbstone.core.values import DIGEST_BYTES, IdempotencyKey, Published
+from curbstone.core.values import DIGEST_BYTES, IdempotencyKey
 
 WINDOW_MS = 5 * 60 * 1000
 KEYS_MAX = 100_000
@@ -39,52 +38,25 @@ class Known(NamedTuple):
 class Keys:
     """The keys of one queue."""
 
-    __slots__ = ("_known", "_room", "_state", "_under_way")
+    __slots__ = ("_known", "_room", "_state")
 
     def __init__(self, state: QueueState, room: Room) -> None:
         self._state = state
         self._room = room
         self._known: dict[bytes, Known] = {}
-        self._under_way: dict[bytes, tuple[bytes, list[Published]]] = {}
 
-    def begin(self, publish: Publish, key: IdempotencyKey) -> bool:
-        """Return whether a publish is to be written.
+    def look(self, key: IdempotencyKey) -> Known | CurbstoneError | None:
+        """Return what was published under a key, why nothing may be now, or None.
 
-        Else it is answered as the first publish under the key was, is or will be; with KeyReused for other content.
+        It is asked when its turn has come to be written: then all that was published before is on disk, or refused.
         """
         self._prune()
-        hashed, digest = key.hashed, key.digest
-        known = self._known.get(hashed)
-        under_way = self._under_way.get(hashed)
-        earlier = known.digest if known else under_way[0] if under_way else digest
-        on_done = publish.on_done
-        refusal: CurbstoneError | None = None
-        if earlier != digest:
-            refusal = KeyReused("the idempotency key was used for other content in the last 5 minutes")
-        elif under_way is not None:
-            under_way[1].append(on_done)
-            return False
-        elif known is not None:
-            first, count = known.first_seq, known.span
-            self._state.host.call_soon(lambda: on_done(None, first, count))
-            return False
-        elif len(self._known) + len(self._under_way) >= self._most:
-            refusal = QueueFull(f"more than {self._most} idempotency keys in 5 minutes")
-        if refusal is not None:
-            count = len(publish.messages)
-            self._state.host.call_soon(lambda: on_done(refusal, 0, count))
-            return False
-        waiting = [on_done]
-        self._under_way[hashed] = (digest, waiting)
-
-        def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
-            self._under_way.pop(hashed, None)
-            for answer in waiting:
-                answer(error, first_seq, count)
-
-        publish.on_done = done
-        publish.key = (hashed, digest)
-        return True
+        known = self._known.get(key.hashed)
+        if known is not None and known.digest != key.digest:
+            return KeyReused("the idempotency key was used for other content in the last 5 minutes")
+        if known is None and len(self._known) >= self._most:
+            return QueueFull(f"more than {self._most} idempotency keys in 5 minutes")
+        return known
 
     @property
     def _most(self) -> int:
@@ -99,14 +71,12 @@ class Keys:
             del self._known[hashed]
             self._room.notes(-KEY_NOTE_BYTES)
 
-    def to_log(self, publishes: Iterable[Publish], first_seq: int, below: int) -> dict[bytes, Known]:
-        """Return the keys of the publishes in a batch, and those whose segment, under `below`, goes."""
+    def to_log(self, publish: Publish | None, first_seq: int, below: int) -> dict[bytes, Known]:
+        """Return the key of the publish in a batch, and those whose segment, under `below`, goes."""
         said = {}
-        for publish in publishes:
-            if publish.key is not None:
-                hashed, digest = publish.key
-                expires_ms = self._state.host.now_ms() + WINDOW_MS
-                said[hashed] = Known(expires_ms, first_seq, len(publish.messages), digest, 0)
+        if publish is not None and publish.key is not None:
+            key, expires_ms = publish.key, self._state.host.now_ms() + WINDOW_MS
+            said[key.hashed] = Known(expires_ms, first_seq, len(publish.messages), key.digest, 0)
         if below and self._known:
             now_ms = self._state.host.now_ms()
             again = {h: k for h, k in self._known.items() if k.segment < below and k.expires_ms > now_ms}

@@ -5,7 +5,6 @@ A batch asks once what there is to note, and tells when that is on disk; recover
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from curbstone.core.log.format import Note, decode_acked, decode_loss, encode_acked, encode_loss
@@ -55,15 +54,16 @@ class Notes:
         self._keys = self._keys or Keys(self._state, self._room)
         return self._keys
 
-    def to_say(
-        self, publishes: Sequence[Publish], first_seq: int, floor: int, numbers: dict[bytes, LastNumber]
-    ) -> Said:
-        """Return what a batch with these publishes, and numbers, has to note; the segments below `floor` go with it."""
+    def to_say(self, whole: Publish | None, first_seq: int, floor: int, numbers: dict[bytes, LastNumber]) -> Said:
+        """Return what a batch has to note; the segments below `floor` go with it.
+
+        `whole` is the atomic publish in it, `numbers` are the last ones with which it leaves its producers.
+        """
         losses = self.losses.to_log(floor) if self.losses.is_used else {}
         acks = self.acks.to_log(floor) if self.acks.is_used else {}
-        says_more = floor or [publish for publish in publishes if publish.key is not None or publish.mark is not None]
-        keys = self._keys.to_log(publishes, first_seq, floor) if says_more and self._keys else {}
-        staged = self.staged.to_log(publishes, floor) if says_more else {}
+        says_more = floor or whole is not None
+        keys = self._keys.to_log(whole, first_seq, floor) if says_more and self._keys else {}
+        staged = self.staged.to_log(whole, floor) if says_more else {}
         numbers = self.producers.to_log(numbers, floor) if floor or numbers else numbers
         if not (losses or acks or keys or staged or numbers):
             return SILENCE

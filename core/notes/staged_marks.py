@@ -8,7 +8,7 @@ the segment with the last note is dropped while the transaction is unfinished, t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from typing import NamedTuple
 
 from curbstone.core.log.format import Note, encode_note
@@ -39,12 +39,11 @@ class StagedMarks:
         known = self._known.get(number)
         return known.messages if known else 0
 
-    def to_log(self, publishes: Iterable[Publish], below: int) -> dict[int, int]:
+    def to_log(self, publish: Publish | None, below: int) -> dict[int, int]:
         """Return what to say of transactions in a batch, and again where the segment, under `below`, goes with it."""
         marks = {number: known.messages for number, known in self._known.items() if known.segment < below}
-        for publish in publishes:
-            if publish.mark is not None:
-                marks[publish.mark.number] = publish.mark.messages
+        if publish is not None and publish.mark is not None:
+            marks[publish.mark.number] = publish.mark.messages
         return marks
 
     def add(self, number: int, count: int, segment: int) -> None:

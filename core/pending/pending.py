@@ -28,6 +28,8 @@ class Placed(NamedTuple):
     end: int
     size: int
     """Bytes of their entries."""
+    is_plain: bool
+    """Whether none has a delay, an expiry or groups of its own."""
 
 
 class Cleared(NamedTuple):
@@ -77,6 +79,8 @@ class Pending:
         """Return the names of the groups that see a message."""
         if message.groups:
             return message.groups
+        if not self._state.meta.groups:
+            return (UNNAMED,)
         return [UNNAMED, *(name for name, start in self._state.meta.groups.items() if message.seq >= start)]
 
     def entitled_count(self, message: Message) -> int:
@@ -180,7 +184,7 @@ class Pending:
         if is_new:
             run.time_ms = messages[0].timestamp_ms
         shift = first - run.first
-        if any([message.groups for message in messages]):
+        if not placed.is_plain and any([message.groups for message in messages]):
             for message in messages:
                 bit = 1 << (message.seq - run.first)
                 run.naming |= bit if message.groups else 0
@@ -188,6 +192,8 @@ class Pending:
         else:
             self._entitle(run, self.entitled(messages[0]), bits << shift)
         self.reader.keep(run, is_new, messages, size)
+        if placed.is_plain:
+            return
         expiries = [message.expires_ms for message in messages if message.expires_ms]
         if expiries:
             self.expiries.note(run, min(expiries))

@@ -69,7 +69,7 @@ class Reader:
             self._tail[run] = None
         elif run.messages is None:
             return
-        if self._tail_bytes + size > TAIL_BYTES_MAX or not self._cache.has_room(size):
+        if not self._fits(size):
             self.forget(run)
             return
         kept = run.messages
@@ -99,7 +99,7 @@ class Reader:
             self.forget(run)
 
     def _fits(self, size: int) -> bool:
-        return self._tail_bytes + size <= TAIL_BYTES_MAX and self._cache.has_room(size)
+        return self._tail_bytes + size <= TAIL_BYTES_MAX and self._cache.bytes + size <= self._cache.bytes_max
 
     def _account(self, run: Run, size: int) -> None:
         self._cached[run] = self._cached.get(run, 0) + size

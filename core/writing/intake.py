@@ -1,4 +1,7 @@
-"""Messages on their way to the outbox of one queue: what can be said of them before there is a batch."""
+"""Messages on their way to the outbox of one queue: what can be said of them before there is a batch.
+
+Nothing is answered here. What is refused waits for its turn like the others, so that answers come in their order.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from curbstone.core.log.format import BATCH_BYTES, entry_bytes
 from curbstone.core.log.publish import Publish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
-from curbstone.core.notes.notes import Notes
 from curbstone.core.pending.pending import Pending
 from curbstone.core.state import QueueState
 from curbstone.core.values import IdempotencyKey, Numbered, Published
@@ -19,12 +21,11 @@ ATOMIC_SHARE = 2
 class Intake:
     """See the module's docstring."""
 
-    __slots__ = ("_notes", "_outbox", "_pending", "_state")
+    __slots__ = ("_outbox", "_pending", "_state")
 
-    def __init__(self, state: QueueState, pending: Pending, notes: Notes, outbox: Outbox) -> None:
+    def __init__(self, state: QueueState, pending: Pending, outbox: Outbox) -> None:
         self._state = state
         self._pending = pending
-        self._notes = notes
         self._outbox = outbox
 
     def whole(
@@ -36,17 +37,14 @@ class Intake:
         tries = RELEASE_BYTES * sum(map(self._pending.entitled_count, messages))
         size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES + tries
         too_large = next((message for message in messages if len(message.body) > most), None)
-        error: CurbstoneError | None = None
-        if too_large is not None:
-            error = self._state.too_large(too_large)
-        elif size > cap // ATOMIC_SHARE:
-            error = MessageTooLarge(f"{size} bytes at once can never fit the queue's cap of {cap} bytes")
         publish = Publish(messages, on_done, size)
         publish.numbered = numbered
-        if error is not None:
-            self._state.host.call_soon(lambda: on_done(error, 0, len(messages)))
-        elif key is None or self._notes.keys.begin(publish, key):
-            self._outbox.publish(publish)
+        publish.key = key
+        if too_large is not None:
+            publish.refusal = self._state.too_large(too_large)
+        elif size > cap // ATOMIC_SHARE:
+            publish.refusal = MessageTooLarge(f"{size} bytes at once can never fit the queue's cap of {cap} bytes")
+        self._outbox.publish(publish)
 
     def each(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
         """Publish messages one by one; what is too large is answered in its turn."""
@@ -56,11 +54,15 @@ class Intake:
             for place, message in enumerate(messages):
                 if len(message.body) > most:
                     self._publish(messages[start:place], on_done, numbered and numbered.behind(start))
-                    refused = Publish([message], on_done)
-                    refused.refusal = self._state.too_large(message)
-                    self._outbox.publish(refused)
+                    self.refused([message], on_done, self._state.too_large(message))
                     start = place + 1
         self._publish(messages[start:] if start else messages, on_done, numbered and numbered.behind(start))
+
+    def refused(self, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:
+        """Say of messages that they are refused."""
+        publish = Publish(messages, on_done)
+        publish.refusal = refusal
+        self._outbox.publish(publish)
 
     def _publish(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
         if messages:

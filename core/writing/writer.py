@@ -17,10 +17,10 @@ from typing import Protocol
 
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
 from curbstone.core.log.commit import Commit
-from curbstone.core.log.publish import Publish
-from curbstone.core.writing.batch import Batch, Taken, refuse
+from curbstone.core.writing.batch import Batch
 from curbstone.core.writing.committer import Committer
 from curbstone.core.writing.outbox import Pop
+from curbstone.core.writing.publishes import Taken
 from curbstone.core.writing.sources import Sources
 
 RETRY_MS = 1000
@@ -83,8 +83,8 @@ class Writer:
     @property
     def owed_groups(self) -> set[str]:
         """The groups of which settles are not on disk yet."""
-        batch = self.under_way
-        written = [*batch.settled, *batch.ranges] if batch is not None else []
+        records = self.under_way.records if self.under_way is not None else None
+        written = [*records.settled, *records.ranges] if records is not None else []
         return {name for name, _reason in [*self._outbox.settles, *self._outbox.ranges, *written]}
 
     @property
@@ -115,13 +115,13 @@ class Writer:
         batch, self.under_way = self.under_way, None
         if batch is None:
             return
-        for pop in batch.pops:
+        for pop in batch.records.pops:
             self._state.host.tell(pop.on_done, error)
         for callback in batch.callbacks:
             self._state.host.tell(callback, error)
-        for publish, _first, count in batch.taken:
-            if publish not in self._outbox.publishes:
-                self._refuse_taken(publish, count, error)
+        for part in batch.publishes.taken:
+            if not (part.publish.is_promised and part.publish in self._outbox.publishes):  # it was put back
+                self._refuse_taken(part, error)
 
     def _refuse_publishes(self, error: CurbstoneError) -> None:
         publishes = self._outbox.publishes
@@ -131,21 +131,26 @@ class Writer:
             if publish.is_promised and not self._state.is_closed:
                 publishes.append(publish)
             else:
-                refuse(self._state.host, publish, error)
+                publish.give_up()
+                count = len(publish.messages) - publish.next
+                self._state.host.tell(publish.on_done, publish.refusal or error, 0, count)
 
-    def _refuse_taken(self, publish: Publish, count: int, error: CurbstoneError) -> None:
-        """Refuse what of a publish was in a commit."""
-        if publish.settles or publish.atomic_bytes or publish.refusal:
-            publish.next -= count
-            refuse(self._state.host, publish, error)
-        else:
-            self._state.host.tell(publish.on_done, error, 0, count)
+    def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
+        """Refuse what of a publish was in a commit; what hangs on no commit is said as it would have been."""
+        if part.said is not None:
+            self._answer(part)
+            return
+        part.publish.give_up()
+        self._state.host.tell(part.publish.on_done, error, 0, part.span)
 
     # --- a commit
 
     def flush(self) -> None:
         """Write what waits, unless a commit is under way."""
-        if self._busy or self._state.write_failure or self._state.is_closed:
+        if self._busy or self._state.is_closed:
+            return
+        if self._state.write_failure:
+            self._refuse_publishes(Unavailable(self._state.write_failure))
             return
         if self._outbox.is_empty and not self._owner.has_housekeeping():
             return
@@ -161,12 +166,10 @@ class Writer:
             self._copy_next = False
             batch.take_records()
             if not self.disk_is_full:
-                batch.take_publishes()
+                batch.publishes.take()
         commit = batch.commit()
         if commit is None:
             self._nothing_written(batch)
-            if batch.must_go_on:
-                self._agenda.dirty()
             if copy is not None or (self._cleaner.is_active and not was_cleaning):
                 self._copy_next = False
                 self._agenda.dirty()  # a publish has to wait, and it is the cleaner's turn
@@ -186,7 +189,7 @@ class Writer:
             self._state.stats.commits += 1
             if error is None:
                 commits.took_us.add(self._state.host.now_us() - started_us)
-                commits.messages.add(len(batch.messages))
+                commits.messages.add(len(batch.publishes.messages))
                 commits.syncs += self._state.shared.syncs_always and not commit.redo
                 log.succeeded(commit)
                 self._succeeded(batch, commit)
@@ -199,10 +202,13 @@ class Writer:
     def _nothing_written(self, batch: Batch) -> None:
         """There was nothing to write before those who wait for it."""
         self.under_way = None
+        self._tell(batch)
+
+    def _tell(self, batch: Batch) -> None:
         for callback in batch.callbacks:
-            self._state.host.call_soon(partial(callback, None))
-        for part in batch.taken:
-            self._state.host.call_soon(partial(self._answer, part))
+            self._state.host.tell(callback, None)
+        for part in batch.publishes.taken:
+            self._answer(part)
 
     def _succeeded(self, batch: Batch, commit: Commit) -> None:
         self.commits += 1
@@ -214,23 +220,18 @@ class Writer:
         if self._log.room.excess:
             self._log.come_down()
         self.under_way = None
-        for callback in batch.callbacks:
-            self._state.host.tell(callback, None)
-        for part in batch.taken:
-            self._answer(part)
+        self._tell(batch)
         if not self._state.shared.syncs_always:
             self._sync_later()
         self._owner.hand_out()
         self.flush()
 
     def _answer(self, part: Taken) -> None:
-        publish, first, count = part
+        publish, first, count, said = part
         if publish.reserved:
             self._log.room.give_back(publish.reserved)
-        if publish.refusal is not None:
-            self._state.host.tell(publish.on_done, publish.refusal, 0, len(publish.messages))
-        else:
-            self._state.host.tell(publish.on_done, None, publish.messages[first].seq if count else 0, count)
+        error, seq = said or (None, publish.messages[first].seq if count else 0)
+        self._state.host.tell(publish.on_done, error, seq, count)
 
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
         """Confirm nothing, and write on in a new segment; what was promised is kept.
@@ -249,15 +250,14 @@ class Writer:
         self.under_way = None
         if no_space and not self.disk_is_full and not self._state.is_closed:
             self._outbox.callbacks = batch.callbacks + self._outbox.callbacks
-            self._outbox.pop_first(batch.pops)
+            self._outbox.pop_first(batch.records.pops)
         else:
-            self._pops.failed(batch.pops, answer, is_undone=no_space)
+            self._pops.failed(batch.records.pops, answer, is_undone=no_space)
             for callback in batch.callbacks:
                 self._state.host.tell(callback, answer)
-        for publish, _first, count in batch.taken:
-            if publish.is_promised:
-                continue
-            self._refuse_taken(publish, count, answer)
+        for part in batch.publishes.taken:
+            if not part.publish.is_promised:
+                self._refuse_taken(part, answer)
         if self._state.is_closed:
             self.refuse_all(self._state.refusal() or answer)
             return
@@ -274,17 +274,18 @@ class Writer:
 
     def _write_again(self, batch: Batch) -> None:
         """Put back what must be written sooner or later, though it is not confirmed."""
-        for key, seqs in batch.settled.items():
+        records = batch.records
+        for key, seqs in records.settled.items():
             self._outbox.settles.setdefault(key, []).extend(seqs)
-        for key, ranges in batch.ranges.items():
+        for key, ranges in records.ranges.items():
             self._outbox.ranges.setdefault(key, []).extend(ranges)
         since = {(item.group, item.first + index) for item in self._outbox.releases for index in range(item.span)}
-        handed = {(item.group, item.first): item for item in batch.handed}
+        handed = {(item.group, item.first): item for item in records.handed}
         self._outbox.hand_outs = {
             key: item for key, item in handed.items() if key not in since
         } | self._outbox.hand_outs
-        self._outbox.releases = batch.released + self._outbox.releases
-        for part in reversed(batch.taken):
+        self._outbox.releases = records.released + self._outbox.releases
+        for part in reversed(batch.publishes.taken):
             if part.publish.is_promised:
                 part.publish.next = 0
                 self._outbox.publishes.appendleft(part.publish)

@@ -13,6 +13,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.queue import Queue
 from curbstone.core.values import Numbered, producer_key
+from tests.sim.answers import Answers
 from tests.sim.history import History, Violation
 
 
@@ -30,9 +31,10 @@ class _Line:
 class Producers:
     """The producers of a run."""
 
-    def __init__(self, history: History, seed: int, focus: str) -> None:
+    def __init__(self, history: History, answers: Answers, seed: int, focus: str) -> None:
         self._rng = Random(f"producers {seed}")
         self._history = history
+        self._answers = answers
         self._is_here = focus == "numbers" or self._rng.random() < 0.3
         self._weight = 8 if focus == "numbers" else 2
         self._lines: dict[tuple[str, str], _Line] = {}
@@ -74,7 +76,8 @@ class Producers:
                 self._history.confirmed.update(tokens)
                 line.confirmed = max(line.confirmed, at - 1)
 
-        queue.publish(messages, done, atomic=rng.random() < 0.2, numbered=Numbered(line.key, first, first - 1))
+        answered = self._answers.in_order(queue, len(messages), done)
+        queue.publish(messages, answered, atomic=rng.random() < 0.2, numbered=Numbered(line.key, first, first - 1))
 
     def judge(self, queue: str, messages: Sequence[Message]) -> None:
         """Demand that what a queue held has the order of the numbers; `messages` by their seqs."""

@@ -14,6 +14,7 @@ from curbstone.core.options import SyncMode
 from curbstone.core.queue import Queue
 from curbstone.core.values import Lease, Outcome, Peeked
 from tests.core.books import check_room
+from tests.sim.answers import Answers
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
@@ -39,7 +40,8 @@ class Run:
         self.durable = Durable(self, seed, focus)
         self.disk.caps = self.directories.cap_of
         self.history = History()
-        self.producers = Producers(self.history, seed, focus)
+        self.answers = Answers(self.history)
+        self.producers = Producers(self.history, self.answers, seed, focus)
         self.wall_ms = 1_700_000_000_000
         self.names = [queue_name(name) for name in ("a", "b", "dead")][: self.rng.choice([2, 3, 3])]
         grouped = self.rng.random() < 0.3
@@ -83,6 +85,7 @@ class Run:
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
         self.directories.started()
+        self.answers.started()
         self.durable.started()
         self.epoch = object()
 
@@ -184,7 +187,7 @@ class Run:
             elif isinstance(error, QueueFull):
                 self.history.refused.update(mine)
 
-        queue.publish(messages, done, atomic=atomic)
+        queue.publish(messages, self.answers.in_order(queue, count, done), atomic=atomic)
 
     def subscribe(self) -> None:
         """One more consumer."""

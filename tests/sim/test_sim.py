@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from curbstone.core.directories import Directories
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Job
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.log import Log
@@ -30,8 +31,9 @@ from curbstone.core.pending.group import Group, IsDead, Taken
 from curbstone.core.values import Numbered
 from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.meta_writer import MetaWriter
-from curbstone.core.writing.numbering import Numbering, Verdict
+from curbstone.core.writing.numbering import Found, Numbering
 from curbstone.core.writing.outbox import Outbox
+from curbstone.core.writing.publishes import Publishes
 from tests.sim.run import Run
 from tests.sim.world import SimFile
 
@@ -128,7 +130,7 @@ def test_the_simulator_sees_numbers_of_producers_that_a_crash_takes(monkeypatch:
 def test_the_simulator_sees_numbers_that_are_not_looked_at_in_the_order_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Numbering, "taken", lambda self, publish, numbered, seq: None)
+    monkeypatch.setattr(Numbering, "taken", lambda self, producer, last: None)
     assert finds_something(range(20), focus="numbers")
 
 
@@ -137,12 +139,25 @@ def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_sec
 ) -> None:
     original = Numbering.look
 
-    def look(self: Numbering, publish: Publish, numbered: Numbered, *, is_first: bool) -> Verdict:
+    def look(self: Numbering, numbered: Numbered, count: int) -> Found:
         known = self.coming.get(numbered.producer) or self._producers.last(numbered.producer)
-        return original(self, publish, numbered, is_first=is_first) if known else Verdict.WRITE
+        return original(self, numbered, count) if known else Found(0, None, is_certain=True)
 
     monkeypatch.setattr(Numbering, "look", look)
     assert finds_something(range(80), faults=True, focus="numbers")
+
+
+def test_the_simulator_sees_an_answer_that_comes_before_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeat is confirmed at once, though nothing of what was published before it is on disk."""
+    original = Publishes._say
+
+    def say(self: Publishes, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
+        taken, self.taken = self.taken, []
+        original(self, publish, count, error, first_seq)
+        self.taken = taken
+
+    monkeypatch.setattr(Publishes, "_say", say)
+    assert finds_something(range(40), focus="numbers")
 
 
 def test_the_simulator_sees_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,312 @@
+"""What one batch takes of the publishes that wait: what goes into the segment, and is admitted under the cap.
+
+They are dealt with in their order, and the first that has to wait makes all behind it wait. Of some nothing is
+written: they are refused, or stored already. That is said in their turn, too: at once, or if the batch has taken
+something before them, behind the answer to that. So a client may tell by the order alone whose answer it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from curbstone.core.errors import CurbstoneError, QueueFull
+from curbstone.core.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, entry_bytes, settled_bytes
+from curbstone.core.log.publish import Publish
+from curbstone.core.log.room import RELEASE_BYTES
+from curbstone.core.message import Message
+from curbstone.core.values import LastNumber, Numbered
+from curbstone.core.writing.numbering import Numbering
+from curbstone.core.writing.records import Records
+from curbstone.core.writing.sources import Sources
+
+BATCH_BYTES_MAX = 512 * 1024
+EXPIRY_BYTES = 8
+"""An expiry may come into an entry, by the queue's default."""
+GROUP_BYTES_MAX = 64
+
+
+class Taken(NamedTuple):
+    """The next `span` messages of a publish, which are answered when the commit under way has ended."""
+
+    publish: Publish
+    first: int
+    span: int
+    said: tuple[CurbstoneError | None, int] | None = None
+    """What is said of them, error and first seq, whatever becomes of the commit: nothing of them is written."""
+
+
+class Publishes:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_budget", "_coming_groups", "_numbering", "_records", "_room", "_sources", "_space", "_state", "_tries_bytes",
+        "bytes", "is_plain", "messages", "taken", "whole",
+    )  # fmt: skip
+
+    def __init__(self, sources: Sources, records: Records) -> None:
+        self._sources = sources
+        self._state = sources.state
+        self._room = sources.log.room
+        self._records = records
+        self.taken: list[Taken] = []
+        """Whoever waits for the batch, in order."""
+        self.messages: list[Message] = []
+        self.bytes = 0
+        """Bytes of their entries."""
+        self.is_plain = True
+        """Whether no message has a delay, an expiry or groups of its own."""
+        self.whole: Publish | None = None
+        """The atomic one, if it is one: only one goes into a batch, and nothing else."""
+        self._tries_bytes = 0
+        self._space = 0
+        """Bytes of entries that go into the segment."""
+        self._budget = 0
+        """Bytes that the cap leaves for entries, and for what is said of them later."""
+        self._numbering: Numbering | None = None
+        self._coming_groups: set[str] = set()
+        """Groups that nobody declared and that begin to exist with this batch."""
+
+    @property
+    def tx(self) -> int:
+        """The number in the broker's journal of the transaction of which the batch is a part; 0 for none."""
+        return self.whole.tx if self.whole is not None else 0
+
+    @property
+    def numbers(self) -> dict[bytes, LastNumber]:
+        """The last numbers with which the batch leaves its producers."""
+        return self._numbering.coming if self._numbering is not None else {}
+
+    def take(self) -> None:
+        """Take what fits: into the active segment, or into a new one; and under the cap."""
+        inbox = self._sources.outbox.publishes
+        if inbox:
+            self._measure(inbox[0])
+            while inbox and self._take_next(inbox[0]):
+                pass
+        if self.messages or not inbox:  # the next one that has to wait gets a whole turn of the cleaner, too
+            self._sources.cleaner.unblocked()
+
+    def _measure(self, first: Publish) -> None:
+        log = self._sources.log
+        overhead = BATCH_BYTES + self._records.bytes + 64
+        space = log.room_in_active - overhead
+        if space < BATCH_BYTES_MAX:
+            wanted = first.atomic_bytes or (entry_bytes(first.messages[first.next]) if first.messages else 0)
+            if space < wanted:
+                space = self._room.segment_bytes - SEGMENT_BYTES - overhead
+        self._space = min(space, BATCH_BYTES_MAX)
+        self._budget = self._room.publish_left - overhead - self._room.promised
+
+    def _take_next(self, publish: Publish) -> bool:
+        """Deal with the publish that waits first; return whether the next may be looked at."""
+        if publish.refusal is not None:
+            return self._refuse(publish, publish.refusal)
+        if publish.numbered is not None:
+            return self._take_numbered(publish, publish.numbered)
+        if publish.key is not None:
+            known = self._sources.notes.keys.look(publish.key)
+            if isinstance(known, CurbstoneError):
+                return self._refuse(publish, known)
+            if known is not None:
+                self._say(publish, len(publish.messages), None, known.first_seq)
+                return True
+        if publish.on_room is not None:
+            return self._keep_room(publish, publish.on_room)
+        return self._take(publish)
+
+    def _take(self, publish: Publish) -> bool:
+        return self._take_whole(publish) if publish.atomic_bytes else self._take_some(publish)
+
+    # --- what is said at once, or in turn
+
+    def _say(self, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
+        """Answer the next `count` messages of the first that waits, of which nothing is written, in their turn."""
+        first = publish.next
+        publish.next += count
+        if publish.next == len(publish.messages):
+            self._sources.outbox.publishes.popleft()
+        if self.taken:
+            self.taken.append(Taken(publish, first, count, (error, first_seq)))
+        else:
+            self._state.host.tell(publish.on_done, error, first_seq, count)
+
+    def _refuse(self, publish: Publish, error: CurbstoneError) -> bool:
+        """Refuse all that is left of the first that waits; what it would have ended is as before."""
+        publish.give_up()
+        self._say(publish, len(publish.messages) - publish.next, error, 0)
+        return True
+
+    def _take_numbered(self, publish: Publish, numbered: Numbered) -> bool:
+        """Take what of a numbered publish is not stored already."""
+        numbering = self._numbering = self._numbering or Numbering(self._sources.notes.producers)
+        found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
+        if (found.repeats or found.gap) and not found.is_certain:
+            return False  # it hangs on what is in this batch: it is known when that is on disk, or refused
+        if found.gap:
+            return self._refuse(publish, found.gap)
+        if found.repeats:
+            self._say(publish, found.repeats, None, 0)
+            if publish.next == len(publish.messages):
+                return True
+        noted = numbering.note_bytes(numbered)
+        self._space -= noted
+        self._budget -= 2 * noted  # it will be said again one day
+        return self._take(publish)
+
+    # --- all or nothing
+
+    def _take_whole(self, publish: Publish) -> bool:
+        """Take an atomic publish, if it need not wait."""
+        size = publish.atomic_bytes
+        if self.messages:
+            return False
+        if publish.mark is not None:
+            if not self._has_room_at_last(size):
+                return False
+        elif not publish.tx:
+            error = self._crowded(publish.messages)
+            if error is not None:
+                return self._refuse(publish, error)
+            if not self._has_room(size):
+                return self._blocked(publish, size)
+            ended = sum([len(end.deliveries) for end in publish.ends])
+            if ended * settled_bytes("x" * GROUP_BYTES_MAX, 1) > self._room.slack_bytes:
+                text = "the transaction settles more than the queue's cap has room to log"
+                return self._refuse(publish, QueueFull(text))
+        self._sources.outbox.publishes.popleft()
+        self.whole = publish
+        for settle in publish.settles:
+            self._records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
+        for group, reason, seqs in publish.records:
+            self._records.settle(group, reason, seqs)
+        self._records.say_tries([record for release in publish.releases for record in release.records])
+        self._records.say_tries(publish.released)
+        self._put_in(publish, publish.messages[publish.next :])
+        return False
+
+    def _keep_room(self, publish: Publish, on_room: Callable[[], None]) -> bool:
+        """Keep room for a transaction that waits in its place."""
+        size = publish.atomic_bytes
+        if self.messages or publish.has_room:
+            return False
+        error = self._crowded(publish.messages)
+        if error is not None:
+            return self._refuse(publish, error)
+        if publish.messages and not self._has_room(size):
+            return self._blocked(publish, size)
+        if publish.messages:
+            publish.reserved = size
+            self._room.grant_known(size)
+        publish.has_room = True
+        self._sources.cleaner.unblocked()
+        self._state.host.call_soon(partial(self._state.host.contain, on_room))
+        return False
+
+    # --- one by one
+
+    def _take_some(self, publish: Publish) -> bool:
+        """Take as many messages of a publish as fit; return whether the next may be looked at."""
+        messages = publish.messages[publish.next :] if publish.next else publish.messages
+        if self._fit_at_once(messages):
+            self._put_in(publish, messages)
+            self._sources.outbox.publishes.popleft()
+            return True
+        total, tries = self.bytes, self._tries_bytes
+        for index, message in enumerate(messages):
+            error = self._crowded([message]) if message.groups else None
+            size = entry_bytes(message) + EXPIRY_BYTES
+            tries += RELEASE_BYTES * self._sources.pending.entitled_count(message)
+            is_next = total and total + size > self._space
+            if error is None and not is_next and self._has_room(total + size + tries):
+                total += size
+                self._tries_bytes = tries
+                continue
+            self._put_in(publish, messages[:index])
+            if self.messages:  # it is its turn in the next batch
+                return False
+            if error is None:
+                return self._blocked(publish, size + tries)
+            self._say(publish, 1, error, 0)
+            return True
+        self._put_in(publish, messages)
+        self._sources.outbox.publishes.popleft()
+        return True
+
+    def _fit_at_once(self, messages: list[Message]) -> bool:
+        """Return whether all of these fit, as nearly always; not if there is more to know of one than its size."""
+        size = (ENTRY_BYTES + EXPIRY_BYTES) * len(messages)
+        for message in messages:
+            if message.groups:
+                return False
+            size += len(message.headers) + len(message.body)
+        size += self.bytes
+        tries = self._tries_bytes + len(messages) * RELEASE_BYTES * self._sources.pending.entitled_count(messages[0])
+        if size > self._space or size + tries > min(self._budget, self._room.segment_bytes):
+            return False
+        self._tries_bytes = tries
+        return True
+
+    def _put_in(self, publish: Publish, messages: list[Message]) -> None:
+        """Put messages into the batch: from here on they have a seq and a timestamp."""
+        state = self._state
+        seq = state.next_seq + len(self.messages)
+        timestamp_ms = state.host.wall_ms()
+        total = 0
+        default_ttl_ms = int(state.options.ttl * 1000)
+        for message in messages:
+            message.seq = seq
+            message.timestamp_ms = timestamp_ms
+            ttl_ms = message.ttl_ms or default_ttl_ms
+            if ttl_ms:
+                message.expires_ms = state.host.now_ms() + ttl_ms
+            seq += 1
+            if message.expires_ms or message.groups or message.delay_ms:
+                self.is_plain = False
+                total += entry_bytes(message)
+            else:
+                total += ENTRY_BYTES + len(message.headers) + len(message.body)
+        self.bytes += total
+        self.messages += messages
+        first = publish.next
+        publish.next += len(messages)
+        if self._numbering is not None and publish.numbered is not None and messages:
+            number = publish.numbered.first + publish.next - 1
+            self._numbering.taken(publish.numbered.producer, LastNumber(number, seq - 1, state.host.now_ms()))
+        if messages or publish.ends or publish.tx:
+            self.taken.append(Taken(publish, first, len(messages)))
+
+    # --- room
+
+    def _has_room(self, size: int) -> bool:
+        """Return whether `size` bytes, of messages and later of their tries, leave the reserve free.
+
+        Their own copy forward included.
+        """
+        if size <= self._room.segment_bytes:
+            return size <= self._budget
+        return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records.bytes)
+
+    def _has_room_at_last(self, size: int) -> bool:
+        """Return whether there is room for what was promised: settles and releases may have used what was kept.
+
+        If they have, it waits for the cleaner as long as that may help; then the room kept for copying has to do.
+        """
+        if self._room.fits(size):
+            return True
+        return not self._sources.cleaner.can_make_room(size) and self._room.free - size > self._room.segment_bytes
+
+    def _blocked(self, publish: Publish, size: int) -> bool:
+        """Let the cleaner make room, or refuse; True if the publish is done with."""
+        if self._numbering is not None and publish.numbered is not None:
+            size += 2 * self._numbering.note_bytes(publish.numbered)
+        if self._sources.make_room(size + self._room.reserved):
+            return False
+        return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._sources.log.fullness}"))
+
+    def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
+        """Return why the groups that messages name can't all be, or None."""
+        if not any([message.groups for message in messages]):
+            return None
+        return self._sources.pending.undeclared.refusal_of(messages, self._coming_groups)

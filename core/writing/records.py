@@ -1,0 +1,175 @@
+"""What one batch says of messages beside publishing them: who is done with which, and how often each was tried.
+
+Settles, pops and releases are taken from the outbox as far as there is room for them. What the cleaner needs to copy
+any one segment is never touched. A publish may bring some of its own (a transaction does), and so does a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from curbstone.core.log.format import (
+    Reason,
+    Released,
+    encode_released,
+    encode_settled,
+    released_bytes,
+    runs_of,
+    settled_bytes,
+)
+from curbstone.core.log.log import Log
+from curbstone.core.log.room import RELEASE_BYTES
+from curbstone.core.pending.pending import Pending
+from curbstone.core.writing.outbox import Outbox, Pop
+
+RUN_BYTES = 12
+"""One run of settled messages."""
+
+
+class Records:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_log", "_outbox", "_pending", "_releases", "_settles", "bytes", "handed", "pops", "ranges", "released",
+        "settled", "tries",
+    )  # fmt: skip
+
+    def __init__(self, log: Log, pending: Pending, outbox: Outbox) -> None:
+        self._log = log
+        self._pending = pending
+        self._outbox = outbox
+        self.settled: dict[tuple[str, Reason], list[int]] = {}
+        self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
+        self.pops: list[Pop] = []
+        self.released: list[Released] = []
+        self.handed: list[Released] = []
+        self.tries: list[Released] = []
+        """All that the batch says of tries, in its order: a later record counts."""
+        self.bytes = 0
+        """Of all of it."""
+        self._settles: list[bytes] = []
+        self._releases: list[bytes] = []
+
+    # --- what waits in the outbox
+
+    def take(self) -> None:
+        """Take what waits, as far as there is room for it."""
+        outbox, room = self._outbox, self._log.room
+        limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
+        # Settles and first releases end what room was kept for. So they may use that if there is no other left.
+        settles_limit = limit or max(0, min(room.slack_bytes // 2, room.records_left))
+        self._take_settles(settles_limit)
+        self._take_ranges(settles_limit)
+        if outbox.pops:
+            self._take_pops(settles_limit)
+        self.released, outbox.releases = self._affordable(outbox.releases, limit, settles_limit)
+        self.say_tries(self.released)
+        if outbox.hand_outs and not outbox.releases:  # they come behind the releases of before
+            self.handed, rest = self._affordable(list(outbox.hand_outs.values()), limit, 0)
+            outbox.hand_outs = {(item.group, item.first): item for item in rest}
+            self.say_tries(self.handed, state=True)
+
+    def _most_runs(self, group: str, limit: int) -> int:
+        """Return how many runs of settled messages of a group may still be said."""
+        return max((limit - self.bytes - settled_bytes(group, 0)) // RUN_BYTES, 0)
+
+    def _take_settles(self, limit: int) -> None:
+        waiting = self._outbox.settles
+        for key in list(waiting):
+            seqs = waiting[key]
+            runs = runs_of(seqs)
+            most = self._most_runs(key[0], limit)
+            if not most:
+                break
+            if len(runs) > most:
+                cut = sum(count for _, count in runs[:most])
+                waiting[key] = seqs[cut:]
+                seqs, runs = seqs[:cut], runs[:most]
+            else:
+                del waiting[key]
+            self.settled[key] = seqs
+            self._say_settled(*key, runs)
+
+    def _take_ranges(self, limit: int) -> None:
+        waiting = self._outbox.ranges
+        for key in list(waiting):
+            most = self._most_runs(key[0], limit)
+            if not most:
+                break
+            taken, rest = waiting[key][:most], waiting[key][most:]
+            if rest:
+                waiting[key] = rest
+            else:
+                del waiting[key]
+            self.ranges[key] = taken
+            self._say_settled(*key, taken)
+
+    def _take_pops(self, limit: int) -> None:
+        """Take the settles of pops; their messages are given away after the commit, or go back."""
+        by_group: dict[str, list[Pop]] = {}
+        for pop in self._outbox.pops:
+            by_group.setdefault(pop.group, []).append(pop)
+        for group, pops in by_group.items():
+            taken = pops[: self._most_runs(group, limit)]
+            self.settle(group, Reason.ACK, [pop.delivery.message.seq for pop in taken])
+            self.pops += taken
+        for pop in self.pops:
+            del self._outbox.pops[pop]
+
+    def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
+        """Split releases into those that go into this batch and those that wait.
+
+        The first record of a message uses the room that was kept for it, of which `kept` bytes may be used; a
+        further one has to fit `limit`.
+        """
+        groups = self._pending.groups
+        spent = size = self.bytes
+        most = min(len(waiting), max(self._log.records_span - spent, 0) // RELEASE_BYTES)
+        for index in range(most):
+            item = waiting[index]
+            group = groups.get(item.group)
+            retry = group.retries.get(item.first) if group is not None else None
+            is_first = bool(kept) and retry is not None and not retry.leads
+            if index == 0 or item.group != waiting[index - 1].group:
+                size += released_bytes(item.group, 0)
+            size += RELEASE_BYTES
+            spent += 0 if is_first else RELEASE_BYTES
+            if spent > max(limit, self.bytes) or size > max(limit, kept):
+                most = index
+                break
+        return waiting[:most], waiting[most:]
+
+    # --- what others bring
+
+    def settle(self, group: str, reason: Reason, seqs: list[int]) -> None:
+        """Say that messages are settled; `seqs` is sorted in place."""
+        if seqs:
+            self._say_settled(group, reason, runs_of(seqs))
+
+    def say_tries(self, released: list[Released], *, state: bool = False) -> None:
+        """Say how often messages were tried; with `state` that is what is known, not what has just happened."""
+        if released:
+            data = encode_released(released, state=state)
+            self.tries += released
+            self._releases.append(data)
+            self.bytes += len(data)
+
+    def copy_states(self, states: list[Released]) -> None:
+        """Say again what a segment that goes says of tries: before what happened in this very batch, which counts."""
+        if states:
+            data = encode_released(states, state=True)
+            self.tries = states + self.tries
+            self._releases.insert(0, data)
+            self.bytes += len(data)
+
+    def _say_settled(self, group: str, reason: Reason, runs: Sequence[tuple[int, int]]) -> None:
+        data = encode_settled(group, reason, runs)
+        self._settles.append(data)
+        self.bytes += len(data)
+
+    # --- as bytes
+
+    @property
+    def sections(self) -> tuple[bytes, bytes]:
+        """The releases, and the settles."""
+        return b"".join(self._releases), b"".join(self._settles)
