@@ -29,7 +29,7 @@ from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
 from curbstone.rabbit import infrastructure, lacking, remote, sending
 from curbstone.rabbit.door import Channel, Door
-from curbstone.rabbit.event_keys import binding_of, event_key, routing_key, takes
+from curbstone.rabbit.event_keys import binding_of, event_key, takes
 from curbstone.rabbit.inbox import Inbox
 from curbstone.rabbit.journal import Journal
 from curbstone.rabbit.link import Errands, Link
@@ -419,11 +419,16 @@ class Engine:
         known = [(queue.name, queue.known.bindings) for queue in self._queues.values()]
         return sum(takes(name, bindings, event, project) for name, bindings in known)
 
+    def bound_by_key(self, key: str) -> list[Queue]:
+        """Return the queues that get what has a routing key; not private ones, which refuse nothing."""
+        project, _, event = key.partition(".")
+        return [queue for queue in self.queues() if takes(queue.name, queue.known.bindings, event, project)]
+
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
         """Publish to all queues bound to `event`, on whatever gateway: one publish, confirmed when all have it."""
-        sending.publish_event(self, routing_key(project, event), messages, on_done)
+        sending.publish_event(self, project, event, messages, on_done)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         """Publish to another connection's private queue, which any gateway may hold; one that is gone takes nothing."""

@@ -8,7 +8,7 @@ from functools import partial
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Done
 from curbstone.rabbit.door import AmqpError, Channel
-from curbstone.rabbit.ladder import pattern
+from curbstone.rabbit.ladder import end_pattern, pattern
 from curbstone.rabbit.link import Errands, unavailable
 from curbstone.rabbit.opening import Step, in_turn, together
 from curbstone.rabbit.topology import LADDER_STEPS, Names, lost_arguments, step_arguments, transactions_arguments
@@ -69,7 +69,11 @@ def _declare_queue(
 
 
 def _bindings(names: Names) -> list[Run]:
-    runs: list[Run] = [lambda channel, done: channel.bind_queue(names.lost, names.lost, "", done)]
+    transactions = names.transactions
+    runs: list[Run] = [
+        lambda channel, done: channel.bind_queue(names.lost, names.lost, "", done),
+        lambda channel, done: channel.bind_queue(transactions, names.due, end_pattern(transactions), done),
+    ]
     for number in range(LADDER_STEPS):
         runs.append(partial(_bind_wait, names.step(number), pattern(number, 1)))
         runs.append(partial(_bind_pass, names.step(number - 1), names.step(number), pattern(number, 0)))

@@ -64,26 +64,3 @@ class Job:
                 self._on_done(None, self._first + start, end - start)
             else:
                 self._on_done(error, 0, end - start)
-
-
-def as_one(total: int, on_done: Published) -> Published:
-    """Return what answers once for all messages of a call: all are stored, or how many are."""
-    left = total
-    stored = first_seq = 0
-    first: CurbstoneError | None = None
-
-    def done(error: CurbstoneError | None, seq: int, count: int) -> None:
-        nonlocal left, stored, first, first_seq
-        left -= count
-        first = first or error
-        if error is None:
-            stored += count
-            first_seq = first_seq or seq
-        if left:
-            return
-        if first is not None and stored:
-            first = type(first)(f"{first}; {stored} of {total} messages are stored: a cluster does not undo them")
-            first.members = {"stored": stored}
-        on_done(first, 0 if first else first_seq, total)
-
-    return done

@@ -4,8 +4,8 @@ A unit that is confirmed there is on the disks of a majority, so it happens: whi
 its messages and only then settles it. Where that gateway dies between, another one does all of it again, under the same
 numbers: a message may be stored twice, and none is left out. A unit that is not confirmed has published nothing.
 
-A queue that is at its cap when a unit is carried out gets its message as soon as it has room. Meanwhile all gateways
-know that, and commit nothing more for it.
+A queue that is at its cap when a unit is carried out gets its message when it has room. Meanwhile all gateways know
+that, and commit nothing more for it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull
-from curbstone.core.names import QueueName
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull
 from curbstone.core.values import Done
+from curbstone.rabbit.carrying import Carrying
 from curbstone.rabbit.door import AmqpError, Arrived, Channel, Connection, Properties
 from curbstone.rabbit.link import Link
-from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.publisher import Parcel
-from curbstone.rabbit.sending import EVENT_UID
 from curbstone.rabbit.settling import Settling
-from curbstone.rabbit.unit import Addressed, Unit, decode, encode
+from curbstone.rabbit.unit import UNIT_BYTES_MAX, Addressed, Unit, decode, encode
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
@@ -80,11 +78,6 @@ class Journal:
 
     # --- committing
 
-    def check(self, name: QueueName, uid: str) -> None:
-        """Raise QueueFull where what was committed for a queue already waits for room."""
-        if self._full.get(uid, 0) > self._engine.host.now_ms():
-            raise QueueFull(f"queue {name} is at its cap")
-
     def mark_full(self, uid: str) -> None:
         """A queue has no room for what is committed."""
         self._full[uid] = self._engine.host.now_ms() + FULL_MS
@@ -92,11 +85,28 @@ class Journal:
     def begin(self, messages: list[Addressed], on_committed: Done, on_done: Callable[[], None]) -> None:
         """Publish these as a whole: `on_committed` says whether they will be; if so, `on_done` when they are."""
         engine = self._engine
+        refusal = self._refusal(messages)
+        if refusal is not None:
+            engine.host.call_soon(partial(on_committed, refusal))
+            return
         number = engine.numbers.take(1)
         body = encode(Unit(engine.inbox.address, number, messages))
         self._begun[number] = _Begun(on_committed, on_done)
         parcel = Parcel("", engine.names.transactions, Properties({}, f"tx-{number}"), body, True)
         engine.publisher.send(engine.names.transactions, parcel, partial(self._confirmed, number))
+
+    def _refusal(self, messages: list[Addressed]) -> CurbstoneError | None:
+        """Return why these can't be published as a whole, or None: what was committed already waits for room, too."""
+        now_ms = self._engine.host.now_ms()
+        full = next((each.name for each in messages if self._full.get(each.place, 0) > now_ms), None)
+        if full is not None:
+            return QueueFull(f"queue {full} is at its cap")
+        size = sum(len(each.message.body) + len(each.message.headers) for each in messages)
+        if size > UNIT_BYTES_MAX:
+            return MessageTooLarge(
+                f"on a cluster a transaction or batch has at most {UNIT_BYTES_MAX} bytes; this one has {size}"
+            )
+        return None
 
     def _confirmed(self, number: int, error: CurbstoneError | None) -> None:
         begun = self._begun.get(number)
@@ -160,60 +170,33 @@ class Journal:
         if unit.number in taken:
             settling.ack(arrived.tag)
             return
-        here = all(each.name is None or each.name.is_private or self._is_known(each) for each in unit.messages)
-        if here:
-            self._carry_out(unit, settling, taken, arrived.tag, None)
-        else:  # the queue may have been made through another gateway just now
-            self._engine.catch_up(partial(self._carry_out, unit, settling, taken, arrived.tag))
-
-    def _is_known(self, addressed: Addressed) -> bool:
-        return self._engine.by_uid(addressed.place) is not None
-
-    def _carry_out(self, unit: Unit, settling: Settling, taken: _Taken, tag: int, error: CurbstoneError | None) -> None:
-        """Publish all messages of a unit; settle it when they are stored."""
-        if error is not None:
-            if settling.channel.is_open:
-                settling.give_back(tag)
-            return
         taken[unit.number] = None
         if len(taken) > TAKEN_MAX:
             del taken[next(iter(taken))]
-        left = len(unit.messages)
+        self._begin(unit, settling, arrived.tag)
 
-        def stored(addressed: Addressed, failed: CurbstoneError | None) -> None:
-            nonlocal left
-            if failed is not None and not isinstance(failed, NoSuchQueue):
-                if isinstance(failed, QueueFull):
-                    self._tell_full(addressed.place)
-                self._engine.host.call_later(AGAIN_MS, partial(again, addressed))
-                return
-            left -= 1
-            if not left and settling.channel.is_open:
-                settling.ack(tag)
-                self._tell_carried_out(unit)
+    def _begin(self, unit: Unit, settling: Settling, tag: int) -> None:
+        """Carry out a unit, once its queues are known here: they may have been made elsewhere just now."""
 
-        def again(addressed: Addressed) -> None:
+        def stored() -> None:
+            settling.ack(tag)
+            self._tell_carried_out(unit)
+
+        def caught_up(error: CurbstoneError | None) -> None:
+            if error is None:
+                carrying.begin()
+            else:
+                self._engine.host.call_later(AGAIN_MS, look)
+
+        def look() -> None:
             if settling.channel.is_open and not self._engine.is_stopping:  # else it comes again, somewhere
-                self._publish(addressed, partial(stored, addressed))
+                self._engine.catch_up(caught_up)
 
-        for each in unit.messages:
-            self._publish(each, partial(stored, each))
-
-    def _publish(self, addressed: Addressed, on_done: Done) -> None:
-        engine = self._engine
-        name, place, message, due_ms = addressed
-        now_ms = engine.host.wall_ms()
-        if name is None:
-            properties = properties_of(message, f"{EVENT_UID}-{message.seq}", now_ms=now_ms)
-            engine.publisher.send(place, Parcel(engine.names.events, place, properties, message.body, False), on_done)
-        elif name.is_private:
-            properties = properties_of(message, f"{place}-{message.seq}", now_ms=now_ms)
-            parcel = Parcel("", engine.names.queue(name), properties, message.body, True)
-            engine.publisher.send(str(name), parcel, on_done)
-        elif (queue := engine.by_uid(place)) is not None:
-            queue.store(message, max(due_ms - now_ms, 1) if due_ms else 0, on_done)
+        carrying = Carrying(self._engine, unit, settling.channel, self._tell_full, stored)
+        if carrying.knows_all:
+            carrying.begin()
         else:
-            on_done(NoSuchQueue(f"no such queue: {name}"))  # it was deleted after the commit, and the message with it
+            look()
 
     def _tell_full(self, uid: str) -> None:
         self.mark_full(uid)

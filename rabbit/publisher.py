@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from typing import NamedTuple
 from zlib import crc32
 
@@ -36,6 +37,8 @@ class Parcel(NamedTuple):
     properties: Properties
     body: bytes
     mandatory: bool
+    several: bool = False
+    """It goes to several queues: a refusal is told at once, for those that took it would store it once more."""
 
 
 class _Sent:
@@ -66,6 +69,7 @@ class Shard:
         self._waiting: deque[_Sent] = deque()
         """Nobody has sent these yet, or they were sent over a connection that is lost."""
         self._by_id: dict[str, int] = {}
+        """The tag that a message was sent with last; two with one id are under way where one was published again."""
         link.when(self._up, self._down)
 
     def __len__(self) -> int:
@@ -87,7 +91,8 @@ class Shard:
         if channel is None or not channel.is_open:
             self._waiting.append(sent)
             return
-        exchange, key, properties, body, mandatory = sent.parcel
+        exchange, key, properties, body, mandatory, _several = sent.parcel
+        sent.is_returned = False
         self._unconfirmed[self._next_tag] = sent
         if mandatory and properties.message_id:
             self._by_id[properties.message_id] = self._next_tag
@@ -130,19 +135,13 @@ class Shard:
 
     def _confirmed(self, tag: int, multiple: bool, is_stored: bool) -> None:
         unconfirmed = self._unconfirmed
-        if not multiple:
-            sent = unconfirmed.pop(tag, None)
-            ended = [sent] if sent is not None else []
-        else:
-            tags = []
-            for each in unconfirmed:
-                if each > tag:
-                    break
-                tags.append(each)
-            ended = [unconfirmed.pop(each) for each in tags]
-        for sent in ended:
-            if sent.parcel.mandatory and sent.parcel.properties.message_id:
-                self._by_id.pop(sent.parcel.properties.message_id, None)
+        tags = [tag] if tag in unconfirmed else []
+        if multiple:
+            tags = list(takewhile(lambda each: each <= tag, unconfirmed))
+        for each, sent in [(each, unconfirmed.pop(each)) for each in tags]:
+            name = sent.parcel.properties.message_id
+            if sent.parcel.mandatory and name and self._by_id.get(name) == each:
+                del self._by_id[name]
             if not is_stored:
                 self._refused(sent)
             elif sent.is_returned:
@@ -159,13 +158,12 @@ class Shard:
     def _refused(self, sent: _Sent) -> None:
         now_ms = self._host.now_ms()
         sent.refused_ms = sent.refused_ms or now_ms
-        if now_ms - sent.refused_ms >= REFUSED_MS_MAX:
+        if sent.parcel.several or now_ms - sent.refused_ms >= REFUSED_MS_MAX:
             self._end(sent, QueueFull("the queue is at its cap"))
             return
 
         def again() -> None:
             if not sent.is_over:
-                sent.is_returned = False
                 self.send(sent)
 
         self._host.call_later(REFUSED_AGAIN_MS, again)

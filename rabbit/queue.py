@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, NotSupported, Unavailable
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, Unavailable
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
@@ -30,21 +30,18 @@ from curbstone.core.values import (
     Stale,
     WasThere,
 )
-from curbstone.rabbit import dead, lacking, ladder, remote
+from curbstone.rabbit import dead, lacking, remote
 from curbstone.rabbit.consumer import Consumer, gone
 from curbstone.rabbit.counting import Counting
 from curbstone.rabbit.door import LOST, NOT_FOUND, AmqpError
-from curbstone.rabbit.job import Job, as_one
 from curbstone.rabbit.lacking import NoReading
 from curbstone.rabbit.leasing import Leasing
 from curbstone.rabbit.link import Link
-from curbstone.rabbit.mapping import properties_of
-from curbstone.rabbit.numbers import AT_ONCE_MAX
 from curbstone.rabbit.opening import Opening
-from curbstone.rabbit.publisher import Parcel
 from curbstone.rabbit.redrive import Redrive
 from curbstone.rabbit.registry import Known
 from curbstone.rabbit.settling import Settling
+from curbstone.rabbit.storing import Storing
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
@@ -66,6 +63,7 @@ class Queue:
         self.link: Link = engine.link_for(known.name)
         """What it is consumed over."""
         self.opening = Opening(self)
+        self.storing = Storing(self)
         self.leasing = Leasing(self)
         self.counting = Counting(self)
         self.changed = self.counting.changed
@@ -139,7 +137,7 @@ class Queue:
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
     ) -> None:
-        """See `core.port.Queue.publish`; `atomic` on a cluster: one answer, and its error says how many are stored."""
+        """See `core.port.Queue.publish`."""
         if key is not None:
             raise NotSupported(lacking.KEYS)
         if numbered is not None:
@@ -148,117 +146,7 @@ class Queue:
         if refusal is not None or not messages:
             self.engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
             return
-        if atomic:
-            too_large = self._too_large_together(messages)
-            if too_large is not None:
-                self.engine.host.call_soon(partial(on_done, too_large, 0, len(messages)))
-                return
-            on_done = as_one(len(messages), on_done)
-        for start in range(0, len(messages), AT_ONCE_MAX):
-            piece = messages[start : start + AT_ONCE_MAX]
-            unknown = {group for message in piece for group in message.groups} - self.opening.groups
-            if unknown or not self.opening.is_open:
-                self.opening.with_groups(unknown, partial(self._publish_or_refuse, piece, on_done))
-            else:
-                self._publish(piece, on_done)
-
-    def _too_large_together(self, messages: list[Message]) -> CurbstoneError | None:
-        """Return why these can't be stored together, or None."""
-        if len(messages) > AT_ONCE_MAX:
-            return MessageTooLarge(f"a batch on a cluster has at most {AT_ONCE_MAX} messages")
-        most = self.options.max_message_size
-        return next((too_large(len(each.body), most) for each in messages if len(each.body) > most), None)
-
-    def _publish_or_refuse(self, messages: list[Message], on_done: Published, error: CurbstoneError | None) -> None:
-        if error is not None:
-            on_done(error, 0, len(messages))
-        else:
-            self._publish(messages, on_done)
-
-    def _publish(self, messages: list[Message], on_done: Published) -> None:
-        engine = self.engine
-        first = engine.numbers.take(len(messages))
-        now_ms = engine.host.wall_ms()
-        began_us = engine.host.now_us()
-
-        def stored(count: int) -> None:
-            self.stats.published += count
-            self.stats.commits += 1
-            engine.commits.took_us.add(engine.host.now_us() - began_us)
-            engine.commits.messages.add(count)
-
-        job = Job(engine.host, len(messages), first, on_done, stored)
-        most, ttl_ms = self.options.max_message_size, int(self.options.ttl * 1000)
-        for place, message in enumerate(messages):
-            if len(message.body) > most:
-                job.ended(place, too_large(len(message.body), most))
-                continue
-            message.seq = first + place
-            message.timestamp_ms = now_ms
-            lives_ms = message.ttl_ms or ttl_ms
-            message.expires_ms = now_ms + lives_ms if lives_ms else 0
-            self._send(message, partial(job.ended, place), partial(job.several, place), now_ms)
-        self.changed()
-
-    def _send(self, message: Message, on_done: Done, several: Callable[[int], None], now_ms: int) -> None:
-        groups = message.groups or (UNNAMED, *self.options.groups)
-        if message.delay_ms > 0:
-            several(len(groups))
-            for group in groups:
-                self.send_later(message, group, message.delay_ms, 0, on_done)
-            return
-        names = [self.engine.names.queue(self.name, group) for group in groups] if groups != (UNNAMED,) else None
-        properties = properties_of(
-            message, self.message_id(message.seq), now_ms=now_ms, copies=names[1:] if names else None
-        )
-        parcel = Parcel("", names[0] if names else self.opening.text, properties, message.body, True)
-        self._send_parcel(parcel, on_done, 3)
-
-    def _send_parcel(self, parcel: Parcel, on_done: Done, times: int) -> None:
-        """Publish; where the broker does not know a queue that the registry knows, it is made again first."""
-
-        def done(error: CurbstoneError | None) -> None:
-            if not isinstance(error, NoSuchQueue) or times <= 1 or self.is_closed:
-                on_done(error)
-                return
-            self.opening.again(
-                lambda failed: on_done(failed) if failed else self._send_parcel(parcel, on_done, times - 1)
-            )
-
-        self.engine.publisher.send(self.opening.text, parcel, done)
-
-    def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
-        """Publish a message of a transaction, which has its number and its times."""
-        message.delay_ms = delay_ms
-
-        def opened(error: CurbstoneError | None) -> None:
-            if error is not None:
-                on_done(error)
-                return
-            host = self.engine.host
-            job = Job(host, 1, message.seq, lambda failed, _first, _count: on_done(failed), lambda _count: None)
-            self._send(message, partial(job.ended, 0), partial(job.several, 0), host.wall_ms())
-            self.changed()
-
-        self.opening.with_groups(set(message.groups), opened)
-
-    def send_later(self, message: Message, group: str, delay_ms: int, tries: int, on_done: Done) -> None:
-        """Publish a copy to one group after a delay, with the tries it has behind it."""
-        engine = self.engine
-
-        def bound(error: CurbstoneError | None) -> None:
-            if error is not None:
-                on_done(error)
-                return
-            now_ms = engine.host.wall_ms()
-            properties = properties_of(
-                message, self.message_id(message.seq), now_ms=now_ms, due_ms=now_ms + delay_ms, tries=tries
-            )
-            path = ladder.way(delay_ms, engine.names.queue(self.name, group))
-            parcel = Parcel(engine.names.step(path.step), path.key, properties, message.body, False)
-            engine.publisher.send(self.opening.text, parcel, on_done)
-
-        self.opening.with_ladder(group, bound)
+        self.storing.publish(messages, on_done, as_a_whole=atomic and len(messages) > 1)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """Not here."""
@@ -377,7 +265,7 @@ class Queue:
                 settling.ack(tag)
             settling.fence(lambda lost: on_done(failed or self.engine.lost(lost)))
 
-        self.send_later(delivery.message, group, delay_ms, delivery.tries + 1, sent)
+        self.storing.send_later(delivery.message, group, delay_ms, delivery.tries + 1, sent)
 
     # --- looking, emptying
 
@@ -470,11 +358,6 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"Queue({self.name})"
-
-
-def too_large(size: int, most: int) -> MessageTooLarge:
-    """Return what to say of a message that is."""
-    return MessageTooLarge(f"the message has {size} bytes, the queue's max_message_size is {most}")
 
 
 def as_entry(queue: Queue, do: str, **more: Any) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, NotSupported, Unavailable
+from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, NotSupported, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.core.values import Published
+from curbstone.core.values import Done, Published
 from curbstone.rabbit import lacking
+from curbstone.rabbit.event_keys import routing_key
 from curbstone.rabbit.job import Job
 from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.publisher import Parcel
@@ -22,8 +23,9 @@ EVENT_UID = "event"
 """Stands in the id of a message for the uid of its queue, where that is not one."""
 
 
-def publish_event(engine: Engine, key: str, messages: list[Message], on_done: Published) -> None:
+def publish_event(engine: Engine, project: str, event: str, messages: list[Message], on_done: Published) -> None:
     """See `Engine.publish_event`."""
+    key = routing_key(project, event)
     if not messages or engine.is_stopping:
         refusal = Unavailable("the server is shutting down") if engine.is_stopping else None
         engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
@@ -36,11 +38,32 @@ def publish_event(engine: Engine, key: str, messages: list[Message], on_done: Pu
             job.ended(place, NotSupported(lacking.EVENT_DELAY))
             continue
         copy = Message(message.body, message.headers)
-        copy.timestamp_ms = now_ms
+        copy.seq, copy.timestamp_ms = first + place, now_ms
         copy.expires_ms = now_ms + message.ttl_ms if message.ttl_ms else 0
         properties = properties_of(copy, f"{EVENT_UID}-{first + place}", now_ms=now_ms)
-        parcel = Parcel(engine.names.events, key, properties, copy.body, False)
-        engine.publisher.send(key, parcel, partial(job.ended, place))
+        parcel = Parcel(engine.names.events, key, properties, copy.body, False, several=True)
+        engine.publisher.send(key, parcel, partial(_event_told, engine, key, copy, partial(job.ended, place)))
+
+
+def _event_told(engine: Engine, key: str, message: Message, on_done: Done, error: CurbstoneError | None) -> None:
+    """All bound queues have a message, or one of them has refused it and it is not known which: ask each."""
+    bound = engine.bound_by_key(key)
+    if not isinstance(error, QueueFull) or not bound:
+        on_done(error)
+        return
+    left = len(bound)
+    refused: dict[QueueName, CurbstoneError] = {}
+
+    def told(queue: Queue, failed: CurbstoneError | None) -> None:
+        nonlocal left
+        left -= 1
+        if failed is not None and not isinstance(failed, NoSuchQueue):
+            refused[queue.name] = failed
+        if not left:
+            on_done(EventRefused(refused, len(bound) - len(refused)) if refused else None)
+
+    for queue in bound:
+        queue.storing.store(message, 0, partial(told, queue))
 
 
 def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[Message], on_done: Published) -> None:

@@ -12,16 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core import port
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, NotSupported, StaleDelivery
+from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT
 from curbstone.core.values import Done
-from curbstone.rabbit import lacking
+from curbstone.rabbit import whole
 from curbstone.rabbit.consumer import Consumer
-from curbstone.rabbit.event_keys import routing_key
 from curbstone.rabbit.opening import Step, together
-from curbstone.rabbit.queue import Queue, too_large
-from curbstone.rabbit.unit import UNIT_BYTES_MAX, Addressed
+from curbstone.rabbit.queue import Queue
+from curbstone.rabbit.unit import Addressed
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
@@ -144,35 +143,12 @@ class Transaction:
         now_ms = self._engine.host.wall_ms()
         found: list[Addressed] = []
         for target, messages in self._publishes.items():
-            ttl_ms, name, place = 0, None, ""
+            numbers = [self._engine.numbers.take(1) for _ in messages]
             if isinstance(target, Queue):
-                self._check(target, messages)
-                ttl_ms, name, place = int(target.options.ttl * 1000), target.name, target.uid
+                found += whole.to_queue(target, messages, numbers, now_ms)
             else:
-                place = routing_key(*target)
-                if any(message.delay_ms > 0 for message in messages):
-                    raise NotSupported(lacking.EVENT_DELAY)
-            for message in messages:
-                lives_ms = message.ttl_ms or ttl_ms
-                copy = Message(message.body, message.headers, groups=message.groups if name else ())
-                copy.seq, copy.timestamp_ms = self._engine.numbers.take(1), now_ms
-                copy.expires_ms = now_ms + lives_ms if lives_ms else 0
-                due_ms = now_ms + message.delay_ms if message.delay_ms > 0 else 0
-                found.append(Addressed(name, place, copy, due_ms))
-        size = sum(len(each.message.body) + len(each.message.headers) for each in found)
-        if size > UNIT_BYTES_MAX:
-            raise MessageTooLarge(f"on a cluster a transaction has at most {UNIT_BYTES_MAX} bytes; this one has {size}")
+                found += whole.to_event(*target, messages, numbers, now_ms)
         return found
-
-    def _check(self, queue: Queue, messages: list[Message]) -> None:
-        """Raise what is wrong with these messages for a queue."""
-        refusal = queue.refusal()
-        if refusal is not None:
-            raise refusal
-        self._engine.journal.check(queue.name, queue.uid)
-        largest = max(len(message.body) for message in messages)
-        if largest > queue.options.max_message_size:
-            raise too_large(largest, queue.options.max_message_size)
 
     @staticmethod
     def _claim(wish: _Wish) -> list[Delivery]:

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import pytest
 
-SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-"""The one in /usr/sbin changes the user."""
-CONTROL = SERVER.with_name("rabbitmqctl")
+FOLDER = Path(os.environ.get("CURBSTONE_RABBITMQ", "/usr/lib/rabbitmq/bin"))
+"""Where the scripts of the version are that is tested. Those in /usr/sbin change the user."""
+SERVER = FOLDER / "rabbitmq-server"
+CONTROL = FOLDER / "rabbitmqctl"
 START_S_MAX = 120
 STOP_S_MAX = 30
 
@@ -34,7 +35,7 @@ ERLANG_ARGS = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
 def missing() -> str:
     """Return why no node can be started here, or an empty text."""
     if not SERVER.exists():
-        return "there is no RabbitMQ; `make test` brings it by apt-get where it runs as root"
+        return f"there is no {SERVER}; `make test` brings RabbitMQ by apt-get where it runs as root"
     if shutil.which("epmd") is None:
         return "there is no epmd, Erlang's port mapper"
     return "" if os.geteuid() == 0 else "RabbitMQ's scripts want root or their own user"
@@ -107,8 +108,6 @@ class Node:
                     "consumer_timeout = 691200000",
                     "cluster_formation.peer_discovery_backend = classic_config",
                     *peers,
-                    "cluster_formation.randomized_startup_delay_range.min = 0",
-                    "cluster_formation.randomized_startup_delay_range.max = 1",
                     "",
                 ]
             ),

@@ -71,7 +71,7 @@ def test_what_is_wrong_with_one_message_refuses_all_and_settles_nothing(cluster:
     peer.settle("ack", "a")
     big = Message(b"x" * DEFAULTS.max_message_size)
     error = committed(cluster, *[(good, big)] * (UNIT_BYTES_MAX // DEFAULTS.max_message_size + 1))
-    assert isinstance(error, MessageTooLarge) and "a transaction has at most" in str(error)
+    assert isinstance(error, MessageTooLarge) and "a transaction or batch has at most" in str(error)
     transaction = cluster.broker.transaction()
     transaction.publish(good, Message(b"a"))
     transaction.publish_event("news", Message(b"a", delay_ms=10))

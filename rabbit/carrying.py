@@ -1,0 +1,173 @@
+"""Carrying out one committed unit: all of its messages are published, each under its number.
+
+What goes to several groups is published to each by itself, and so is an event once a queue has refused it: what one of
+them refuses must not be stored in the others again. What is refused or not confirmed waits on the ladder of delays, as
+a unit of its own, and comes back to `cs/tx` from there: it holds up nothing else, and no gateway has to remember it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
+from curbstone.core.message import Message
+from curbstone.core.values import UNNAMED, Done
+from curbstone.rabbit import ladder
+from curbstone.rabbit.door import Channel, Properties
+from curbstone.rabbit.mapping import properties_of
+from curbstone.rabbit.publisher import Parcel
+from curbstone.rabbit.sending import EVENT_UID
+from curbstone.rabbit.unit import Addressed, Unit, encode
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+
+WAITS_MS = 2048
+"""What has to wait comes again after this; one step of the ladder."""
+AGAIN_MS = 500
+
+logger = logging.getLogger("curbstone.rabbit")
+
+
+class Carrying:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        unit: Unit,
+        channel: Channel,
+        on_full: Callable[[str], None],
+        on_done: Callable[[], None],
+    ) -> None:
+        """`channel` is the one that the unit came over: once that is lost, the unit comes again somewhere.
+
+        `on_full(uid)` is told of each queue at its cap; `on_done` when the unit may be settled.
+        """
+        self._engine = engine
+        self._unit = unit
+        self._channel = channel
+        self._on_full = on_full
+        self._on_done = on_done
+        self._left = 0
+        self._waiting: list[Addressed] = []
+        """What is to come again."""
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether all queues it is for are known here."""
+        by_uid = self._engine.by_uid
+        return all(
+            each.name is None or each.name.is_private or by_uid(each.place) is not None for each in self._unit.messages
+        )
+
+    def begin(self) -> None:
+        """Publish it."""
+        parts = [part for each in self._unit.messages for part in self._parts(each)]
+        self._left = 1
+        self._publish_all(parts)
+        self._ended()
+
+    def _parts(self, addressed: Addressed) -> list[Addressed]:
+        """Return a message once for each group that gets it."""
+        queue = self._engine.by_uid(addressed.place)
+        if queue is None:
+            return [addressed]
+        message = addressed.message
+        return [
+            addressed._replace(message=_copy_for(message, group))
+            for group in message.groups or (UNNAMED, *queue.options.groups)
+        ]
+
+    def _publish_all(self, parts: list[Addressed]) -> None:
+        self._left += len(parts)
+        for each in parts:
+            self._publish(each, partial(self._told, each))
+
+    def _publish(self, addressed: Addressed, on_done: Done) -> None:
+        engine = self._engine
+        name, place, message, due_ms = addressed
+        now_ms = engine.host.wall_ms()
+        if name is None:
+            properties = properties_of(message, f"{EVENT_UID}-{message.seq}", now_ms=now_ms)
+            parcel = Parcel(engine.names.events, place, properties, message.body, False, several=True)
+            engine.publisher.send(place, parcel, on_done)
+        elif name.is_private:
+            properties = properties_of(message, f"{place}-{message.seq}", now_ms=now_ms)
+            parcel = Parcel("", engine.names.queue(name), properties, message.body, True)
+            engine.publisher.send(str(name), parcel, on_done)
+        elif (queue := engine.by_uid(place)) is not None:
+            queue.storing.store(message, max(due_ms - now_ms, 1) if due_ms else 0, on_done)
+        else:
+            on_done(NoSuchQueue(f"no such queue: {name}"))  # it was deleted after the commit, and the message with it
+
+    def _told(self, addressed: Addressed, error: CurbstoneError | None) -> None:
+        """A message is stored, or not."""
+        if isinstance(error, QueueFull) and addressed.name is None:
+            self._publish_to_each(addressed)
+        elif isinstance(error, QueueFull | Unavailable):
+            self._waiting.append(addressed)
+            if isinstance(error, QueueFull):
+                self._on_full(addressed.place)
+        elif error is not None and not isinstance(error, NoSuchQueue):
+            self._lose(addressed, error)
+        self._ended()
+
+    def _publish_to_each(self, addressed: Addressed) -> None:
+        """Publish an event to each queue that may have refused it; a private one refuses nothing."""
+        bound = self._engine.bound_by_key(addressed.place)
+        if not bound:
+            self._waiting.append(addressed)
+        for queue in bound:
+            self._publish_all(self._parts(Addressed(queue.name, queue.uid, addressed.message)))
+
+    def _lose(self, addressed: Addressed, error: CurbstoneError) -> None:
+        """It can't ever be stored where it is for: it goes to what had nowhere to go."""
+        engine, message = self._engine, addressed.message
+        lost = engine.names.lost
+        logger.error(
+            "a committed message for queue %s can't be stored, and goes to %s: %s", addressed.name, lost, error
+        )
+        properties = properties_of(message, f"{addressed.place}-{message.seq}", now_ms=engine.host.wall_ms())
+        self._left += 1
+        engine.publisher.send(lost, Parcel(lost, "", properties, message.body, False), partial(self._told, addressed))
+
+    def _ended(self) -> None:
+        self._left -= 1
+        if self._left or not self._channel.is_open:
+            return
+        if self._waiting:
+            self._wait()
+        else:
+            self._on_done()
+
+    def _wait(self) -> None:
+        """Have the rest come again."""
+        engine = self._engine
+        number = engine.numbers.take(1)
+        path = ladder.way(WAITS_MS, engine.names.transactions)
+        rest = encode(Unit(self._unit.origin, number, self._waiting))
+        parcel = Parcel(engine.names.step(path.step), path.key, Properties({}, f"tx-{number}"), rest, False)
+
+        def waits(error: CurbstoneError | None) -> None:
+            if not self._channel.is_open:
+                return
+            if error is None:
+                self._on_done()
+            else:
+                engine.host.call_later(AGAIN_MS, again)
+
+        def again() -> None:
+            if self._channel.is_open and not engine.is_stopping:
+                self._wait()
+
+        engine.publisher.send(engine.names.transactions, parcel, waits)
+
+
+def _copy_for(message: Message, group: str) -> Message:
+    copy = Message(message.body, message.headers, groups=(group,))
+    copy.seq, copy.timestamp_ms, copy.expires_ms = message.seq, message.timestamp_ms, message.expires_ms
+    return copy

@@ -1,0 +1,73 @@
+"""What is to be published as a whole: messages that are checked, numbered and addressed, for the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, NotSupported
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+from curbstone.rabbit import lacking
+from curbstone.rabbit.event_keys import routing_key
+from curbstone.rabbit.unit import Addressed
+
+
+class Target(Protocol):
+    """What is asked of a queue."""
+
+    @property
+    def name(self) -> QueueName:
+        """Its project and name."""
+
+    @property
+    def uid(self) -> str:
+        """Of this life of the queue."""
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force."""
+
+    def refusal(self) -> CurbstoneError | None:
+        """Return why nothing can be published now, or None."""
+
+
+def to_queue(target: Target, messages: Sequence[Message], numbers: Iterable[int], now_ms: int) -> list[Addressed]:
+    """Address messages to a queue; raise what is wrong with one of them."""
+    refusal = target.refusal()
+    if refusal is not None:
+        raise refusal
+    most, ttl_ms = target.options.max_message_size, int(target.options.ttl * 1000)
+    found = []
+    for message, number in zip(messages, numbers, strict=True):
+        if len(message.body) > most:
+            raise too_large(len(message.body), most)
+        copy = _numbered(message, number, now_ms, ttl_ms, message.groups)
+        due_ms = now_ms + message.delay_ms if message.delay_ms > 0 else 0
+        found.append(Addressed(target.name, target.uid, copy, due_ms))
+    return found
+
+
+def to_event(
+    project: str, event: str, messages: Sequence[Message], numbers: Iterable[int], now_ms: int
+) -> list[Addressed]:
+    """Address messages to the queues bound to an event; raise what is wrong with one of them."""
+    if any(message.delay_ms > 0 for message in messages):
+        raise NotSupported(lacking.EVENT_DELAY)
+    key = routing_key(project, event)
+    numbered = zip(messages, numbers, strict=True)
+    return [Addressed(None, key, _numbered(message, number, now_ms, 0, ())) for message, number in numbered]
+
+
+def _numbered(message: Message, number: int, now_ms: int, ttl_ms: int, groups: tuple[str, ...]) -> Message:
+    lives_ms = message.ttl_ms or ttl_ms
+    copy = Message(message.body, message.headers, groups=groups)
+    copy.seq, copy.timestamp_ms = number, now_ms
+    copy.expires_ms = now_ms + lives_ms if lives_ms else 0
+    return copy
+
+
+def too_large(size: int, most: int) -> MessageTooLarge:
+    """Return what to say of a message that is."""
+    return MessageTooLarge(f"the message has {size} bytes, the queue's max_message_size is {most}")

@@ -1,0 +1,177 @@
+"""What becomes of messages for several queues where one of them is full, and of those that were committed already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from curbstone.core.errors import Conflict, CurbstoneError, EventRefused, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.message import Message
+from curbstone.core.port import Queue
+from tests.engines.worlds import DEFAULTS, ModelWorld, World
+
+CAP = "64KiB"
+FILLING = "x" * 60_000
+BODY = "y" * 10_000
+
+
+def batch(world: World, queue: Queue, *bodies: str) -> tuple[CurbstoneError | None, int, int]:
+    """Publish as a whole; return the one answer."""
+    messages = [Message(body.encode()) for body in bodies]
+    error, first, count = world.answer(lambda done: queue.publish(messages, done, atomic=True))
+    assert error is None or isinstance(error, CurbstoneError)
+    return error, first, count
+
+
+def commit(world: World, *targets: Queue | str, body: str = BODY) -> list[tuple[CurbstoneError | None]]:
+    """Commit a transaction with a message for each queue or event; return the list its answer comes into."""
+    answers: list[Any] = []
+    transaction = world.broker.transaction()
+    for target in targets:
+        if isinstance(target, str):
+            transaction.publish_event(target, Message(body.encode()))
+        else:
+            transaction.publish(target, Message(body.encode()))
+    transaction.commit(lambda error: answers.append((error,)))
+    return answers
+
+
+def bind(world: World, event: str, *queues: Queue) -> None:
+    for queue in queues:
+        assert world.answer(lambda done, queue=queue: world.broker.bind(event, queue.name, done)) == (None,)  # type: ignore[misc]
+
+
+def test_a_batch_is_stored_in_order_and_answered_once(world: World) -> None:
+    queue = world.queue(groups=["g"])
+    error, first, count = batch(world, queue, "a", "b", "c")
+    assert error is None and count == 3
+    peer = world.peer(queue)
+    peer.expect("a", "b", "c")
+    assert [each.message.seq for each in peer.deliveries] == [first, first + 1, first + 2]
+    assert world.bodies(queue, group="g", wait_ms=1000) == ["a", "b", "c"]
+
+
+def test_a_batch_with_something_wrong_stores_nothing(world: World) -> None:
+    queue = world.queue()
+    error, _first, count = batch(world, queue, "a", "x" * (DEFAULTS.max_message_size + 1), "b")
+    assert isinstance(error, MessageTooLarge) and count == 3
+    assert world.bodies(queue, wait_ms=100) == []
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_batch_is_stored_whole_or_not_at_all_whenever_connections_are_lost(model: ModelWorld, seed: int) -> None:
+    random = Random(seed)
+    print("seed", seed)
+    queue = model.queue()
+    answers: dict[str, list[CurbstoneError | None]] = {}
+    for number in range(6):
+        told = answers.setdefault(str(number), [])
+        queue.publish([Message(b"%d" % number)] * 3, lambda error, _f, _c, told=told: told.append(error), atomic=True)  # type: ignore[misc]
+        for _ in range(random.randrange(6)):
+            model.host.settle() if random.random() < 0.3 else model.pass_time(random.randrange(4))
+        if random.random() < 0.5:
+            model.model.loses_confirms = random.random() < 0.5
+            model.model.lose(random.choice(["", "publishing", "consuming", "control"]))
+    model.model.loses_confirms = False
+    model.model.lose("")
+    model.until(lambda: all(answers.values()))
+    model.pass_time(10_000)
+    there = Counter(model.bodies(queue, wait_ms=100))
+    for body, told in answers.items():
+        assert len(told) == 1 and (told[0] is None or isinstance(told[0], Unavailable))
+        assert there[body] >= 3 or (told[0] is not None and not there[body]), (body, there)
+
+
+def test_what_one_group_refuses_is_not_stored_in_the_others_over_and_over(model: ModelWorld) -> None:
+    """A refusal does not say whose it is; each try stored a copy more where there was room."""
+    queue = model.queue(cap=CAP, groups=["slow"])
+    peer = model.peer(queue, auto=True)
+    model.publish(queue, FILLING)
+    answers: list[CurbstoneError | None] = []
+    queue.publish([Message(BODY.encode())], lambda error, _first, _count: answers.append(error))
+    model.until(lambda: answers)
+    assert isinstance(answers[0], QueueFull)
+    model.pass_time(5000)
+    assert Counter(peer.bodies)[BODY] <= 2
+    assert model.bodies(queue, group="slow") == [FILLING]
+
+
+def test_an_event_names_the_queue_that_refused_it_and_the_others_have_it(model: ModelWorld) -> None:
+    full, other = model.queue(cap=CAP), model.queue()
+    model.publish(full, FILLING)
+    bind(model, "news", full, other)
+    peer = model.peer(other, auto=True)
+    messages = [Message(BODY.encode())]
+    error, _first, count = model.answer(lambda done: model.broker.publish_event("news", messages, done))
+    assert isinstance(error, EventRefused) and count == 1
+    assert (set(error.refused), error.stored) == ({full.name}, 1)
+    model.pass_time(5000)
+    assert 1 <= Counter(peer.bodies)[BODY] <= 2
+
+
+def test_a_committed_event_is_not_stored_over_and_over_while_a_queue_is_full(model: ModelWorld) -> None:
+    full, other, third = model.queue(cap=CAP), model.queue(), model.queue()
+    model.publish(full, FILLING)
+    bind(model, "news", full, other)
+    peer = model.peer(other, auto=True)
+    answers = commit(model, "news", third)
+    model.until(lambda: answers)
+    assert answers == [(None,)]
+    model.pass_time(20_000)
+    assert 1 <= Counter(peer.bodies)[BODY] <= 2
+    assert model.bodies(full) == [FILLING]
+    model.pass_time(10_000)
+    assert model.bodies(full) == [BODY] and model.bodies(third) == [BODY]
+    model.pass_time(10_000)
+    assert model.bodies(full) == [] and not model.model.queues[model.engine.names.transactions].ready
+
+
+def test_what_waits_for_a_full_queue_holds_up_no_other(model: ModelWorld) -> None:
+    """A hundred of them filled the window, and no transaction of anybody was carried out any more."""
+    full, other = model.queue(cap=CAP), model.queue()
+    model.publish(full, FILLING)
+    waiting = [commit(model, full, full, body=f"{number}{BODY}") for number in range(150)]
+    model.until(lambda: all(waiting))
+    assert {answer for each in waiting for answer in each} == {(None,)}
+    model.pass_time(3000)
+    answers = commit(model, other, other, body="a")
+    began_ms = model.now_ms()
+    model.until(lambda: answers)
+    assert answers == [(None,)] and model.now_ms() - began_ms < 1000
+    assert model.bodies(other) == ["a", "a"]
+    assert model.bodies(full) == [FILLING]
+    found: Counter[str] = Counter()
+    for _ in range(200):
+        model.pass_time(1000)
+        found.update(model.bodies(full))
+        if sum(found.values()) >= 300:
+            break
+    assert set(found) == {f"{number}{BODY}" for number in range(150)} and set(found.values()) == {2}
+
+
+def test_a_committed_message_that_can_never_be_stored_is_kept_with_the_lost(
+    model: ModelWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = model.queue(), model.queue()
+
+    def refuses(_message: Message, _delay_ms: int, on_done: Any) -> None:
+        on_done(Conflict("it has too many groups"))
+
+    monkeypatch.setattr(model.engine.get(queue.name).storing, "store", refuses)
+    answers = commit(model, queue, other)
+    model.until(lambda: answers)
+    assert answers == [(None,)] and model.bodies(other) == [BODY] and model.bodies(queue) == []
+    lost = model.model.queues[model.engine.names.lost].ready
+    assert [each.body.decode() for each in lost] == [BODY]
+
+
+def test_a_batch_for_a_queue_at_its_cap_is_refused_as_long_as_one_waits(model: ModelWorld) -> None:
+    queue = model.queue(cap=CAP)
+    model.publish(queue, FILLING)
+    assert batch(model, queue, BODY, BODY)[0] is None
+    model.pass_time(1500)
+    assert isinstance(batch(model, queue, BODY, BODY)[0], QueueFull)
+    assert model.bodies(queue, wait_ms=5000) == [FILLING, BODY, BODY]
