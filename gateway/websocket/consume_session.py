@@ -5,7 +5,8 @@ Each message leaves as a metadata frame and a binary payload frame, or with `enc
 deliveries; `{"token"}` logs in anew. An `ackId` names one delivery of one connection, as in "5f0c91aa.7": one that
 comes after a reconnect names nothing, and can't settle another message. With `confirm=json` settling is answered: by
 `{"settled": [ids]}` when it is on disk, by `{"stale": [ids]}` where a delivery has ended; and `{"window"}` changes how
-many may be unsettled.
+many may be unsettled. With `lease` as well a delivery ends after so many seconds, which is told as `stale`, unless
+`{"extendId", "seconds"}` gives it more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from curbstone.core.port import Consumer
 from curbstone.core.traffic import Handouts, Traffic
 from curbstone.core.values import Done
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
-from curbstone.gateway.formats.parameters import LIMIT_MAX, seconds_ms, whole_number
+from curbstone.gateway.formats.parameters import LIMIT_MAX, lease_ms, seconds_ms, whole_number
 from curbstone.gateway.http.json_body import check_members, parse_json
 from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.websocket.codec import Inbound, binary_frame, text_frame
@@ -32,12 +33,13 @@ from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, err
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
     from curbstone.gateway.websocket.login import SocketLogin
+    from curbstone.gateway.websocket.socket_leases import SocketLeases
 
 _UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
 _ID = r"([0-9a-z]+)\.([1-9][0-9]{0,17})"
 _AN_ID = re.compile(_ID)
-_NAMES = ("ackId", "ackToId", "nackId", "rejectId")
+_NAMES = ("ackId", "ackToId", "nackId", "rejectId", "extendId")
 _PLAIN_ACK = re.compile(rf'\{{"ackId": ?"{_ID}"\}}'.encode())
 """What nearly all commands are; it is worth a way of its own, without a JSON parser."""
 
@@ -59,11 +61,13 @@ class ConsumeSession:
         group: str = "",
         traffic: Traffic | None = None,
         name: str = "",
+        leases: SocketLeases | None = None,
     ) -> None:
         """`name` is what the ackIds of this connection begin with; without one it is drawn.
 
-        `confirms`: whether settling is answered.
+        `confirms`: whether settling is answered. `leases`: how long deliveries last, where that is answered.
         """
+        self._leases = leases
         self._name = name or secrets.token_hex(4)
         self._name_bytes = self._name.encode()
         self._queue = queue
@@ -95,6 +99,8 @@ class ConsumeSession:
         """Subscribe; deliveries begin."""
         self._wire = wire
         self._login.begin(self._fail, lambda: len(self._seqs))
+        if self._leases is not None:
+            self._leases.begin(self._ran_out)
         self._consumer = self._queue.subscribe(
             self._deliver, window=self._limit, group=self._group, auto=not self._settles, on_closed=self._fail
         )
@@ -120,6 +126,8 @@ class ConsumeSession:
                 pieces.append(text_frame(b"{%b}" % inside))
                 pieces.append(binary_frame(message.body))
         self._handouts.count(deliveries, auto=not self._settles)
+        if self._leases is not None:
+            self._leases.add(range(self._last_id - len(deliveries) + 1, self._last_id + 1))
         self._wire.send(b"".join(pieces))
 
     def hold(self) -> None:
@@ -166,14 +174,38 @@ class ConsumeSession:
             check_members(command, ("window",), "a window")
             consumer.resize(whole_number("window", command["window"], 1, LIMIT_MAX))
         elif not (self._confirms and self._is_stale(consumer, command)):
-            self._settle(consumer, command)
+            if self._leases is not None and "extendId" in command:
+                self._extend(self._leases, command)
+            else:
+                self._settle(consumer, command)
+
+    def _extend(self, leases: SocketLeases, command: dict[str, Any]) -> None:
+        check_members(command, ("extendId", "seconds"), "an extendId")
+        ack_id = command["extendId"]
+        if not isinstance(ack_id, str):
+            raise BadRequest("bad extendId: it must be the ackId of a delivery")
+        leases.extend(self._number(ack_id), lease_ms(command.get("seconds")))
+        self._wire.send(text_frame(orjson.dumps({"extended": [ack_id]})))
+
+    def _ran_out(self, numbers: list[int]) -> None:
+        """Give back what was not settled in time, and say so."""
+        consumer = self._consumer
+        if consumer is None:
+            return
+        seqs = [seq for number in numbers if (seq := self._seqs.pop(number)) in consumer.unsettled]
+        self._traffic.returned += len(seqs)
+        self._wire.send(text_frame(orjson.dumps({"stale": [f"{self._name}.{number}" for number in numbers]})))
+        try:
+            consumer.nack(seqs, 0, "the lease ran out", self._on_settled)
+        except CurbstoneError as error:
+            self._fail(error)
 
     def _is_stale(self, consumer: Consumer, command: dict[str, Any]) -> bool:
         """Return whether a command names a delivery that has ended; then that is told at the end of the read."""
         ack_id = next((command[name] for name in _NAMES if isinstance(command.get(name), str)), None)
         if ack_id is None or self._seqs.get(self._number(ack_id)) in consumer.unsettled:
             return False
-        self._seqs.pop(self._number(ack_id), None)
+        self._forget(self._number(ack_id))
         self._stale.append(ack_id)
         return True
 
@@ -222,12 +254,17 @@ class ConsumeSession:
 
     def _claim(self, number: int) -> int:
         """Return the seq of an unsettled delivery and forget it; raise for a number that names none."""
-        seq = self._seqs.pop(number, None)
+        seq = self._forget(number)
         if seq is None:
             raise _UNKNOWN_ID
         if self._confirms:
             self._ids.append(f"{self._name}.{number}")
         return seq
+
+    def _forget(self, number: int) -> int | None:
+        if self._leases is not None:
+            self._leases.drop(number)
+        return self._seqs.pop(number, None)
 
     def _claim_up_to(self, ack_id: str, consumer: Consumer) -> list[int]:
         last = self._number(ack_id)
@@ -240,7 +277,7 @@ class ConsumeSession:
                 break
         if self._confirms:
             ended = [number for number in claimed if self._seqs[number] not in consumer.unsettled]
-            self._stale += [f"{self._name}.{number}" for number in ended if self._seqs.pop(number)]
+            self._stale += [f"{self._name}.{number}" for number in ended if self._forget(number)]
             claimed = [number for number in claimed if number in self._seqs]
         return [self._claim(number) for number in claimed]
 
@@ -300,6 +337,8 @@ class ConsumeSession:
     def closed(self) -> None:
         """Unsettled deliveries go back to their places."""
         self._login.leave()
+        if self._leases is not None:
+            self._leases.leave()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

@@ -5,7 +5,8 @@ or as one JSON object with `message`; or as a lone binary frame. JSON that is no
 `{"token"}`, which logs in anew. Each
 message is confirmed after its commit, in the order they came, with an empty text frame or `{"id":…}`. It goes to a
 queue, or to all queues that are bound to an event; then it is confirmed when all have it. Errors
-close the connection once everything before them is answered; only "the queue is full" leaves it open.
+close the connection once everything before them is answered; only "the queue is full" leaves it open, and of a
+producer with numbers (`socket_numbers.py`) what comes too early.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.core.errors import BadRequest, CurbstoneError, NumberGap
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
-from curbstone.core.values import IdempotencyKey
+from curbstone.core.values import IdempotencyKey, Numbered
 from curbstone.gateway.formats.idempotency import MEMBER
 from curbstone.gateway.formats.json_message import check_frame, check_size, message_of, put_body
 from curbstone.gateway.http.json_body import parse_json
@@ -25,6 +26,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import token_in
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
+from curbstone.gateway.websocket.socket_numbers import MEMBERS, REPEATED, SocketNumbers, gap_frame
 from curbstone.gateway.websocket.targets import Target
 from curbstone.net.unconfirmed import Unconfirmed
 
@@ -63,8 +65,12 @@ class PublishSession:
         *,
         groups: tuple[str, ...] = (),
         traffic: Traffic | None = None,
+        numbers: SocketNumbers | None = None,
     ) -> None:
+        """`numbers`: those of a producer."""
         self._target = target
+        self._numbers = numbers
+        self._members = (MEMBER,) if numbers is None else MEMBERS
         self._login = login
         self._traffic = traffic or Traffic()
         self._settings = settings
@@ -87,7 +93,9 @@ class PublishSession:
     def start(self, wire: Wire) -> None:
         """See `Session.start`."""
         self._wire = wire
-        self._login.begin(lambda error: self._fail(status_of(error), str(error)))
+        self._login.begin(self._end)
+        if self._numbers is not None:
+            wire.send(self._numbers.begin(self._end))
         # Tells also of the queue's end, which a producer that is silent would not hear of otherwise.
         self._unwatch = self._target.watch(self._look)
 
@@ -107,7 +115,9 @@ class PublishSession:
             if message is not None:
                 batch.append(message)
                 size += len(message.body)
-        if batch and self._keys:
+        if batch and self._numbers is not None:
+            self._publish_numbered(batch, self._numbers)
+        elif batch and self._keys:
             self._publish_in_parts(batch)
         elif batch:
             self._publish(batch, size)
@@ -140,9 +150,11 @@ class PublishSession:
         if token := token_in(fields):
             self._login.renew(token, self._wire)
             return None
-        check_frame(fields, (MEMBER,))
+        check_frame(fields, self._members)
         message = message_of(fields, self._settings.max_ttl_s, self._groups)
-        if MEMBER in fields:
+        if self._numbers is not None:
+            self._numbers.note(message, fields)
+        elif MEMBER in fields:
             key = fields[MEMBER]
             if not isinstance(key, str):
                 raise BadRequest(f"bad {MEMBER}: it must be a string")
@@ -173,7 +185,21 @@ class PublishSession:
         if plain:
             self._publish(plain, sum([len(each.body) for each in plain]))
 
-    def _publish(self, messages: list[Message], size: int, key: IdempotencyKey | None = None) -> None:
+    def _publish_numbered(self, messages: list[Message], numbers: SocketNumbers) -> None:
+        """Publish messages in order, those with numbers in a row together."""
+        try:
+            for run, numbered in numbers.runs(messages):
+                self._publish(run, sum([len(each.body) for each in run]), numbered=numbered)
+        except CurbstoneError as error:
+            self._failure = (status_of(error), str(error))
+
+    def _publish(
+        self,
+        messages: list[Message],
+        size: int,
+        key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
+    ) -> None:
         batch = _Batch(len(messages), size)
         self._batches.append(batch)
         self._unconfirmed.add(len(messages), size)
@@ -186,7 +212,7 @@ class PublishSession:
             batch.left -= count
             self._settle()
 
-        self._target.publish(messages, on_done, key=key)
+        self._target.publish(messages, on_done, key=key, numbered=numbered)
 
     def _settle(self) -> None:
         """Answer what is known, from the first message on: a refusal must not overtake a confirm."""
@@ -213,9 +239,13 @@ class PublishSession:
         """Confirm or refuse `count` messages; return whether the connection goes on."""
         if error is None:
             self._traffic.confirmed += count
-            self._wire.send(self._target.confirms(first_seq, count))
+            is_repeat = self._numbers is not None and not first_seq
+            self._wire.send(REPEATED * count if is_repeat else self._target.confirms(first_seq, count))
             return True
         self._traffic.refuse(error)
+        if self._numbers is not None and isinstance(error, NumberGap):
+            self._wire.send(gap_frame(error) * count)
+            return True
         status = status_of(error)
         is_full = status == FULL
         self._wire.send(error_frame(status, str(error)) * (count if is_full else 1))
@@ -234,6 +264,9 @@ class PublishSession:
             return
         self._wire.send(error_frame(status, text))
         close_for(self._wire, status, text)
+
+    def _end(self, error: CurbstoneError) -> None:
+        self._fail(status_of(error), str(error))
 
     def _fail(self, status: int, text: str) -> None:
         if not self._failure:
@@ -274,5 +307,7 @@ class PublishSession:
         """See `Session.closed`; what was taken is still published, nobody hears of it."""
         self._is_closed = True
         self._login.leave()
+        if self._numbers is not None:
+            self._numbers.leave()
         self._batches.clear()
         self._unwatch()

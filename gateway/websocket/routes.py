@@ -17,6 +17,7 @@ from curbstone.gateway.formats.parameters import (
     encoding_of,
     group_of,
     groups_of,
+    lease_ms,
     parse_query,
     whole_number,
 )
@@ -27,10 +28,13 @@ from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
+from curbstone.gateway.websocket.socket_leases import SocketLeases
+from curbstone.gateway.websocket.socket_numbers import SocketNumbers
 from curbstone.gateway.websocket.targets import ToEvent, ToQueue
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
+    from curbstone.core.host import Host
     from curbstone.gateway.http.login import Logins
 
 _PATH = re.compile(r"/v2/([^/]+)/(queues|events)/([^/]+)(?:/messages)?")
@@ -105,12 +109,15 @@ class WebSocketRoutes:
         access.gate.connections.check(access)
         login = SocketLogin(access, request.caller, lambda now: now.check(right, name))
         traffic = self._traffic
+        leases = _leases_of(query, access.gate.connections.host) if protocol == ConsumeSession.subprotocol else None
         if protocol == PublishSession.subprotocol:
             target = ToQueue(queue, access.key, confirm_ids=confirms)
-            return PublishSession(target, login, self._settings, groups=groups, traffic=traffic)
+            numbers = SocketNumbers(access, queue, query["producer"]) if "producer" in query else None
+            return PublishSession(target, login, self._settings, groups=groups, traffic=traffic, numbers=numbers)
         return ConsumeSession(
             *(queue, login),
             settles="ack" in query, confirms=confirms, limit=limit, encoding=encoding, group=group, traffic=traffic,
+            leases=leases,
         )  # fmt: skip
 
     def _to_event(
@@ -120,6 +127,8 @@ class WebSocketRoutes:
             raise BadRequest("an event is published to; to consume, bind a queue to it and consume from that")
         if query.get("confirm"):
             raise BadRequest("the copies of a message to an event have an id each: leave confirm out")
+        if "producer" in query:
+            raise BadRequest("only what goes to a queue has numbers; leave producer out")
         access = request.access
         access.check_topic(Right.SEND, event, project)
         access.gate.connections.check(access)
@@ -127,6 +136,14 @@ class WebSocketRoutes:
         target = ToEvent(lambda: login.access, project, event, self._settings.max_message_size)
         groups = groups_of(query.get("groups", ""))
         return PublishSession(target, login, self._settings, groups=groups, traffic=self._traffic)
+
+
+def _leases_of(query: Mapping[str, str], host: Host) -> SocketLeases | None:
+    if "lease" not in query:
+        return None
+    if "ack" not in query or not _CONFIRMS.get(query.get("confirm", "")):
+        raise BadRequest("a lease that runs out is told as stale: it goes with ack and confirm=json")
+    return SocketLeases(host, lease_ms(query["lease"]))
 
 
 def _subprotocol(request: SocketRequest) -> str:

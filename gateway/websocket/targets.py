@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
-from curbstone.core.values import IdempotencyKey, Published
+from curbstone.core.values import IdempotencyKey, Numbered, Published
 from curbstone.gateway.websocket.codec import text_frame
 
 if TYPE_CHECKING:
@@ -24,7 +24,14 @@ class Target(Protocol):
     def bytes_max(self) -> int:
         """The most that a message may have."""
 
-    def publish(self, messages: list[Message], on_done: Published, *, key: IdempotencyKey | None = None) -> None:
+    def publish(
+        self,
+        messages: list[Message],
+        on_done: Published,
+        *,
+        key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
+    ) -> None:
         """See `core.port.Queue.publish`."""
 
     def once(self, key: str, message: Message) -> IdempotencyKey:
@@ -96,9 +103,16 @@ class ToEvent:
         """See `Target`."""
         raise BadRequest("an idempotency key is for a queue: the copies of a message to an event are not stored once")
 
-    def publish(self, messages: list[Message], on_done: Published, *, key: IdempotencyKey | None = None) -> None:
+    def publish(
+        self,
+        messages: list[Message],
+        on_done: Published,
+        *,
+        key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
+    ) -> None:
         """See `Target`."""
-        assert key is None
+        assert key is None and numbered is None
         self._access().publish_event(self._event, messages, on_done, self._project)
 
     def confirms(self, _first_seq: int, count: int) -> bytes:

@@ -15,7 +15,7 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.queue import Queue
 from curbstone.core.stats import Stats
-from curbstone.core.values import IdempotencyKey
+from curbstone.core.values import IdempotencyKey, Numbered
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.session import Session
@@ -180,9 +180,10 @@ class FakeQueue:
         on_done: Callable[[CurbstoneError | None, int, int], None],
         *,
         key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
     ) -> None:
         """Keep the messages and the callback."""
-        assert key is None
+        assert key is None and numbered is None
         self.published.append(messages)
         self.done.append(on_done)
 

@@ -1,0 +1,98 @@
+"""The numbers of what a publishing WebSocket sends as a producer (`?producer=`), which is stored once.
+
+The first frame tells the producer's last number in the queue, and each message has the one above that of the message
+before. `seq` in its metadata gives it another, and `after` names the number in front, where an application's own have
+gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from curbstone.core.errors import BadRequest, CurbstoneError, NumberGap
+from curbstone.core.message import Message
+from curbstone.core.values import Numbered
+from curbstone.gateway.formats.idempotency import MEMBER
+from curbstone.gateway.formats.numbers import number, numbered
+from curbstone.gateway.http.problem import status_of
+from curbstone.gateway.websocket.codec import text_frame
+
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
+    from curbstone.core.port import Queue
+
+_SEQ, _AFTER = "seq", "after"
+MEMBERS = (MEMBER, _SEQ, _AFTER)
+"""What metadata of such a producer may have beside, so that each is refused by its own rule."""
+
+REPEATED = text_frame(b'{"duplicate":true}')
+"""Confirms a message that was stored before, and was not stored again."""
+
+
+class SocketNumbers:
+    """The producer of one connection."""
+
+    def __init__(self, access: Access, queue: Queue, name: str) -> None:
+        """Raise BadRequest for a bad name, NotSupported where the engine keeps no numbers."""
+        self._access = access
+        self._queue = queue
+        self._name = name
+        self._producer = access.producer(name)
+        self._wishes: dict[int, tuple[object, object]] = {}
+        """What metadata say of numbers, by the `id` of messages that are not published yet."""
+        self._next = 1
+        queue.last_number(self._producer)
+
+    def begin(self, end: Callable[[CurbstoneError], None]) -> bytes:
+        """Publish over this connection alone, and return the first frame; `end` is called when another goes on."""
+        self._producing = self._access.producing(end)
+        self._producing.claim(self._producer, self._queue.name)
+        last = self._queue.last_number(self._producer)
+        seq = 0 if last is None else last.number
+        self._next = seq + 1
+        return text_frame(orjson.dumps({"producer": self._name, _SEQ: seq}))
+
+    def leave(self) -> None:
+        """The connection is over."""
+        self._producing.leave()
+
+    def note(self, message: Message, fields: Mapping[str, Any]) -> None:
+        """Keep what the metadata of a message say of its number; raise BadRequest."""
+        if MEMBER in fields:
+            raise BadRequest(f"a producer with numbers needs no {MEMBER}")
+        if _SEQ in fields or _AFTER in fields:
+            self._wishes[id(message)] = fields.get(_SEQ), fields.get(_AFTER)
+
+    def runs(self, messages: list[Message]) -> Iterator[tuple[list[Message], Numbered]]:
+        """Cut messages where their numbers have gaps; raise BadRequest behind those that are right."""
+        run: list[Message] = []
+        first = Numbered(self._producer, 0, 0)
+        for message in messages:
+            seq, after = self._wishes.pop(id(message), (None, None))
+            try:
+                one = self._numbered(self._next if seq is None else seq, after)
+            except CurbstoneError:
+                if run:
+                    yield run, first
+                raise
+            if run and (one.first, one.after) != (first.first + len(run), one.first - 1):
+                yield run, first
+                run = []
+            if not run:
+                first = one
+            run.append(message)
+            self._next = one.first + 1
+        if run:
+            yield run, first
+
+    def _numbered(self, seq: object, after: object) -> Numbered:
+        own = number(_SEQ, seq, 1)
+        return numbered(_AFTER, self._producer, own, own - 1 if after is None else number(_AFTER, after, 0))
+
+
+def gap_frame(error: NumberGap) -> bytes:
+    """Return what refuses a message whose predecessor is not stored; the connection goes on."""
+    return text_frame(orjson.dumps({"code": status_of(error), "error": str(error), "expected": error.expected}))
