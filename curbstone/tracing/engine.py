@@ -8,7 +8,7 @@ else of it changes. Called on the host's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from opentelemetry.trace import Span, Tracer
@@ -23,13 +23,19 @@ from curbstone.core.values import Done, Published
 from curbstone.tracing.queue import TracedConsumer, TracedQueue, published
 from curbstone.tracing.spans import PublishSpans, Settled, begin_publish, end, end_publish
 
+if TYPE_CHECKING:  # each method here is checked against the port's
+    BrokerPort = Broker
+    StagingPort = Staging
+else:  # what is not named here is passed on by `__getattr__`, which is asked only for what no base class has
+    BrokerPort = StagingPort = object
+
 
 def traced(broker: Broker, host: Host, tracer: Tracer) -> Broker:
     """Return the engine with spans."""
-    return cast(Broker, TracedBroker(broker, host, tracer))  # the rest of the port is forwarded by name
+    return TracedBroker(broker, host, tracer)  # type: ignore[abstract]  # the rest is passed on
 
 
-class TracedBroker:
+class TracedBroker(BrokerPort):
     """See `core.port.Broker`."""
 
     def __init__(self, broker: Broker, host: Host, tracer: Tracer) -> None:
@@ -46,8 +52,9 @@ class TracedBroker:
         """Return the one traced queue around a queue: leases taken over one connection are settled over another."""
         found = self._queues.get(queue)
         if found is None:
-            found = self._queues[queue] = TracedQueue(queue, self._host, self._tracer)
-        return cast(Queue, found)
+            found = TracedQueue(queue, self._host, self._tracer)  # type: ignore[abstract]  # the rest is passed on
+            self._queues[queue] = found
+        return found
 
     def get(self, name: QueueName) -> Queue:
         """See `Broker.get`."""
@@ -89,7 +96,7 @@ class TracedBroker:
     @property
     def staging(self) -> Staging:
         """See `Broker.staging`."""
-        return cast(Staging, TracedStaging(self._broker.staging, self._tracer))
+        return TracedStaging(self._broker.staging, self._tracer)  # type: ignore[abstract]  # the rest is passed on
 
 
 class TracedTransaction:
@@ -148,7 +155,7 @@ class TracedTransaction:
         deliveries += [(consumer, consumer.spans.take(seqs), outcome) for consumer, seqs, outcome in self._settling]
 
 
-class TracedStaging:
+class TracedStaging(StagingPort):
     """See `core.port_staging.Staging`: its commit is a publish, without a look at its messages, which may be many."""
 
     def __init__(self, staging: Staging, tracer: Tracer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span, Tracer
 
@@ -13,13 +13,10 @@ from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
 from curbstone.core.port import Consumer, Queue, Waiter
 from curbstone.core.values import (
-    NOBODY,
     UNNAMED,
     Answer,
     Done,
-    IdempotencyKey,
     Lease,
-    Numbered,
     Outcome,
     Published,
     WasThere,
@@ -40,8 +37,15 @@ def published(spans: PublishSpans) -> Iterator[None]:
         raise
 
 
-class TracedQueue:
-    """See `core.port.Queue`."""
+if TYPE_CHECKING:  # each method here is checked against the port's
+    QueuePort = Queue
+    ConsumerPort = Consumer
+else:  # what is not named here is passed on by `__getattr__`, which is asked only for what no base class has
+    QueuePort = ConsumerPort = object
+
+
+class TracedQueue(QueuePort):
+    """See `core.port.Queue`. Arguments that tracing does not look at are passed on as `more`."""
 
     def __init__(self, queue: Queue, host: Host, tracer: Tracer) -> None:
         self._name = str(queue.name)
@@ -54,19 +58,11 @@ class TracedQueue:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def publish(
-        self,
-        messages: list[Message],
-        on_done: Published,
-        *,
-        atomic: bool = False,
-        key: IdempotencyKey | None = None,
-        numbered: Numbered | None = None,
-    ) -> None:
+    def publish(self, messages: list[Message], on_done: Published, **more: Any) -> None:
         """See `Queue.publish`."""
         spans = PublishSpans(self._tracer, f"publish {self._name}", self._name, messages)
         with published(spans):
-            self.inner.publish(messages, spans.then(on_done), atomic=atomic, key=key, numbered=numbered)
+            self.inner.publish(messages, spans.then(on_done), **more)
 
     def begin(self, delivery: Delivery, group: str, start_ns: int | None = None) -> Span | None:
         """Return the span of a delivery, if it is traced."""
@@ -78,11 +74,10 @@ class TracedQueue:
         self,
         deliver: Callable[[list[Delivery]], None],
         *,
-        window: int,
-        weight: int = 1,
         group: str = UNNAMED,
         auto: bool = False,
         on_closed: Callable[[CurbstoneError], None],
+        **more: Any,
     ) -> Consumer:
         """See `Queue.subscribe`."""
         spans = ConsumerSpans(self, group, auto)
@@ -95,18 +90,16 @@ class TracedQueue:
             spans.begin(deliveries)
             deliver(deliveries)
 
-        consumer = self.inner.subscribe(
-            delivered, window=window, weight=weight, group=group, auto=auto, on_closed=closed
-        )
-        return cast(Consumer, TracedConsumer(consumer, spans))
+        consumer = self.inner.subscribe(delivered, group=group, auto=auto, on_closed=closed, **more)
+        return TracedConsumer(consumer, spans)  # type: ignore[abstract]  # the rest is passed on
 
     def pop(
         self,
         on_done: Callable[[Delivery | None | CurbstoneError], None],
         *,
         group: str = UNNAMED,
-        wait_ms: int = 0,
         is_wanted: Callable[[], bool] | None = None,
+        **more: Any,
     ) -> Waiter:
         """See `Queue.pop`: its delivery begins just before its settle is written."""
         began_ns: int | None = None
@@ -121,20 +114,11 @@ class TracedQueue:
                 end(span, Settled("ack"))
             on_done(answer)
 
-        return self.inner.pop(done, group=group, wait_ms=wait_ms, is_wanted=wanted)
+        return self.inner.pop(done, group=group, is_wanted=wanted, **more)
 
     # --- leases
 
-    def lease(
-        self,
-        count: int,
-        duration_ms: int,
-        on_done: Answer,
-        *,
-        group: str = UNNAMED,
-        wait_ms: int = 0,
-        owner: str = NOBODY,
-    ) -> Waiter:
+    def lease(self, count: int, duration_ms: int, on_done: Answer, **more: Any) -> Waiter:
         """See `Queue.lease`."""
 
         def done(answer: list[Lease] | CurbstoneError) -> None:
@@ -144,7 +128,7 @@ class TracedQueue:
                         self._note(span, lease)
             on_done(answer)
 
-        return self.inner.lease(count, duration_ms, done, group=group, wait_ms=wait_ms, owner=owner)
+        return self.inner.lease(count, duration_ms, done, **more)
 
     def _note(self, span: Span, lease: Lease) -> None:
         if not self._leased:
@@ -168,10 +152,7 @@ class TracedQueue:
         tokens: list[str],
         outcome: Outcome,
         on_done: Callable[[CurbstoneError | None, int, list[str]], None],
-        *,
-        delay_ms: int | None = None,
-        error: str = "",
-        owner: str = NOBODY,
+        **more: Any,
     ) -> None:
         """See `Queue.settle_leases`."""
 
@@ -180,14 +161,14 @@ class TracedQueue:
                 self._end([*{*tokens} - {*stale}], outcome.value)
             on_done(refusal, settled, stale)
 
-        self.inner.settle_leases(tokens, outcome, done, delay_ms=delay_ms, error=error, owner=owner)
+        self.inner.settle_leases(tokens, outcome, done, **more)
 
     def give_back(self, leases: list[Lease]) -> None:
         """See `Queue.give_back`."""
         self._end([lease.token for lease in leases], "returned")
         self.inner.give_back(leases)
 
-    def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
+    def settle_by_id(self, seq: int, on_done: WasThere, *owner: str) -> None:
         """See `Queue.settle_by_id`."""
 
         def done(error: CurbstoneError | None, was_there: bool) -> None:
@@ -196,7 +177,7 @@ class TracedQueue:
                 self._end([token for token, lease in held if lease.delivery.message.seq == seq], "deleted")
             on_done(error, was_there)
 
-        self.inner.settle_by_id(seq, done, owner)
+        self.inner.settle_by_id(seq, done, *owner)
 
 
 class ConsumerSpans:
@@ -238,7 +219,7 @@ class ConsumerSpans:
         self._open.clear()
 
 
-class TracedConsumer:
+class TracedConsumer(ConsumerPort):
     """See `core.port.Consumer`."""
 
     def __init__(self, consumer: Consumer, spans: ConsumerSpans) -> None:
