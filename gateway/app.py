@@ -13,8 +13,9 @@ from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Host
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
 from curbstone.core.traffic import Traffic
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import Logins, access_of
-from curbstone.gateway.http.long_poll import Polls, answer
+from curbstone.gateway.http.long_poll import Polls
 from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
 from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
 from curbstone.gateway.http.reply import reply_problem

@@ -21,11 +21,11 @@ from curbstone.access.door import Access
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.http.cycle import Cycle, Flow
+from curbstone.gateway.http.departure import GONE
 from curbstone.gateway.http.ends import Ends
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, target_of
 from curbstone.gateway.http.login import caller_of
-from curbstone.gateway.http.long_poll import GONE
 from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX, OF_HEALTH
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands

@@ -74,6 +74,8 @@ DOORS = {
     "core/disk.py",
     "core/host.py",
     "gateway/server.py",
+    "gateway/http/answers.py",
+    "gateway/http/endless.py",
     "gateway/http/long_poll.py",
     "net/certificates.py",
     "net/crowd.py",

@@ -19,7 +19,7 @@ from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
 from curbstone.access.gate import ASKING, NOTHING, Caller, Credentials
 from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
-from curbstone.gateway.http.long_poll import answer
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.origin_policy import is_same_host
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Where a coroutine of an HTTP request waits for a callback of the engine: one future a request, at most."""
+"""Requests that wait for what is not there yet: until it comes, their time is up, or nobody may or wants to have it."""
 
 from __future__ import annotations
 
@@ -6,95 +6,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.departure import until_gone
 from curbstone.gateway.http.problem import ClientGone
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.core.names import QueueName
     from curbstone.core.port import Waiter
-    from curbstone.core.values import Published
 
 T = TypeVar("T")
-
-GONE = "is_gone"
-"""Under this name the state of a request has what `is_gone` asks."""
-
-
-def is_gone(scope: Scope) -> bool:
-    """Return whether the client of a request has closed the connection; the server's transport says so."""
-    says: Callable[[], bool] | None = scope.get("state", {}).get(GONE)
-    return says is not None and says()
-
-
-def is_wanted(scope: Scope) -> Callable[[], bool]:
-    """Return what tells at any time whether a client is still there to be answered."""
-    return lambda: not is_gone(scope)
-
-
-async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
-    """Call `start` with a callback; return what the callback gets.
-
-    Where its first argument is an error, that is raised.
-    """
-    future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
-    # An error leads to this frame by its traceback. Were it kept by anything here, the two would hold each other.
-    errors: list[CurbstoneError] = []
-
-    def on_done(*results: Any) -> None:
-        if not future.done():
-            if isinstance(results[0], CurbstoneError):
-                errors.append(results[0])
-                results = ()
-            future.set_result(results)
-
-    start(on_done)
-    results = await future
-    if errors:
-        raise errors.pop()
-    return results
-
-
-async def answers_for(count: int, start: Callable[[Published], object]) -> list[tuple[int, int]]:
-    """Call `start` with a callback of a publish; return its (first seq, count) once they cover `count` messages.
-
-    The first error is raised then.
-    """
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    told: list[tuple[int, int]] = []
-    errors: list[CurbstoneError] = []
-
-    def on_done(error: CurbstoneError | None, first_seq: int, covered: int) -> None:
-        told.append((first_seq, covered))
-        if error is not None:
-            errors.append(error)
-        if sum([each for _, each in told]) >= count and not future.done():
-            future.set_result(None)
-
-    start(on_done)
-    await future
-    if errors:
-        raise errors[0]
-    return told
-
-
-async def all_answers(starts: Sequence[Callable[[Callable[..., None]], object]]) -> None:
-    """Wait for the answers of several calls that are made at once; raise the first error."""
-    await asyncio.gather(*[answer(start) for start in starts])
-
-
-async def answers(
-    starts: Sequence[Callable[[Callable[..., None]], object]],
-) -> list[tuple[Any, ...] | CurbstoneError]:
-    """Likewise, but return what each callback gets, or the error that it has instead."""
-    results = await asyncio.gather(*[answer(start) for start in starts], return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, CurbstoneError):
-            raise result
-    return [result for result in results if isinstance(result, tuple | CurbstoneError)]
 
 
 class FirstOf:
@@ -158,7 +82,7 @@ class Polls:
         right; then the call was given up. What came too late for that goes to `give_back`.
         """
         future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        errors: list[Exception] = []  # not in the future, see `answer`
+        errors: list[Exception] = []  # not in the future, see `answers.answer`
 
         def on_done(result: T | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
@@ -178,7 +102,7 @@ class Polls:
                 future.set_result(None)
 
         self._open[future] = start(on_done)
-        watch = asyncio.ensure_future(_disconnected(receive))
+        watch = asyncio.ensure_future(until_gone(receive))
         watch.add_done_callback(lambda _: give_up(ClientGone()))
 
         def look() -> None:
@@ -203,59 +127,3 @@ class Polls:
         for future, waiter in list(self._open.items()):
             if not future.done() and waiter.cancel():
                 future.set_result(None)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """Return what `work` returns; it takes long enough to hold up everything else and touches nothing shared."""
-    return await asyncio.to_thread(work)
-
-
-def new_event() -> asyncio.Event:
-    """Return what one coroutine can wait for."""
-    return asyncio.Event()
-
-
-class Bell:
-    """Wakes one coroutine; a ring while nobody waits is kept."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        """Wake it."""
-        self._event.set()
-
-    async def wait(self) -> None:
-        """Wait until it has rung since the last wait."""
-        await self._event.wait()
-        self._event.clear()
-
-
-class Departure:
-    """Watches for the end of a client, for a reply that goes on without end."""
-
-    def __init__(self, scope: Scope, receive: Receive, on_gone: Callable[[], None]) -> None:
-        self._scope = scope
-        self._is_gone = False
-        self._on_gone = on_gone
-        self._watch = asyncio.ensure_future(_disconnected(receive))
-        self._watch.add_done_callback(self._end)
-
-    def _end(self, watch: asyncio.Future[None]) -> None:
-        if not watch.cancelled():
-            self._is_gone = True
-            self._on_gone()
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client has left."""
-        return self._is_gone or is_gone(self._scope)
-
-    def close(self) -> None:
-        """Watch no more."""
-        self._watch.cancel()

@@ -10,9 +10,9 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import parse_queue_name
 from curbstone.gateway.formats.parameters import whole_number
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.message import missing
 from curbstone.gateway.resources.queues import name_in

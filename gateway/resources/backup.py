@@ -11,9 +11,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.gateway.http.answers import answer, in_thread
+from curbstone.gateway.http.departure import is_gone
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer, in_thread, is_gone
 from curbstone.gateway.http.resource import Resource
 
 HAD_BYTES_MAX = 32 * 1024 * 1024

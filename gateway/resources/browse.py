@@ -14,8 +14,8 @@ from curbstone.core.frames import decode_frame, encode_frames, strip
 from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.gateway.formats.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import NO_SNIFFING, Header, reply
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from curbstone.gateway.http.long_poll import in_thread
+from curbstone.gateway.http.answers import in_thread
 from curbstone.gateway.http.problem_types import TYPES
 from curbstone.gateway.http.reply import NO_REFERRER, NO_SNIFFING, Header, reply
 from curbstone.gateway.http.static import StaticPage

@@ -22,8 +22,9 @@ from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import Encoding, lease_json
 from curbstone.gateway.formats.parameters import COUNT_MAX
+from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.endless import Bell, Departure
 from curbstone.gateway.http.login import access_of, caller_of
-from curbstone.gateway.http.long_poll import Bell, Departure, answer
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.http.reply import NO_SNIFFING, Header
 

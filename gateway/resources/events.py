@@ -13,8 +13,8 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.masks import published_event
 from curbstone.core.names import event_name, queue_name
 from curbstone.core.traffic import Traffic
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.resources.incoming import read_batch, read_message
 from curbstone.gateway.resources.queues import name_in

@@ -15,8 +15,8 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import Gone
 from curbstone.core.positions import Asked, Event
 from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, whole_number
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.journal import event_json
 from curbstone.gateway.resources.message import look_at, missing

@@ -11,8 +11,9 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.rights import Right
 from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
 from curbstone.gateway.formats.parameters import LIMIT_MAX, POSITION_MAX, query_of, wait_ms, whole_number
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import Polls, answer, held_by
+from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.reply import reply
 from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, PAGE_BYTES_MAX, accepts, page_headers
 from curbstone.gateway.resources.queues import name_in

@@ -22,9 +22,11 @@ from curbstone.gateway.formats.parameters import (
     wait_ms,
     whole_number,
 )
+from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.departure import is_gone
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import Polls, answer, held_by, is_gone
+from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.resources.event_stream import EventStreams

@@ -20,9 +20,9 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.gateway.formats.parameters import query_of, seconds_ms
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of, caller_of, cookie_name
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import Header, reply, reply_json
 from curbstone.gateway.http.resource import Resource

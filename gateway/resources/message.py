@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.rights import Right
 from curbstone.core.values import Peeked
 from curbstone.gateway.formats.parameters import encoding_of, query_of
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.resources.messages import peeked_json

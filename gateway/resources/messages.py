@@ -23,8 +23,10 @@ from curbstone.gateway.formats.parameters import (
     wait_ms,
     whole_number,
 )
+from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.departure import is_wanted
 from curbstone.gateway.http.login import access_of, wants_stream
-from curbstone.gateway.http.long_poll import Polls, answer, held_by, is_wanted
+from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.reply import OPAQUE, reply, reply_json

@@ -9,8 +9,8 @@ from itertools import islice
 
 from starlette.types import Receive, Scope, Send
 
+from curbstone.gateway.http.answers import in_thread
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import in_thread
 from curbstone.gateway.http.reply import reply
 from curbstone.gateway.resources.figures import Figures
 

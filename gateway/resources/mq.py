@@ -17,9 +17,10 @@ from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.metadata import block_of_http, http_headers, is_kept
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.body import read_body
+from curbstone.gateway.http.departure import is_gone
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer, is_gone
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.reply import OPAQUE, reply

@@ -9,8 +9,9 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, wait_ms, whole_number
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import Polls, answer, held_by
+from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.queues import name_in
 

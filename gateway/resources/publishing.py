@@ -11,8 +11,8 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
 from curbstone.gateway.formats.idempotency import key_of
 from curbstone.gateway.formats.numbers import DUPLICATE, numbered_of
+from curbstone.gateway.http.answers import answer, answers_for
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer, answers_for
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.queues import name_in

@@ -14,9 +14,9 @@ from curbstone.access.rights import Right
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.values import Capability
 from curbstone.gateway.formats.parameters import group_of, query_of, whole_number
+from curbstone.gateway.http.answers import all_answers, answer
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import all_answers, answer
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.settings import GatewaySettings
 

@@ -13,9 +13,9 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
 from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.gateway.formats.parameters import SEQ_MAX, whole_number
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.json_body import check_members, read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings

@@ -12,9 +12,10 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchGroup, NoSuchQueue
 from curbstone.core.names import QueueName, queue_name
 from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, wait_ms, whole_number
+from curbstone.gateway.http.answers import answers
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import FirstOf, Held, Polls, answers
+from curbstone.gateway.http.long_poll import FirstOf, Held, Polls
 from curbstone.gateway.http.problem import problem_json, problem_of
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.offsets import bytes_asked, standing

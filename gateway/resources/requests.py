@@ -18,8 +18,10 @@ from curbstone.core.names import QueueName, reply_address, reply_queue
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.metadata import http_headers
 from curbstone.gateway.formats.parameters import WAIT_S_MAX, query_of, wait_ms
+from curbstone.gateway.http.answers import answers_for
+from curbstone.gateway.http.departure import is_wanted
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import Polls, answers_for, held_by, is_wanted
+from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import OPAQUE, reply
 from curbstone.gateway.resources.incoming import read_message

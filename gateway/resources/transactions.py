@@ -14,10 +14,10 @@ from curbstone.core.port_staging import StagedPart, Upload
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import PART_BYTES_MAX, TTL_MS_MAX
 from curbstone.gateway.formats.ndjson import Lines
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.body import check_length, pieces_of
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.long_poll import answer
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.settings import GatewaySettings

@@ -1,0 +1,51 @@
+"""What a reply without end waits for: that there is more to send, and that its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope
+
+from curbstone.gateway.http.departure import is_gone, until_gone
+
+
+class Bell:
+    """Wakes one coroutine; a ring while nobody waits is kept."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake it."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until it has rung since the last wait."""
+        await self._event.wait()
+        self._event.clear()
+
+
+class Departure:
+    """Watches for the end of a client, for a reply that goes on without end."""
+
+    def __init__(self, scope: Scope, receive: Receive, on_gone: Callable[[], None]) -> None:
+        self._scope = scope
+        self._is_gone = False
+        self._on_gone = on_gone
+        self._watch = asyncio.ensure_future(until_gone(receive))
+        self._watch.add_done_callback(self._end)
+
+    def _end(self, watch: asyncio.Future[None]) -> None:
+        if not watch.cancelled():
+            self._is_gone = True
+            self._on_gone()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has left."""
+        return self._is_gone or is_gone(self._scope)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._watch.cancel()
