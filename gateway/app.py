@@ -46,7 +46,7 @@ from curbstone.gateway.resources.reading_many import ReadingMany
 from curbstone.gateway.resources.requests import Requests
 from curbstone.gateway.resources.stats import Statistics
 from curbstone.gateway.resources.transactions import Transactions
-from curbstone.gateway.settings import UNFINISHED_BYTES_MAX, GatewaySettings
+from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
 from curbstone.gateway.websocket.routes import WebSocketRoutes
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
@@ -177,7 +177,7 @@ class Gateway:
         self._streams = streams
         self.message_bytes_max = message_bytes_max
         """The largest WebSocket message that is read."""
-        self.unfinished = Unfinished(max(UNFINISHED_BYTES_MAX, 2 * message_bytes_max))
+        self.unfinished = Unfinished.for_messages(message_bytes_max)
         """Of all WebSockets."""
         self.turns = turns
         """Of all that is read in the process."""

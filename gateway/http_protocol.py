@@ -27,27 +27,21 @@ from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, target_of
 from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.problem import Problem, closing_response
-from curbstone.gateway.settings import HEAD_BYTES_MAX, HEAD_FIELDS_MAX, OF_HEALTH
+from curbstone.gateway.limits import (
+    BODY_S_MAX,
+    HEAD_BYTES_MAX,
+    HEAD_FIELDS_MAX,
+    HEAD_S_MAX,
+    LINGER_BYTES_MAX,
+    LINGER_S_MAX,
+    SKIP_BYTES_MAX,
+)
+from curbstone.gateway.settings import OF_HEALTH
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
 from curbstone.net.admission import FULL, Visit, is_of_this_machine
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
-
-HEAD_S_MAX = 10
-"""How long a request's head may take to come; also how long a new connection may stay silent."""
-
-BODY_S_MAX = 60
-"""How long its body may take."""
-
-LINGER_S_MAX = 5
-"""How long a client may take to see that its request was answered or refused before all of it had come."""
-
-LINGER_BYTES_MAX = 16 * 1024 * 1024
-"""The most that is read, and dropped, in that time."""
-
-SKIP_BYTES_MAX = 64 * 1024
-"""Where no more than this is left of a body that nobody wants, it is skipped and the connection goes on."""
 
 PIECES_MAX = 100
 """So many pieces are parsed before it is the other connections' turn."""

@@ -13,16 +13,13 @@ from uvicorn.server import ServerState
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.http.problem import Problem, problem_body, problem_headers, title_of
 from curbstone.gateway.http_protocol import HttpProtocol
+from curbstone.gateway.limits import KEEP_ALIVE_S, STOP_S_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
 from curbstone.net.address import Address
 from curbstone.net.admission import Visit
 from curbstone.net.crowd import Crowd
 from curbstone.net.entrance import Entrance, Listener
 from curbstone.net.peer import Peer
-
-KEEP_ALIVE_S = 75
-STOP_S_MAX = 5
-"""How long clients may take to finish when the server stops."""
 
 _TICK_S = 1.0
 

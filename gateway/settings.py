@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KIB = 1024
-MIB = 1024 * KIB
-
-METADATA_BYTES_MAX = 32 * KIB
-"""The most a message's metadata may take, as a header block."""
-
-HEAD_BYTES_MAX = 64 * KIB
-"""The most a request line and its headers may take."""
-
-HEAD_FIELDS_MAX = 128
-"""The most header fields a request may have."""
+from curbstone.gateway.limits import METADATA_BYTES_MAX, MIB
 
 OF_HEALTH = ("/healthz", "/readyz")
 """All that is answered on a connection beyond the most there may be."""
-
-UNFINISHED_BYTES_MAX = 64 * MIB
-"""The most that all WebSockets together hold of large messages that are not whole, or twice the largest message."""
 
 JSON_GROWTH_MAX = 6
 """One byte of a body is at most this many in JSON: a control character is written as six."""

@@ -20,9 +20,9 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol
 
+from curbstone.net.limits import SPARES
+
 MATTER = "connections"
-SPARES = 4
-"""Connections beyond the most there may be, for what asks how the server is."""
 
 FULL = "the server has as many connections as it may; try again later"
 CROWDED = "{} connections from this address are open, and there may be no more"

@@ -17,19 +17,12 @@ from typing import cast
 from curbstone.net.address import Address
 from curbstone.net.admission import FULL, Admission, Visit
 from curbstone.net.certificates import Contexts
+from curbstone.net.limits import BACKLOG, GREETING_S_MAX, KEEPALIVE, RETRANSMITS_MAX
 from curbstone.net.peer import Certificate, Networks, Peer, plain_host
 from curbstone.net.proxy_protocol import BadHeader, read_header
 from curbstone.net.tls import Handshakes, TlsConnection
 
-BACKLOG = 1024
-GREETING_S_MAX = 10
-"""How long a connection may take until the PROXY header has come and hands are shaken."""
-KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Seconds and probes after which a peer that vanished without a word is given up, where the system can."""
-
 SWEEP_S = 15
-RETRANSMITS_MAX = 8
-"""What was sent again so often, each time after twice as long, will not arrive."""
 
 _INFO_BYTES, _RETRANSMITS_AT = 8, 2
 """Of struct tcp_info: as much as is needed, and the place of tcpi_retransmits."""

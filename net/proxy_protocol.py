@@ -9,11 +9,10 @@ import struct
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from curbstone.net.limits import PROXY_HEADER_BYTES_MAX
 from curbstone.net.peer import plain_host
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
-HEADER_BYTES_MAX = 4096
-"""Of version 2 with all it adds; a header of version 1 has 107 at most."""
 
 _LINE_BYTES_MAX = 107
 _HEAD = struct.Struct("!12sBBH")
@@ -78,8 +77,8 @@ def _line(data: bytes) -> Header | None:
 def _binary(data: bytes) -> Header | None:
     _, command, family, length = _HEAD.unpack_from(data)
     size = _HEAD.size + length
-    if size > HEADER_BYTES_MAX:
-        raise BadHeader(f"the PROXY header is larger than {HEADER_BYTES_MAX} bytes")
+    if size > PROXY_HEADER_BYTES_MAX:
+        raise BadHeader(f"the PROXY header is larger than {PROXY_HEADER_BYTES_MAX} bytes")
     if command not in (_LOCAL, _PROXY):
         raise BadHeader("the PROXY header has an unknown version or command")
     if len(data) < size:

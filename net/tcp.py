@@ -17,18 +17,12 @@ from curbstone.net.address import Address
 from curbstone.net.admission import Visit
 from curbstone.net.crowd import Crowd
 from curbstone.net.entrance import Entrance, Listener
+from curbstone.net.limits import LINGER_S, STOP_S, WRITE_BUFFER_BYTES
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Peer
 from curbstone.net.stream import Stream
 from curbstone.net.turns import Turns
-from curbstone.net.unfinished import BYTES_MAX, Unfinished
-
-WRITE_BUFFER_BYTES = 256 * 1024
-"""Unsent output at which consumers are held."""
-LINGER_S = 2.0
-"""After the last of the output the client gets this long to read it and close; see `Linger`."""
-STOP_S = 5.0
-"""How long `stop` waits for the clients to go before it cuts them off."""
+from curbstone.net.unfinished import Unfinished
 
 
 class Session(Protocol):
@@ -82,7 +76,7 @@ class TcpServer(ABC):
     def __init__(self, turns: Turns, entrance: Entrance | None = None, *, message_bytes_max: int = 0) -> None:
         """`turns`: those of all that is read in the process; `entrance`: that of all who connect to it."""
         self.turns = turns
-        self.unfinished = Unfinished(max(BYTES_MAX, 2 * message_bytes_max))
+        self.unfinished = Unfinished.for_messages(message_bytes_max)
         """What all its clients have begun to send."""
         self.entrance = entrance or Entrance()
         self._listeners: list[Listener] = []

@@ -7,10 +7,10 @@ sends a message without delay is never that one for long.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
 
-BYTES_MAX = 64 * 1024 * 1024
-"""The most of all connections together, or twice the largest message where that is more."""
+from curbstone.net.limits import UNFINISHED_BYTES_MAX
+
 SMALL_BYTES = 64 * 1024
 """What is not above this is not counted."""
 
@@ -29,6 +29,11 @@ class Unfinished:
         self._bytes_max = bytes_max
         self._sizes: dict[Holder, int] = {}
         self.bytes = 0
+
+    @classmethod
+    def for_messages(cls, bytes_max: int) -> Self:
+        """Return the sum for messages of at most `bytes_max`: room for two of them at least."""
+        return cls(max(UNFINISHED_BYTES_MAX, 2 * bytes_max))
 
     def note(self, holder: Holder, size: int, began_anew: bool) -> None:
         """Say how much a connection holds now, and whether it is of another message than at the last call."""

@@ -12,13 +12,10 @@ from curbstone.core.delivery import waiters
 from curbstone.core.notes import keys
 from curbstone.core.pending import undeclared
 from curbstone.core.staging import staging
-from curbstone.gateway import http_protocol, server, settings
-from curbstone.gateway.formats import parameters
-from curbstone.gateway.http import json_body
-from curbstone.gateway.resources import browse, incoming, messages, metrics
-from curbstone.gateway.websocket import protocol, publish_session
+from curbstone.gateway import limits, settings
+from curbstone.gateway.resources import metrics
 from curbstone.mqks import limits as mqks
-from curbstone.net import admission, entrance, proxy_protocol, unfinished
+from curbstone.net import limits as net
 from curbstone.settings import MESSAGE_BYTES_MAX, Settings
 from curbstone.stomp import limits as stomp
 
@@ -40,39 +37,37 @@ def size(count: int) -> str:
     [
         f"`--max-message-size`, {size(DEFAULTS.max_message_size)}; an option of each queue, at most "
         + size(MESSAGE_BYTES_MAX),
-        f"| {size(settings.METADATA_BYTES_MAX)} as the queue keeps it",
+        f"| {size(limits.METADATA_BYTES_MAX)} as the queue keeps it",
         f"`--cap`, {size(DEFAULTS.cap)}; an option of each queue, {size(options.CAP_BYTES_MIN)} to "
         + f"`--max-cap`, {size(DEFAULTS.max_cap)}",
         f"declared groups of a queue | {options.GROUPS_MAX} |",
         f"pending, or somebody who waits | {undeclared.UNDECLARED_MAX} |",
         f"`--max-ttl`, {DEFAULTS.max_ttl / 3600:g} h",
-        f"lease | {parameters.LEASE_S_MAX // 86400} days",
-        f"{size(settings.HEAD_BYTES_MAX)}, {settings.HEAD_FIELDS_MAX} fields, {http_protocol.HEAD_S_MAX} s",
-        f"body under way | {http_protocol.BODY_S_MAX} s",
-        f"handshake | {entrance.GREETING_S_MAX} s together; a PROXY header has "
-        f"{size(proxy_protocol.HEADER_BYTES_MAX)} at most",
-        f"parameters of a query | {parameters.PARAMETERS_MAX} |",
-        f"{size(http_protocol.SKIP_BYTES_MAX)} are skipped; of a larger one {size(http_protocol.LINGER_BYTES_MAX)} in "
-        f"{http_protocol.LINGER_S_MAX} s",
-        f"idle connection | {server.KEEP_ALIVE_S} s",
+        f"lease | {limits.LEASE_S_MAX // 86400} days",
+        f"{size(limits.HEAD_BYTES_MAX)}, {limits.HEAD_FIELDS_MAX} fields, {limits.HEAD_S_MAX} s",
+        f"body under way | {limits.BODY_S_MAX} s",
+        f"handshake | {net.GREETING_S_MAX} s together; a PROXY header has {size(net.PROXY_HEADER_BYTES_MAX)} at most",
+        f"parameters of a query | {limits.PARAMETERS_MAX} |",
+        f"{size(limits.SKIP_BYTES_MAX)} are skipped; of a larger one {size(limits.LINGER_BYTES_MAX)} in "
+        f"{limits.LINGER_S_MAX} s",
+        f"idle connection | {limits.KEEP_ALIVE_S} s",
         f"{size(settings.GatewaySettings().json_bytes_max)}, or {settings.JSON_GROWTH_MAX} times",
-        f"{json_body.VALUES_MAX:,} values, nested {json_body.DEPTH_MAX} deep",
-        f"messages of a batch | {incoming.BATCH_MESSAGES_MAX:,} |",
-        f"{parameters.COUNT_MAX:,}; {size(waiters.LEASE_BYTES_MAX)} of a lease, {size(messages.PEEK_BYTES_MAX)} of a",
-        f"`/journal` | {size(browse.PAGE_BYTES_MAX)}",
-        f"long poll (`wait`) | {parameters.WAIT_S_MAX} s",
+        f"{limits.VALUES_MAX:,} values, nested {limits.DEPTH_MAX} deep",
+        f"messages of a batch | {limits.BATCH_MESSAGES_MAX:,} |",
+        f"{limits.COUNT_MAX:,}; {size(waiters.LEASE_BYTES_MAX)} of a lease, {size(limits.PEEK_BYTES_MAX)} of a",
+        f"`/journal` | {size(limits.PAGE_BYTES_MAX)}",
+        f"long poll (`wait`) | {limits.WAIT_S_MAX} s",
         f"{keys.KEYS_MAX:,} of a queue, {keys.WINDOW_MS // 60_000} min",
         f"{metrics.QUEUES_MAX:,} by name",
         f"{size(values.PART_BYTES_MAX)}, {staging.PARTS_MAX:,} parts; `--max-staged`, {size(DEFAULTS.max_staged)}",
-        f"over STOMP, and over MQKS | {size(settings.UNFINISHED_BYTES_MAX)}",
-        f"over STOMP, and over MQKS | {size(unfinished.BYTES_MAX)}",
-        f"HTTP has {admission.SPARES} more that get `/healthz`",
+        f"over STOMP, and over MQKS | {size(net.UNFINISHED_BYTES_MAX)}",
+        f"HTTP has {net.SPARES} more that get `/healthz`",
         f"streams of server-sent events | {presence.OF_USER_MAX:,}; {presence.STREAMS_MAX}, where",
-        f"(Linux) | sent again {entrance.RETRANSMITS_MAX} times",
-        f"a message under way | {protocol.MESSAGE_S_MAX} s, or {size(protocol.MESSAGE_BYTES_PER_S)}/s",
-        f"window of a consumer (`limit`) | {parameters.LIMIT_MAX:,}",
-        f"{publish_session.UNCONFIRMED_MAX:,} or {size(publish_session.UNCONFIRMED_BYTES_MAX)}",
-        f"pinged after {protocol.PING_AFTER_S} s, given up after {protocol.DEAD_AFTER_S} s",
+        f"(Linux) | sent again {net.RETRANSMITS_MAX} times",
+        f"a message under way | {limits.MESSAGE_S_MAX} s, or {size(limits.MESSAGE_BYTES_PER_S)}/s",
+        f"window of a consumer (`limit`) | {limits.WINDOW_MAX:,}",
+        f"{limits.UNCONFIRMED_MAX:,} or {size(limits.UNCONFIRMED_BYTES_MAX)}",
+        f"pinged after {limits.PING_AFTER_S} s, given up after {limits.DEAD_AFTER_S} s",
         f"{size(stomp.Limits().header_bytes_max)}, {stomp.Limits().headers_max} of them",
         f"{stomp.Limits().connect_ms // 1000} s; {stomp.Limits().frame_ms // 1000} s, or "
         f"{size(stomp.Limits().frame_bytes_per_s)}/s",

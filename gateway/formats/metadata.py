@@ -30,7 +30,7 @@ import orjson
 from curbstone.core import headers
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats import cloud_events
-from curbstone.gateway.settings import METADATA_BYTES_MAX
+from curbstone.gateway.limits import METADATA_BYTES_MAX
 
 PREFIX = "x-msg-x-"
 HTTP_PREFIX = b"x-msg-x-"

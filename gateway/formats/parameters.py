@@ -11,16 +11,10 @@ from starlette.types import Scope
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
 from curbstone.gateway.formats.message_json import Encoding
+from curbstone.gateway.limits import LEASE_S_MAX, PARAMETERS_MAX, SECONDS_MAX, WAIT_S_MAX
 
-PARAMETERS_MAX = 50
-COUNT_MAX = 1000
-LIMIT_MAX = 100_000
 SEQ_MAX = 10**15 - 1
 POSITION_MAX = 2**63 - 1
-WAIT_S_MAX = 30
-SECONDS_MAX = 10 * 365 * 86400
-LEASE_S_MAX = 7 * 86400
-
 _DECIMAL = re.compile(r"([0-9]{1,15}(\.[0-9]{1,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _ENCODINGS: dict[str, Encoding] = {"": "utf8", "utf8": "utf8", "utf-8": "utf8", "base64": "base64", "hex": "hex"}
 

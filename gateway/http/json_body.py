@@ -16,12 +16,7 @@ from starlette.types import Receive, Scope
 
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.http.body import read_body
-
-VALUES_MAX = 250_000
-"""The most values a text may have: members of objects and elements of arrays, all of them together."""
-
-DEPTH_MAX = 100
-"""How deep arrays and objects may lie in each other."""
+from curbstone.gateway.limits import DEPTH_MAX, VALUES_MAX
 
 _NAMED_BYTES_MAX = 64 * 1024
 _NO_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[{,:"')

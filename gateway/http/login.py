@@ -21,6 +21,7 @@ from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.origin_policy import is_same_host
+from curbstone.gateway.limits import SECRET_BYTES_MAX
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -36,7 +37,6 @@ COOKIE = "curbstone"
 SUBPROTOCOL = "bearer."
 """Begins the WebSocket subprotocol that carries a token, in base64url: browsers can set no header there."""
 
-SECRET_BYTES_MAX = 8 * 1024
 REMEMBERED_MS = 10_000
 """How long a login is not looked up again on its connection."""
 

@@ -16,9 +16,8 @@ from curbstone.gateway.http.departure import is_gone
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.resource import Resource
+from curbstone.gateway.limits import BACKUP_LIST_BYTES_MAX
 
-HAD_BYTES_MAX = 32 * 1024 * 1024
-"""The longest list of files that a client says it has."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 logger = logging.getLogger("curbstone.gateway")
@@ -52,7 +51,7 @@ class Backup:
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: a tar archive. Where it ends before its last entry, `SHA256SUMS`, it failed."""
         access_of(scope).administer("backup")
-        fields = await read_object(scope, receive, HAD_BYTES_MAX, "a backup", ("had",))
+        fields = await read_object(scope, receive, BACKUP_LIST_BYTES_MAX, "a backup", ("had",))
         had = _had_in(fields.get("had", {}))
         archive: Archive
         _, archive = await answer(lambda done: self._source.begin(had, done))

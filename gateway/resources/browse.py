@@ -13,12 +13,12 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.frames import decode_frame, encode_frames, strip
 from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.formats.message_json import body_json, metadata_json
-from curbstone.gateway.formats.parameters import LIMIT_MAX, SEQ_MAX, group_of, query_of, whole_number
+from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, whole_number
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.reply import NO_SNIFFING, Header, reply
+from curbstone.gateway.limits import MIB, PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
 from curbstone.gateway.resources.queues import name_in
-from curbstone.gateway.settings import MIB
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
@@ -27,8 +27,6 @@ BINARY = b"application/vnd.curbstone.batches"
 NDJSON = b"application/x-ndjson"
 LIMIT = 10_000
 PAGE_BYTES = 4 * MIB
-PAGE_BYTES_MAX = 16 * MIB
-
 _FLAGS = {"true": True, "false": False}
 
 
@@ -45,7 +43,7 @@ class Browse:
         wanted = Wanted(
             whole_number("from", query.get("from", first), 0, SEQ_MAX),
             whole_number("to", query["to"], 0, SEQ_MAX) if "to" in query else None,
-            whole_number("limit", query.get("limit", LIMIT), 1, LIMIT_MAX),
+            whole_number("limit", query.get("limit", LIMIT), 1, PAGE_MESSAGES_MAX),
             whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX),
             group,
         )

@@ -21,12 +21,12 @@ from curbstone.core.host import Host
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import Encoding, lease_json
-from curbstone.gateway.formats.parameters import COUNT_MAX
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.endless import Bell, Departure
 from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.http.reply import NO_SNIFFING, Header
+from curbstone.gateway.limits import CLOSED_STREAMS_MAX, COUNT_MAX
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 KEEP_ALIVE_MS = 15_000
 RETRY_MS = 1000
 """What a browser waits before it connects again."""
-
-CLOSED_STREAMS_MAX = 10_000
 
 _PATIENCE_MS = 3_600_000
 _HEADERS: tuple[Header, ...] = (

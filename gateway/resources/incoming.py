@@ -15,9 +15,8 @@ from curbstone.gateway.formats.parameters import groups_of, query_of, seconds_ms
 from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.problem import Problem, status_of
+from curbstone.gateway.limits import BATCH_MESSAGES_MAX
 from curbstone.gateway.settings import GatewaySettings
-
-BATCH_MESSAGES_MAX = 10_000
 
 
 async def read_message(scope: Scope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:

@@ -10,12 +10,13 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
-from curbstone.gateway.formats.parameters import LIMIT_MAX, POSITION_MAX, query_of, wait_ms, whole_number
+from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, wait_ms, whole_number
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.reply import reply
-from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, PAGE_BYTES_MAX, accepts, page_headers
+from curbstone.gateway.limits import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
+from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, accepts, page_headers
 from curbstone.gateway.resources.queues import name_in
 
 BINARY = b"application/vnd.curbstone.journal"
@@ -37,7 +38,7 @@ class Journal:
         query = query_of(scope)
         queue.reading.check_epoch(query.get("epoch"))
         position = whole_number("from", query.get("from", 0), 0, POSITION_MAX)
-        limit = whole_number("limit", query.get("limit", LIMIT), 1, LIMIT_MAX)
+        limit = whole_number("limit", query.get("limit", LIMIT), 1, PAGE_MESSAGES_MAX)
         bytes_max = whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX)
         longest_ms = wait_ms(query.get("wait", 0))
         asked = Asked(position or reading.events_start, limit, bytes_max)

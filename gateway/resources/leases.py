@@ -12,7 +12,6 @@ from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import lease_json
 from curbstone.gateway.formats.parameters import (
-    COUNT_MAX,
     encoding_named,
     encoding_of,
     group_of,
@@ -29,6 +28,7 @@ from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.limits import COUNT_MAX
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings

@@ -26,12 +26,11 @@ from curbstone.gateway.http.login import access_of, caller_of, cookie_name
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import Header, reply, reply_json
 from curbstone.gateway.http.resource import Resource
+from curbstone.gateway.limits import LOGIN_BYTES_MAX, SECONDS_MAX
 
 if TYPE_CHECKING:  # it is loaded where there are users
     from curbstone.access.login import LoginGate
 
-BODY_BYTES_MAX = 16 * 1024
-TOKEN_S_MAX = 10 * 365 * 86400
 _FRESH: Header = (b"cache-control", b"no-store")
 
 
@@ -79,7 +78,7 @@ class Logins:
 
     async def make_ticket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST /v2/tickets: for one use of one queue one way, in an address."""
-        fields = await read_object(scope, receive, BODY_BYTES_MAX, "a ticket", ("way", "queue"))
+        fields = await read_object(scope, receive, LOGIN_BYTES_MAX, "a ticket", ("way", "queue"))
         access = access_of(scope)
         _check_login(access)
         way = fields.get("way")
@@ -108,14 +107,14 @@ class Logins:
     async def make_token(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST /v2/tokens: a token, whose secret is in this answer alone."""
         known = ("user", "grants", "seconds", "label")
-        fields = await read_object(scope, receive, BODY_BYTES_MAX, "a token", known)
+        fields = await read_object(scope, receive, LOGIN_BYTES_MAX, "a token", known)
         access = access_of(scope)
         _check_login(access)
         user = _text(fields, "user") if "user" in fields else access.identity.user
         grants = fields.get("grants")
         if grants is not None and not (isinstance(grants, list) and all(isinstance(each, str) for each in grants)):
             raise BadRequest("bad grants: a list of texts")
-        lasts_ms = seconds_ms("seconds", fields["seconds"], TOKEN_S_MAX) if fields.get("seconds") is not None else 0
+        lasts_ms = seconds_ms("seconds", fields["seconds"], SECONDS_MAX) if fields.get("seconds") is not None else 0
         expires_ms = self._host.wall_ms() + lasts_ms if lasts_ms else 0
         label = _text(fields, "label") if "label" in fields else ""
         gate = self._users()

@@ -14,15 +14,7 @@ from curbstone.core.message import Delivery
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.formats.metadata import http_headers
-from curbstone.gateway.formats.parameters import (
-    COUNT_MAX,
-    encoding_of,
-    group_of,
-    lease_ms,
-    query_of,
-    wait_ms,
-    whole_number,
-)
+from curbstone.gateway.formats.parameters import encoding_of, group_of, lease_ms, query_of, wait_ms, whole_number
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.departure import is_wanted
 from curbstone.gateway.http.login import access_of, wants_stream
@@ -30,21 +22,19 @@ from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.reply import OPAQUE, reply, reply_json
+from curbstone.gateway.limits import COUNT_MAX, PEEK_BYTES_MAX
 from curbstone.gateway.resources.event_stream import EventStream, EventStreams
 from curbstone.gateway.resources.incoming import read_message
 from curbstone.gateway.resources.leases import Leases
 from curbstone.gateway.resources.publishing import publish
 from curbstone.gateway.resources.queues import name_in
-from curbstone.gateway.settings import MIB, GatewaySettings
+from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
     from curbstone.core.values import Peeked
 
 STATES = ("rdy", "wip", "delayed")
-
-PEEK_BYTES_MAX = 8 * MIB
-"""A reply holds no more bodies than until here, but at least one message."""
 
 _TRUE_FALSE = (b"false", b"true")
 

@@ -17,13 +17,14 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, reply_address, reply_queue
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.metadata import http_headers
-from curbstone.gateway.formats.parameters import WAIT_S_MAX, query_of, wait_ms
+from curbstone.gateway.formats.parameters import query_of, wait_ms
 from curbstone.gateway.http.answers import answers_for
 from curbstone.gateway.http.departure import is_wanted
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import OPAQUE, reply
+from curbstone.gateway.limits import WAIT_S_MAX
 from curbstone.gateway.resources.incoming import read_message
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings

@@ -23,9 +23,10 @@ from curbstone.core.port import Consumer
 from curbstone.core.traffic import Handouts, Traffic
 from curbstone.core.values import Done
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
-from curbstone.gateway.formats.parameters import LIMIT_MAX, lease_ms, seconds_ms, whole_number
+from curbstone.gateway.formats.parameters import lease_ms, seconds_ms, whole_number
 from curbstone.gateway.http.json_body import check_members, parse_json
 from curbstone.gateway.http.problem import Problem, reason_of, status_of
+from curbstone.gateway.limits import WINDOW_MAX
 from curbstone.gateway.websocket.codec import Inbound, binary_frame, text_frame
 from curbstone.gateway.websocket.login import token_in
 from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
@@ -172,7 +173,7 @@ class ConsumeSession:
             raise BadRequest("Acks can only be sent on connections without immediate acks.")
         if self._confirms and "window" in command:
             check_members(command, ("window",), "a window")
-            consumer.resize(whole_number("window", command["window"], 1, LIMIT_MAX))
+            consumer.resize(whole_number("window", command["window"], 1, WINDOW_MAX))
         elif not (self._confirms and self._is_stale(consumer, command)):
             if self._leases is not None and "extendId" in command:
                 self._extend(self._leases, command)

@@ -17,6 +17,7 @@ from websockets.server import ServerProtocol
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import Problem, problem_of
+from curbstone.gateway.limits import CLOSE_S_MAX, DEAD_AFTER_S, MESSAGE_BYTES_PER_S, MESSAGE_S_MAX, PING_AFTER_S
 from curbstone.gateway.websocket.codec import PING, Frames
 from curbstone.gateway.websocket.refused_session import RefusedSession, asks_for_frames
 from curbstone.gateway.websocket.session import Session, SocketRequest
@@ -25,22 +26,8 @@ from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.net.turns import Turns
 from curbstone.net.unfinished import Unfinished
 
-CLOSE_S_MAX = 5
-"""How long the peer may take to answer a close frame."""
-
-PING_AFTER_S = 30
-"""After so long without a word from the peer it is asked for one."""
-
-DEAD_AFTER_S = 90
-"""After so long without a word, or without reading anything of what waits for it, it is taken for gone, and its
-unsettled messages go back."""
-
 PIECES_MAX = 1000
 """More pings, pongs and fragments of a few bytes than that in one read are a flood, and the connection is cut."""
-
-MESSAGE_S_MAX = 30
-MESSAGE_BYTES_PER_S = 1024
-"""A message that began must be whole in so many seconds, or go on coming at that rate."""
 
 
 class Transport(stream.Transport, Protocol):

@@ -22,6 +22,7 @@ from curbstone.gateway.formats.idempotency import MEMBER
 from curbstone.gateway.formats.json_message import check_frame, check_size, message_of, put_body
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.problem import status_of
+from curbstone.gateway.limits import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import token_in
@@ -32,10 +33,6 @@ from curbstone.net.unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin
-
-UNCONFIRMED_MAX = 20_000
-UNCONFIRMED_BYTES_MAX = 16 * 1024 * 1024
-"""Above one of these the socket is not read until half of it is confirmed."""
 
 FULL = 507
 """The status of what a queue has no room for; the connection goes on."""

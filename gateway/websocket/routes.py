@@ -12,17 +12,10 @@ from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.masks import published_event
 from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.formats.parameters import (
-    LIMIT_MAX,
-    encoding_of,
-    group_of,
-    groups_of,
-    lease_ms,
-    parse_query,
-    whole_number,
-)
+from curbstone.gateway.formats.parameters import encoding_of, group_of, groups_of, lease_ms, parse_query, whole_number
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.limits import WINDOW_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.login import SocketLogin
@@ -92,7 +85,7 @@ class WebSocketRoutes:
         if kind == "events":
             return self._to_event(request, queue_name("any", project).project, published_event(named), protocol, query)
         name = queue_name(named, project)
-        limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, LIMIT_MAX)
+        limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, WINDOW_MAX)
         encoding = encoding_of(query)
         group = group_of(query)
         groups = groups_of(query.get("groups", ""))

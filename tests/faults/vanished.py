@@ -23,7 +23,7 @@ from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket import protocol
 from curbstone.mqks.server import MqksServer
-from curbstone.net import entrance
+from curbstone.net.limits import KEEPALIVE
 from curbstone.stomp.server import StompServer
 
 LIMIT_S = 60
@@ -91,6 +91,6 @@ async def main(data: Path) -> None:
 
 if __name__ == "__main__":
     link("up")
-    entrance.KEEPALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
-    protocol.PING_AFTER_S, protocol.DEAD_AFTER_S = 1, 3
+    KEEPALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
+    vars(protocol).update(PING_AFTER_S=1, DEAD_AFTER_S=3)
     asyncio.run(main(Path(sys.argv[1])))

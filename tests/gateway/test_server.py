@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.server import KEEP_ALIVE_S
+from curbstone.gateway.limits import KEEP_ALIVE_S
 from curbstone.gateway.settings import GatewaySettings
 from tests.gateway.conftest import LIMITED
 from tests.gateway.running import MESSAGES, QUEUE, Running, json_from, running

@@ -15,6 +15,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import admission as rules
 from curbstone.net.admission import Admission, Bounds, Visit, visitor_of
 from curbstone.net.entrance import is_vanished
+from curbstone.net.limits import SPARES
 from tests.gateway.running import QUEUE, running
 from tests.mqks.world import Peer, World, run
 from tests.sim.world import SimDisk, SimHost
@@ -50,8 +51,8 @@ def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_
 def test_a_full_server_has_room_for_a_few_who_ask_for_health() -> None:
     door = admission(1)
     one = door.come()
-    spares = [door.come(may_be_spare=True) for _ in range(rules.SPARES + 1)]
-    assert [spare is not None and spare.is_spare for spare in spares] == [True] * rules.SPARES + [False]
+    spares = [door.come(may_be_spare=True) for _ in range(SPARES + 1)]
+    assert [spare is not None and spare.is_spare for spare in spares] == [True] * SPARES + [False]
     assert one and not one.is_spare
     one.leave()
     assert door.come(), "spares are beyond the most there may be"

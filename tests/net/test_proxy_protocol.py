@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curbstone.net.proxy_protocol import HEADER_BYTES_MAX, SIGNATURE, BadHeader, Header, read_header
+from curbstone.net.limits import PROXY_HEADER_BYTES_MAX
+from curbstone.net.proxy_protocol import SIGNATURE, BadHeader, Header, read_header
 
 V4 = bytes((192, 0, 2, 7, 10, 0, 0, 1)) + (4711).to_bytes(2, "big") + (61613).to_bytes(2, "big")
 V6 = bytes.fromhex("20010db8" + "00" * 11 + "07" + "00" * 15 + "01") + V4[8:]
@@ -65,7 +66,7 @@ def test_a_header_is_read_however_it_is_cut_and_what_follows_is_not_touched(
         binary(V4[:-1]),
         binary(V4, fields=b"\x04\0"),
         binary(V4, fields=b"\x04\0\x05abcd"),
-        SIGNATURE + b"\x21\x11" + HEADER_BYTES_MAX.to_bytes(2, "big"),
+        SIGNATURE + b"\x21\x11" + PROXY_HEADER_BYTES_MAX.to_bytes(2, "big"),
     ],
 )
 def test_what_is_no_header_is_an_error_at_once(data: bytes) -> None:

@@ -17,7 +17,7 @@ from curbstone.gateway.formats.metadata import (
     is_kept,
     json_parts,
 )
-from curbstone.gateway.settings import METADATA_BYTES_MAX
+from curbstone.gateway.limits import METADATA_BYTES_MAX
 
 
 def json_of(block: bytes) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from curbstone.core import headers
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.gateway.http.problem import status_of
+from curbstone.gateway.limits import UNCONFIRMED_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
-from curbstone.gateway.websocket.publish_session import UNCONFIRMED_MAX, PublishSession
+from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.targets import ToQueue
 from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, binary, no_key, text
 

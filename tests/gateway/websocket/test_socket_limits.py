@@ -11,9 +11,10 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from curbstone.core.options import QueueOptions
+from curbstone.gateway.limits import DEAD_AFTER_S, MESSAGE_S_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.consume_session import ConsumeSession
-from curbstone.gateway.websocket.protocol import DEAD_AFTER_S, MESSAGE_S_MAX, WebSocketProtocol
+from curbstone.gateway.websocket.protocol import WebSocketProtocol
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.session import Session
 from curbstone.gateway.websocket.targets import ToQueue
