@@ -52,6 +52,8 @@ _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 _NEVER = math.inf
 
+_FIELDS_BYTES_MAX = 2 * HEAD_BYTES_MAX
+
 
 class HttpProtocol(HttpToolsProtocol):
     """One connection. `check` is called each second and ends what takes too long."""
@@ -60,7 +62,7 @@ class HttpProtocol(HttpToolsProtocol):
     cycle: Any
     """The request that came last, once its head is whole."""
     scope: Any
-    """As ASGI has it, `peer`: who asks, and `visit`: its connection."""
+    """As ASGI has it, `length`: of the body, -1 for one in chunks, `peer`: who asks, and `visit`: its connection."""
 
     def __init__(
         self,
@@ -186,15 +188,16 @@ class HttpProtocol(HttpToolsProtocol):
 
     # ------------------------------------------------------------ bytes, a request at a time
 
-    def _may_parse(self) -> bool:
-        """Whether the next bytes belong to a body under way, or to a request that can be answered at once."""
-        return self._in_body or (self._answering is None and not self.flow.write_paused)
+    def _may_begin(self) -> bool:
+        """Whether a request that came would be answered at once."""
+        return self._answering is None and not self.flow.write_paused
 
     def _parse(self) -> None:
         data = self._held
+        size = len(data)
         pieces = 0
-        while self._held_from < len(data):
-            if pieces == PIECES_MAX or not self._may_parse():
+        while (start := self._held_from) < size:
+            if pieces == PIECES_MAX or not (self._in_body or self._may_begin()):
                 self.flow.hold()
                 if self._in_head:
                     self._deadline = _NEVER  # what is missing of this head may well be here
@@ -202,8 +205,10 @@ class HttpProtocol(HttpToolsProtocol):
                     self.loop.call_soon(self._go_on)
                 return
             pieces += 1
-            start = self._held_from
-            end = self._ends.next(data, start, self._body_left if self._in_body else None, self._in_head)
+            if self._in_body and self._body_left > 0:
+                end = min(start + self._body_left, size)
+            else:
+                end = self._ends.next(data, start, self._in_head or self._in_body)
             self._held_from = end
             if not self._feed(data[start:end], data):
                 self._held = b""
@@ -263,12 +268,14 @@ class HttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole header field; behind the body it is a trailer field, which means nothing here."""
         self._head_bytes += len(name) + len(value)
+        headers = self.headers
         if self._in_head:
             name = name.lower()
-            self.headers.append((name, value))
+            field = (name, value)
+            headers.append(field)
             if name in FRAMING:
-                self._framing.append((name, value))
-        if self._head_bytes > 2 * HEAD_BYTES_MAX or len(self.headers) > HEAD_FIELDS_MAX:
+                self._framing.append(field)
+        if self._head_bytes > _FIELDS_BYTES_MAX or len(headers) > HEAD_FIELDS_MAX:
             self._stop_parsing(Problem(431, f"more than {HEAD_FIELDS_MAX} header fields or {HEAD_BYTES_MAX} bytes"))
 
     def on_headers_complete(self) -> None:
@@ -292,8 +299,8 @@ class HttpProtocol(HttpToolsProtocol):
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
-            "root_path": "",
             "headers": self.headers,
+            "length": framing.length,
             "client": self.client,
             "server": self.server,
             "state": {GONE: self.is_gone},
@@ -318,9 +325,7 @@ class HttpProtocol(HttpToolsProtocol):
         )
         assert self._answering is None, "a request was parsed before its turn"
         self._answering = cycle
-        task = self.loop.create_task(cycle.run(self.config.loaded_app))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        cycle.task = self.loop.create_task(cycle.run(self.config.loaded_app))
 
     def _ask_for_others(self, trusted: Networks) -> None:
         """Note for whom the proxy asks that this connection is from."""

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from curbstone.access.door import Access
 
 NUMBER_MAX = 10**15 - 1
-_PRODUCER, _SEQ, _AFTER = b"x-msg-producer", b"x-msg-seq", b"x-msg-after"
+NUMBERED = _PRODUCER, _SEQ, _AFTER = b"x-msg-producer", b"x-msg-seq", b"x-msg-after"
 
 DUPLICATE = b"x-msg-duplicate"
 
 
 def numbered_of(access: Access, fields: Iterable[tuple[bytes, bytes]]) -> Numbered | None:
     """Return the producer of a request and the number of its first message, or None; raise BadRequest."""
-    said = {name: value.decode("latin-1") for name, value in fields if name in (_PRODUCER, _SEQ, _AFTER)}
+    said = {name: value.decode("latin-1") for name, value in fields if name in NUMBERED}
     if not said:
         return None
     if _PRODUCER not in said or _SEQ not in said:

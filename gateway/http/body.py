@@ -29,9 +29,8 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
 
 def check_length(scope: Scope, bytes_max: int) -> None:
     """Raise Problem 413 for a body that is announced as larger."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and int(value) > bytes_max:
-            raise _too_large(bytes_max)
+    if scope["length"] > bytes_max:
+        raise _too_large(bytes_max)
 
 
 async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:

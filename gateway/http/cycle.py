@@ -72,7 +72,8 @@ class Cycle:
 
     __slots__ = (
         "body", "disconnected", "keep_alive", "more_body", "response_complete", "response_started", "scope",
-        "wants_to_be_asked", "_connection", "_has_body", "_head", "_is_chunked", "_is_received", "_left", "_waiting",
+        "task", "wants_to_be_asked",
+        "_connection", "_has_body", "_head", "_is_chunked", "_is_received", "_left", "_waiting",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, connection: Connection, *, keep_alive: bool, wants_to_be_asked: bool) -> None:
@@ -81,6 +82,8 @@ class Cycle:
         self._connection = connection
         self.keep_alive = keep_alive
         self.wants_to_be_asked = wants_to_be_asked
+        self.task: Any = None
+        """What runs it; the loop itself holds a task only weakly."""
         self.disconnected = False
         self.body: bytes | bytearray = b""
         """What came of the body and was not received yet."""
@@ -231,16 +234,10 @@ class Cycle:
 
 def _length_and_lines(headers: Iterable[Header]) -> tuple[int, bytes]:
     """Return the length of the body, -1 where it is not said, and the lines of these fields."""
-    length = -1
-    count = 0
-    parts: list[bytes] = []
-    for name, value in headers:
-        if name == b"content-length":
-            length = int(value)
-        parts += (name, b": ", value, b"\r\n")
-        count += 1
-    lines = b"".join(parts)
+    fields = [*headers]
+    count = len(fields)
+    lines = b"".join([b"%b: %b\r\n" % field for field in fields])
     # A CR or LF inside a value would begin another field, or another answer.
     if lines.count(b"\r") != count or lines.count(b"\n") != count or _NOT_IN_A_FIELD.search(lines):
         raise RuntimeError("a control character in a field of an answer's head")
-    return length, lines
+    return int(dict(fields).get(b"content-length", -1)), lines

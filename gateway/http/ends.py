@@ -1,4 +1,4 @@
-"""Where the head or the body of a request ends in what was read. Pure.
+"""Where the head of a request, or its body in chunks, ends in what was read. Pure.
 
 The parser is never given more than that, so that the next request stays bytes until this one is answered.
 """
@@ -20,17 +20,10 @@ class Ends:
         self._tail = b""
         """The end of what was looked at last, where a blank line may have begun in it."""
 
-    def next(self, data: bytes, start: int, body_left: int | None, in_head: bool) -> int:
-        """Return up to where to parse from `start` on.
-
-        `body_left`: how much of a body is to come, -1 for one in chunks, None where none is under way.
-        `in_head`: whether a head has begun already.
-        """
+    def next(self, data: bytes, start: int, is_under_way: bool) -> int:
+        """Return up to where to parse from `start` on; `is_under_way`: whether a head or such a body has begun."""
         tail, self._tail = self._tail, b""
-        if body_left is not None:
-            if body_left > 0:
-                return min(start + body_left, len(data))
-        elif not in_head:
+        if not is_under_way:
             lines = _EMPTY_LINES.match(data, start)
             assert lines
             start = lines.end()  # such may stand before a request, and end nothing

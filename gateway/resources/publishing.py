@@ -9,8 +9,8 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
-from curbstone.gateway.formats.idempotency import key_of
-from curbstone.gateway.formats.numbers import DUPLICATE, numbered_of
+from curbstone.gateway.formats.idempotency import HEADER, key_of
+from curbstone.gateway.formats.numbers import DUPLICATE, NUMBERED, numbered_of
 from curbstone.gateway.http.answers import answer, answers_for
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
@@ -20,6 +20,10 @@ from curbstone.gateway.resources.queues import name_in
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
     from curbstone.core.values import Numbered
+
+
+_OF_REPEATS = frozenset((HEADER, *NUMBERED))
+"""The headers by which it is known whether a message came before."""
 
 
 class Stored(NamedTuple):
@@ -38,12 +42,14 @@ class Stored(NamedTuple):
 
 async def publish(queue: Queue, scope: Scope, messages: list[Message], *, atomic: bool) -> Stored:
     """Publish the messages of a request; raise CurbstoneError where they, or one of them, was not stored."""
-    access, fields = access_of(scope), scope["headers"]
-    key, numbered = key_of(access, fields, messages), numbered_of(access, fields)
-    if numbered is not None:
-        if key is not None:
-            raise BadRequest("a producer with numbers needs no Idempotency-Key")
-        return await _publish_numbered(queue, messages, numbered, atomic=atomic)
+    key = None
+    fields = [field for field in scope["headers"] if field[0] in _OF_REPEATS]
+    if fields:
+        key, numbered = key_of(access_of(scope), fields, messages), numbered_of(access_of(scope), fields)
+        if numbered is not None:
+            if key is not None:
+                raise BadRequest("a producer with numbers needs no Idempotency-Key")
+            return await _publish_numbered(queue, messages, numbered, atomic=atomic)
     _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=atomic, key=key))
     return Stored([queue.message_id(seq) for seq in range(first, first + count)], 0)
 

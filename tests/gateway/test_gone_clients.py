@@ -33,6 +33,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
         "method": method,
         "path": path,
         "raw_path": path.encode(),
+        "length": len(body),
         "query_string": query.encode(),
         "headers": [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))],
         "server": ("127.0.0.1", 1),
