@@ -333,7 +333,10 @@ class Queue(AloneQueue):
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group; `consumers` are those of all groups."""
         held = self.log.bytes + self.state.meta_bytes if self.meta_writer.is_open else 0
-        return Counts(*self.pending.counts(group), held, len(self.consumers()), self.pending.runs.oldest_ms)
+        rdy, wip, delayed = self.pending.counts(group)
+        first_due_ms = self.pending.first_due_ms(group) if delayed else 0
+        oldest_ms = self.pending.runs.oldest_ms
+        return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms)
 
     def peek(
         self,

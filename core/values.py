@@ -76,6 +76,8 @@ class Counts(NamedTuple):
     consumers: int
     oldest_ms: int = 0
     """Wall clock when the oldest unsettled message of any group was published, or up to a few thousand before it."""
+    first_due_ms: int = 0
+    """When the first that is delayed is due; 0 where none is."""
 
 
 class Health(NamedTuple):

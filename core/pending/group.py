@@ -239,6 +239,16 @@ class Group:
             if retry.segment is segment:
                 self._lose_record(retry)
 
+    def first_due_ms(self) -> int:
+        """Return the engine time when the first of those that are delayed now is due, 0 where none is."""
+        while self._due:
+            due_ms, seq = self._due[0]
+            retry = self.retries.get(seq)
+            if retry is not None and retry.due_ms == due_ms:
+                return due_ms
+            heappop(self._due)  # it was settled, or delayed anew
+        return 0
+
     def mature(self, now_ms: int) -> bool:
         """Make ready what is due; return whether anything was."""
         any_due = False

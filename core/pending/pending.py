@@ -283,6 +283,11 @@ class Pending:
         group = self.groups.get(name)
         return (group.rdy, len(group.wip), group.delayed) if group is not None else (0, 0, 0)
 
+    def first_due_ms(self, name: str) -> int:
+        """Return when the first delayed message of a group is due, 0 where none is."""
+        group = self.groups.get(name)
+        return group.first_due_ms() if group is not None else 0
+
     @property
     def has_unlogged_marks(self) -> bool:
         """Whether something was handed out that the log does not know of yet."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
 HOLDERS_MAX = 100
-LOOKED_AT_MAX = 1000
-"""Delayed messages that are looked at for the one that is due first."""
 GROUPS_MAX = 10
 
 
@@ -42,8 +39,6 @@ class Explain:
             sentences = [_about_message(query["id"][:80], found)]
         else:
             sentences = [*_about_server(access_of(scope)), *_about_queue(queue, group, holders)]
-            if queue.counts(group).delayed:
-                sentences.append(await _about_delayed(queue, group))
         shown = [holder._asdict() for holder in holders[:HOLDERS_MAX]]
         await reply_json(send, {"queue": str(queue.name), "group": group, "sentences": sentences, "holders": shown})
 
@@ -83,6 +78,8 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder]) -> Iterator[st
         yield f"It takes {counts.bytes} bytes of its cap of {queue.options.cap}; when it is full {then}."
     if queue.stats.overflowed:
         yield f"Since the start {_messages(queue.stats.overflowed)} gone that gave way to newer ones."
+    if counts.delayed:
+        yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
 
 
 def _about_takers(group: str, holders: list[Holder]) -> Iterator[str]:
@@ -97,13 +94,6 @@ def _about_takers(group: str, holders: list[Holder]) -> Iterator[str]:
         yield f"{full} of {len(states)} consumers hold as many messages as their windows allow, and must settle some."
     if held := states.count("held"):
         yield f"{held} of {len(states)} consumers do not read what was sent to them."
-
-
-async def _about_delayed(queue: Queue, group: str) -> str:
-    (peeked,) = await answer(partial(queue.peek, LOOKED_AT_MAX, state="delayed", group=group))
-    first = min([item.due_ms for item in peeked], default=0)
-    text = f"{_messages(queue.counts(group).delayed)} delayed"
-    return f"{text}; the first is due at {_time(first)}." if first else f"{text}."
 
 
 def _about_message(message_id: str, found: Peeked | None) -> str:

@@ -33,6 +33,7 @@ def check_books(queue: Queue) -> None:
         retries = group.retries.values()
         assert group.pending == sum(run.pending(group.name).bit_count() for run in queue.pending.runs)
         assert group.delayed == sum(retry.due_ms > 0 for retry in retries)
+        assert queue.counts(group.name).first_due_ms == min([r.due_ms for r in retries if r.due_ms], default=0)
         assert group._held == sum(retry.message is not None for retry in retries)
         assert group.rdy >= 0
     check_room(queue)
