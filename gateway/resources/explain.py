@@ -11,7 +11,6 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.rights import Right
 from curbstone.core.values import Holder, Peeked
 from curbstone.gateway.formats.parameters import group_of, query_of
-from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.resources.message import look_at
