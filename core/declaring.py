@@ -10,7 +10,7 @@ from curbstone.core.queue import Queue
 
 
 def check_options(name: QueueName, options: QueueOptions, queue: Queue | None, max_cap: int) -> None:
-    """Raise BadRequest or Conflict where a queue, or a new one, can't have these options."""
+    """Raise BadRequest or Conflict if a queue, or a new one, can't have these options."""
     if options.dead_letter == str(name):
         raise BadRequest("bad option dead_letter: a queue can't be its own")
     had = queue.options.cap if queue is not None else 0

@@ -101,7 +101,7 @@ class Directories:
         self._when_idle(removal)
 
     def when_removed(self, name: QueueName, on_done: Done) -> bool:
-        """Wait for all removals of a name, or the first that fails again; False where there are none."""
+        """Wait for all removals of a name, or the first that fails again; False if there are none."""
         removals = self._removals.get(name)
         if not removals:
             return False

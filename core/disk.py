@@ -35,7 +35,7 @@ class File(Protocol):
         """Write all the buffers, one after the other, from `offset`."""
 
     def sync(self) -> None:
-        """Make everything written durable (fdatasync). Of a lasting file: where that failed once it always does."""
+        """Make everything written durable (fdatasync). Of a lasting file: if that failed once it always does."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -78,7 +78,7 @@ class Disk(Protocol):
         """Make created, renamed and removed names of a directory durable."""
 
     def sync_all(self, path: str) -> bool:
-        """Make everything written so far to the file system of a directory durable; False where that can't be done."""
+        """Make everything written so far to the file system of a directory durable; False if that can't be done."""
 
     def close(self) -> None:
         """Give the directory back to other processes."""
@@ -355,7 +355,7 @@ class OsDisk:
             pass
 
     def _close_idle(self) -> bool:
-        """Take the descriptor of the file that was used least of late; False where all are in use.
+        """Take the descriptor of the file that was used least of late; False if all are in use.
 
         One that has something to sync has it to the last, as the system then tells of failed writes for sure.
         """
@@ -370,7 +370,7 @@ class OsDisk:
         return True
 
     def _open(self, path: str, flags: int) -> int:
-        """Open a file or directory; where no descriptor is left, with that of a lasting file that is idle."""
+        """Open a file or directory; if no descriptor is left, with that of a lasting file that is idle."""
         while True:
             try:
                 with self._inside():

@@ -34,7 +34,7 @@ def keys_of(name: QueueName, bindings: Iterable[str]) -> list[EventKey]:
 
 
 def binding_of(name: QueueName, event: str, project: str) -> str:
-    """Return the binding of a queue to an event; raise BadRequest where it is another project's."""
+    """Return the binding of a queue to an event; raise BadRequest if it is another project's."""
     if name.is_private:
         return f"{project}/{event_name(event)}"
     if project != name.project:

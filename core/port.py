@@ -75,7 +75,7 @@ class Waiter(Protocol):
 class Consumer(Protocol):
     """Takes deliveries as they come, up to its window, and settles them.
 
-    The settling calls raise StaleDelivery, and change nothing, where a seq is not among the unsettled.
+    The settling calls raise StaleDelivery, and change nothing, if a seq is not among the unsettled.
     """
 
     @property
@@ -83,7 +83,7 @@ class Consumer(Protocol):
         """What was delivered and is not settled, by seq, in the order of delivery."""
 
     def when_open(self, on_open: Callable[[], None]) -> None:
-        """Call back when nothing that is published from now on is missed: at once where that is so already."""
+        """Call back when nothing that is published from now on is missed: at once if that is so already."""
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""
@@ -94,7 +94,7 @@ class Consumer(Protocol):
         """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
-        """Send deliveries to the dead-letter queue, or drop them where there is none."""
+        """Send deliveries to the dead-letter queue, or drop them if there is none."""
 
     def resize(self, window: int) -> None:
         """Change how many deliveries may be unsettled. If that is less than are, they stay, and no more come."""
@@ -123,7 +123,7 @@ class Reading(Protocol):
         """Return the first seq that is pending anywhere, else `next`."""
 
     def check_epoch(self, epoch: str | None) -> None:
-        """Raise Gone where positions are of an earlier queue of this name; None is no claim."""
+        """Raise Gone if positions are of an earlier queue of this name; None is no claim."""
 
     def backlogs(self) -> list[Backlog]:
         """Return what waits for each named group that is declared, or that a message waits for; by name."""
@@ -163,7 +163,7 @@ class Reading(Protocol):
     ) -> None:
         """Look at one page: `on_done(error, render(frames), where to go on)`. `render` runs on a worker thread.
 
-        Raise NoSuchGroup, and Gone where what is wanted is lost.
+        Raise NoSuchGroup, and Gone if what is wanted is lost.
         """
 
     def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
@@ -245,7 +245,7 @@ class Queue(Protocol):
         """
 
     def last_number(self, producer: bytes) -> LastNumber | None:
-        """Return what a producer (see `core.values.producer_key`) has stored last; None where it is not known."""
+        """Return what a producer (see `core.values.producer_key`) has stored last; None if it is not known."""
 
     def subscribe(
         self,
@@ -272,7 +272,7 @@ class Queue(Protocol):
     ) -> Waiter:
         """Take one message and settle it; the answer comes when that is on disk. Else the message is where it was.
 
-        So it is, and the answer None, where `is_wanted` says no: it is asked just before the settle is written.
+        So it is, and the answer None, if `is_wanted` says no: it is asked just before the settle is written.
         """
 
     def lease(
@@ -285,7 +285,7 @@ class Queue(Protocol):
         wait_ms: int = 0,
         owner: str = NOBODY,
     ) -> Waiter:
-        """Take up to `count` messages, each for `duration_ms`; an empty list where there are none.
+        """Take up to `count` messages, each for `duration_ms`; an empty list if there are none.
 
         Only calls with the same `owner` can settle or extend the leases.
         """
@@ -344,7 +344,7 @@ class Queue(Protocol):
         """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, what became of them)`.
 
         A letter whose queue `may` says no to stays. With a `seq` that letter alone is moved, if it is ready; neither
-        moved nor stayed where it is not there.
+        moved nor stayed if it is not there.
         """
 
 

@@ -23,7 +23,7 @@ Waited = Callable[[CurbstoneError | None], None]
 
 
 class Wanted(NamedTuple):
-    """What to look at: messages that are live with `start` <= seq < `end`, in `group` where one is named."""
+    """What to look at: messages that are live with `start` <= seq < `end`, in `group` if one is named."""
 
     start: int
     end: int | None = None

@@ -33,7 +33,7 @@ class Traffic:
         self.returned = 0
         """Deliveries that consumers have given back (nack); not those that returned because a connection ended."""
         self.rejected = 0
-        """Deliveries that consumers have rejected: to the dead-letter queue, or away where there is none."""
+        """Deliveries that consumers have rejected: to the dead-letter queue, or away if there is none."""
         self.refusals: dict[str, int] = {}
         """How often something was refused, by the reason: queue_full for QueueFull."""
 

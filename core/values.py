@@ -20,7 +20,7 @@ UNNAMED = ""
 """The group of whoever names none."""
 
 NOBODY = ""
-"""The owner of what is nobody's in particular: where there are no logins."""
+"""The owner of what belongs to nobody in particular, as on a server without logins."""
 
 Done = Callable[[CurbstoneError | None], None]
 """It is on disk, or why not."""
@@ -113,7 +113,7 @@ class Holder(NamedTuple):
     """`consumer` or `leases`."""
     group: str
     window: int
-    """How many deliveries a consumer may hold; 0 where they are settled when they are sent, and of leases."""
+    """How many deliveries a consumer may hold; 0 if they are settled when they are sent, and of leases."""
     unsettled: int
     state: str
     """Of a consumer: `ready`, `full` (it holds all it may) or `held` (its client reads nothing); of leases `leased`."""

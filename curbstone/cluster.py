@@ -72,7 +72,7 @@ def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settin
 
 
 async def connect(engine: ServedEngine, stop_asked: asyncio.Event) -> None:
-    """Wait until the engine serves, or a stop was asked for; raise Unavailable where that takes too long."""
+    """Wait until the engine serves, or a stop was asked for; raise Unavailable if that takes too long."""
     from curbstone.rabbit.engine import Engine
 
     assert isinstance(engine, Engine)

@@ -40,7 +40,7 @@ def limit() -> int:
 
 
 def raise_limit() -> int:
-    """Set the limit as high as the system lets us, and return it; raise Unavailable where that is not enough."""
+    """Set the limit as high as the system lets us, and return it; raise Unavailable if that is not enough."""
     if resource is not None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with suppress(OSError, ValueError):

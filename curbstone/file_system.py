@@ -34,7 +34,7 @@ def writable_by_others(directory: Path) -> list[str]:
 
 
 def file_system_of(directory: Path) -> str:
-    """Return the type of the file system a directory is on, `?` where the system does not tell."""
+    """Return the type of the file system a directory is on, `?` if the system does not tell."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

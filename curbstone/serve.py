@@ -68,7 +68,7 @@ LISTENERS_STOP_S = 6
 ENGINE_STOP_S = 3
 
 STRANGERS_MAX, ADDRESS_STRANGERS_MAX = 1024, 64
-"""Connections without a login, in all and from one address of another machine, where there are users."""
+"""Connections without a login, in all and from one address of another machine, if there are users."""
 
 WARN_EVERY_MS = 60_000
 
@@ -227,7 +227,7 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
 
 
 def _traced(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Callable[[], None]]) -> Engine:
-    """Return the engine that protocols see: with spans where they are wanted. `ends` is what the stop has to call."""
+    """Return the engine that protocols see: with spans if they are wanted. `ends` is what the stop has to call."""
     if settings.otlp is None:
         return broker
     try:

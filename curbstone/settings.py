@@ -80,7 +80,7 @@ def _listed(value: object) -> object:
 
 
 def _addresses(value: object) -> tuple[Address, ...]:
-    """Return the addresses of a listener: of a list, or of a text with commas; none where there is nothing in it."""
+    """Return the addresses of a listener: of a list, or of a text with commas; none if there is nothing in it."""
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)):
         raise ValueError(f"bad value {value!r}: a text in quotes is wanted, or a list of them")

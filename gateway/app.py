@@ -252,7 +252,7 @@ def create_app(
 
     `more_routes(guard)` returns those that come after its own; `more_sockets` are the WebSockets of other protocols
     by path, `more_traffic` what those protocols count, by their names, for /metrics. `turns` are those of all that is
-    read in the process; its own where none are given. `process` has the figures that neither it nor the broker counts.
+    read in the process; its own if none are given. `process` has the figures that neither it nor the broker counts.
     """
     process = process or Process()
     traffic = GatewayTraffic()

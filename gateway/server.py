@@ -28,7 +28,7 @@ class GatewayServer:
     """Serves a gateway. Needs a running event loop; signals are none of its business."""
 
     def __init__(self, app: Gateway, entrance: Entrance | None = None) -> None:
-        """`entrance`: that of all who connect to the process; its own where none is given."""
+        """`entrance`: that of all who connect to the process; its own if none is given."""
         self._app = app
         self.entrance = entrance or Entrance()
         # uvicorn's Config only carries what its HTTP protocol looks up; its Server, which owns signals

@@ -58,7 +58,7 @@ class Actions:
         self.consumers: dict[bytes, QueueConsumer] = {}
 
     def named(self, name: bytes) -> Callable[[Request], None] | None:
-        """Return what carries out the requests of this name; None where there is no such action."""
+        """Return what carries out the requests of this name; None if there is no such action."""
         action = _ACTIONS.get(name)
         return partial(action, self) if action is not None else None
 

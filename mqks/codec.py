@@ -132,7 +132,7 @@ def block_of(msg_id: str, event: str) -> bytes:
 
 
 def names_in(block: bytes) -> tuple[bytes, bytes]:
-    """Return the msg_id and the event that a block keeps; each b"" where it has none that fits in a line."""
+    """Return the msg_id and the event that a block keeps; each b"" if it has none that fits in a line."""
     if b"mqks-" not in block:
         return b"", b""
     msg_id = event = ""

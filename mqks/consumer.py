@@ -77,7 +77,7 @@ class QueueConsumer:
         self.owner.write(b"".join(lines))
 
     def take(self, msg_id: bytes) -> list[int]:
-        """Return the seq to settle for a message id, [] where none is unsettled, and forget the id."""
+        """Return the seq to settle for a message id, [] if none is unsettled, and forget the id."""
         unsettled = self.engine.unsettled
         seqs = self._seqs.get(msg_id, [])
         found: list[int] = []

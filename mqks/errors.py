@@ -14,6 +14,6 @@ class RequestError(Exception):
     def __init__(self, rule: str, *, fatal: bool = False, retry_after_s: int = 0) -> None:
         super().__init__(rule)
         self.retry_after_s = retry_after_s
-        """When it may be tried again, where the client is told; 0 where not."""
+        """When it may be tried again, if the client is told; 0 if not."""
         self.fatal = fatal
         """Whether the connection ends behind the error line."""

@@ -74,7 +74,7 @@ class Login:
             self._take(access)
 
     def check(self, action: bytes) -> None:
-        """Raise RequestError for an action that needs a login where there is none."""
+        """Raise RequestError for an action that needs a login if there is none."""
         if not self.access.identity.user and action != AUTH:
             raise RequestError(f"{WANTED}: send auth first")
 

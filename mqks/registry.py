@@ -79,7 +79,7 @@ class Registry:
         self._stop_timer(consumer.queue_name)
 
     def remove(self, consumer: QueueConsumer) -> None:
-        """Forget a consumer; where it was the last of its queue, that may go."""
+        """Forget a consumer; if it was the last of its queue, that may go."""
         self._leave_queue(consumer)
 
     def consumers_of(self, name: QueueName) -> list[QueueConsumer]:
@@ -125,7 +125,7 @@ class Registry:
             del self._may_go[self._uid(name)]
 
     def unused(self, name: QueueName) -> Unused | None:
-        """Return after how long a queue goes that has no consumer; None where it stays, or is no more."""
+        """Return after how long a queue goes that has no consumer; None if it stays, or is no more."""
         try:
             seconds = self.engine.unused_s(name)
         except NoSuchQueue:

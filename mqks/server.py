@@ -34,7 +34,7 @@ class MqksServer(TcpServer):
         turns: Turns | None = None,
         entrance: Entrance | None = None,
     ) -> None:
-        """`turns`: those of all that is read in the process, its own where none are given; likewise `entrance`."""
+        """`turns`: those of all that is read in the process, its own if none are given; likewise `entrance`."""
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), entrance, message_bytes_max=self.limits.line_bytes_max)
         self.host = host

@@ -5,7 +5,7 @@ system allows, and whoever comes beyond it is told and sent away: those who are 
 asked for each time, as the limit may be changed from outside while the process runs.
 
 No single other machine may take the whole share: of one address there are so many at most. Clients of this machine are
-not counted like that, for behind a proxy they are many. A few more may come where they can ask for health alone, for a
+not counted like that, for behind a proxy they are many. A few more may come if they can ask for health alone, for a
 server that is full must not look dead. Where clients log in, those who have not are fewer still, and
 so are those of one user. It knows no sockets.
 """
@@ -78,7 +78,7 @@ class Admission:
         self._is_full = False
 
     def come(self, may_be_spare: bool = False) -> Visit | None:
-        """Count one more connection; None where there may be no more.
+        """Count one more connection; None if there may be no more.
 
         `may_be_spare`: beyond those it may be one of a few that get nothing but health.
         """

@@ -37,7 +37,7 @@ class CertificateFiles:
     certificate: Path
     """The server's own first, then those that lead from it to an authority."""
     key: Path | None = None
-    """None where it is in the same file."""
+    """None if it is in the same file."""
     client_authorities: Path | None = None
     """Who signs client certificates. Without them none is asked for; with them one that others signed is refused."""
 

@@ -44,7 +44,7 @@ class Entrance:
         certificates: Contexts | None = None,
         trusted_proxies: Networks | None = None,
     ) -> None:
-        """Any number of clients, no TLS and no proxies, where nothing else is given."""
+        """Any number of clients, no TLS and no proxies, if nothing else is given."""
         self.admission = admission or Admission()
         self.certificates = certificates
         self.trusted_proxies = trusted_proxies or Networks()

@@ -32,7 +32,7 @@ class Peer:
     """One end of a connection. Behind a trusted proxy it is the proxy's client."""
 
     host: str
-    """An address, for which IPv4 is never written as IPv6; "?" where there is none."""
+    """An address, for which IPv4 is never written as IPv6; "?" if there is none."""
     port: int
     tls: bool = False
     """Whether it speaks TLS, to us or to a trusted proxy."""
@@ -69,7 +69,7 @@ class Networks:
 
 @lru_cache(maxsize=1024)
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a text is, IPv4 where it is one in the form of IPv6; None for any other text."""
+    """Return the address that a text is, IPv4 if it is one in the form of IPv6; None for any other text."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

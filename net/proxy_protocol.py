@@ -33,7 +33,7 @@ class Header(NamedTuple):
     """What a proxy says."""
 
     host: str
-    """The address of its client; "" where it connects for itself, as to look whether we are alive."""
+    """The address of its client; "" if it connects for itself, as to look whether we are alive."""
     port: int
     tls: bool
     """Whether its client speaks TLS to it."""
@@ -42,7 +42,7 @@ class Header(NamedTuple):
 
 
 def read_header(data: bytes) -> Header | None:
-    """Return the header that stands at the start, None where more must come; raise BadHeader."""
+    """Return the header that stands at the start, None if more must come; raise BadHeader."""
     if data[:12] == SIGNATURE[: len(data)]:
         return _binary(data) if len(data) >= _HEAD.size else None
     if data[:6] == b"PROXY "[: len(data)]:

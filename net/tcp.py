@@ -198,7 +198,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
     # --- what its stream asks, see `net.stream`
 
     def take(self, data: bytes) -> None:
-        """Hand what was read to the session; nothing where it is ending."""
+        """Hand what was read to the session; nothing if it is ending."""
         session = self._session
         if not session.ending:
             self.receive(data)

@@ -272,7 +272,7 @@ class FrameParser:
     def _command(self, data: bytes, pos: int) -> str | ProtocolError | None:
         """Return the command at `pos`, None if its line is unfinished, or what is wrong with one that is no client's.
 
-        Raise where there is not even a line that could be a command.
+        Raise if there is not even a line that could be a command.
         """
         stop = data.find(b"\n", pos, pos + COMMAND_BYTES_MAX + 2)
         line = data[pos : stop if stop >= 0 else pos + COMMAND_BYTES_MAX + 2]

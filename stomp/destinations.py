@@ -13,7 +13,7 @@
 
 A SEND to `/session/token` is a login, see `session.py`.
 
-The home is the user's, `default` where there are no users. With a single queue (Curb)
+The home is the user's, `default` if there are no users. With a single queue (Curb)
 every destination is that queue, or its count.
 The queues of the last three are private (see `core.names`): these destinations are the only way to them.
 """

@@ -21,7 +21,7 @@ class ProtocolError(Exception):
         self.shown = shown
         """The offending header or line, as it came."""
         self.receipt = receipt
-        """The `receipt` of the offending frame as it came, where it is known."""
+        """The `receipt` of the offending frame as it came, if it is known."""
         self.headers = headers
         """Further header lines of the ERROR frame."""
 

@@ -70,7 +70,7 @@ def code_of(error: CurbstoneError | NotUnsettled) -> int:
 
 
 def retry_after_of(error: CurbstoneError | NotUnsettled) -> int:
-    """Return after how many seconds it may be tried again; 0 where that is of no use."""
+    """Return after how many seconds it may be tried again; 0 if that is of no use."""
     return error.wait_s if isinstance(error, TooMany) else RETRY_AFTER_S.get(code_of(error), 0)
 
 

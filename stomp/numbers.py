@@ -1,7 +1,7 @@
 """SENDs of numbered producers: `x-producer`, the number of each, and how refusals and repeats are told.
 
 The number is `x-seq`, or else the last part of the receipt, behind a dot: so the heads of a client's SENDs stay equal
-but for their receipts. `x-after` names the number in front where an application's own have gaps; 0 where nothing has
+but for their receipts. `x-after` names the number in front where an application's own have gaps; 0 if nothing has
 to be in front, as of the first.
 """
 

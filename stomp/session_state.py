@@ -54,7 +54,7 @@ class SessionState:
         self.features: frozenset[str] = frozenset()
         """What CONNECT asked for beyond STOMP, see `features.py`."""
         self.client_id = ""
-        """What the client calls itself in CONNECT, where it says so."""
+        """What the client calls itself in CONNECT, if it says so."""
         self.wall_ms = 0
         """Wall-clock time of the current read, for headers that name a time."""
         self.output: list[bytes] = []
@@ -111,7 +111,7 @@ class SessionState:
             self.close()
 
     def refuse(self, error: CurbstoneError | NotUnsettled, receipts: Sequence[bytes | None]) -> None:
-        """Say that what these frames asked for was not done, and go on; end where that can't be said."""
+        """Say that what these frames asked for was not done, and go on; end if that can't be said."""
         if self.lost:
             return
         if self.tells_refusals(receipts):

@@ -306,7 +306,7 @@ class Subscriptions:
         return self._connection.access.ensure(name, right)
 
     def check(self) -> None:
-        """Raise NotAllowed where a subscription has lost its right."""
+        """Raise NotAllowed if a subscription has lost its right."""
         access = self._connection.access
         for subscription in self._named.values():
             destination = subscription.destination

@@ -48,7 +48,7 @@ class Request(Protocol):
 
     @property
     def access(self) -> Access:
-        """What the handshake brought; nobody's where it brought no login."""
+        """What the handshake brought; nobody's if it brought no login."""
 
     @property
     def caller(self) -> Caller:
@@ -59,7 +59,7 @@ class Request(Protocol):
         """Called with whose login it is, where that comes later."""
 
     def header(self, name: bytes) -> bytes:
-        """Return a header's value, b"" where there is none; repeated ones are joined with commas."""
+        """Return a header's value, b"" if there is none; repeated ones are joined with commas."""
 
 
 class Wire(Protocol):
@@ -189,7 +189,7 @@ class StompSocket:
         self._session.refuse(ProtocolError("the WebSocket message is too large"))
 
     def refuse(self, status: int, reason: str) -> None:
-        """What the client began to send is dropped: 503 where it may try again."""
+        """What the client began to send is dropped: 503 if it may try again."""
         self._close_code = self._close_code or (TRY_AGAIN if status == 503 else POLICY_VIOLATION)
         self._session.refuse(ProtocolError(reason))
 

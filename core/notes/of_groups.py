@@ -70,7 +70,7 @@ class GroupNotes(Generic[Value]):
                 self._noted[name] = segment
 
     def recover(self, name: str, value: Value, segment: int, *, is_earlier: bool) -> None:
-        """Take a note in; `is_earlier` where it is of an earlier group of that name."""
+        """Take a note in; `is_earlier` if it is of an earlier group of that name."""
         self.logged({name: value}, segment)
         if name in self.state.meta.groups and not is_earlier:
             self._values[name] = value

@@ -43,7 +43,7 @@ class Producers:
         self._is_sorted = True
 
     def last(self, producer: bytes) -> LastNumber | None:
-        """Return what a producer has stored last, as far as it is on disk; None where it is not known."""
+        """Return what a producer has stored last, as far as it is on disk; None if it is not known."""
         known = self._known.get(producer)
         if known is None or known.last.time_ms + IDLE_MS <= self._state.host.now_ms():
             return None

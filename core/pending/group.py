@@ -209,7 +209,7 @@ class Group:
         """Take a message out of turn that is ready, as a delivery: it counts as handed out."""
         seq = message.seq
         tries = self.tries_of(seq)
-        if seq not in self.retries:  # the cursor, where it is not there yet, looks at what it knows something of
+        if seq not in self.retries:  # the cursor, if it is not there yet, looks at what it knows something of
             self._remember(seq, Retry(tries, 0, 0))
         mature_ms = self.retries[seq].mature_ms or message.timestamp_ms
         self.seize(seq)
@@ -273,7 +273,7 @@ class Group:
         self._returned.clear()
 
     def first_pending(self, otherwise: int) -> int:
-        """Return the first pending seq; where there is none, `otherwise`."""
+        """Return the first pending seq; if there is none, `otherwise`."""
         if not self.pending:
             return otherwise
         runs = self._runs
@@ -331,7 +331,7 @@ class Group:
         return taken
 
     def _take_returned(self, taken: Taken, is_dead: IsDead) -> bool:
-        """Take the first returned message; False where it must be loaded first."""
+        """Take the first returned message; False if it must be loaded first."""
         seq = self._returned[0]
         retry = self.retries.get(seq)
         run = self._runs.find(seq)

@@ -1,6 +1,6 @@
 """Reads runs of messages back from the log, off the event loop, and keeps a bounded tail in memory.
 
-What was read back counts there, too: where there is no room the oldest of it goes. A body that went to many queues at
+What was read back counts there, too: if there is no room the oldest of it goes. A body that went to many queues at
 once is counted in each, though it is in memory once: the bound errs on the safe side.
 """
 

@@ -91,7 +91,7 @@ class Runs:
 
     @property
     def oldest_ms(self) -> int:
-        """Wall clock when the first message of the first run was published, 0 where there is none."""
+        """Wall clock when the first message of the first run was published, 0 if there is none."""
         return self._runs[0].time_ms if self._runs else 0
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class Runs:
         return run if seq <= run.last else None
 
     def append(self, first: int, bits: int, segment: Segment, offset: int, end: int, size: int) -> tuple[Run, bool]:
-        """Add messages behind all others, to the last run where they fit; return the run, and whether it is new.
+        """Add messages behind all others, to the last run if they fit; return the run, and whether it is new.
 
         `bits` is the mask from `first` of those that exist; groups are the caller's to set.
         """

@@ -59,7 +59,7 @@ class FrameCheck:
 
     def __init__(self, body_bytes_max: Callable[[str], int], ttl_ms_max: int = TTL_MS_MAX) -> None:
         self._body_bytes_max = body_bytes_max
-        """Of a queue by its name; raises where there is no such queue."""
+        """Of a queue by its name; raises if there is no such queue."""
         self._ttl_ms_max = ttl_ms_max
         self.shares: dict[str, Share] = {}
         self._limits: dict[str, int] = {}

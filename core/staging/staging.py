@@ -47,7 +47,7 @@ TTL_MS = 3_600_000
 RETRY_MS = 1000
 PARTS_MAX = 10_000
 Check = Callable[[QueueName], None]
-"""Raises where a queue is not to be published to."""
+"""Raises if a queue is not to be published to."""
 
 _PART = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
@@ -188,7 +188,7 @@ class Staging:
         Commit(transaction, marker, chosen, self._queue, self._apply).begin()
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
-        """Drop what is staged, if anything is. Raise AlreadyCommitted or Conflict where it is too late for that."""
+        """Drop what is staged, if anything is. Raise AlreadyCommitted or Conflict if it is too late for that."""
         hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
         transaction = self._transactions.get(hashed)

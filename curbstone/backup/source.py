@@ -59,7 +59,7 @@ class Backups:
     def begin(
         self, had: Mapping[str, tuple[int, str]], on_done: Callable[[CurbstoneError | None, Archive | None], None]
     ) -> None:
-        """Take a snapshot; what it gives must be closed. Raise Conflict where another one is not."""
+        """Take a snapshot; what it gives must be closed. Raise Conflict if another one is not."""
         if self._is_busy:
             raise Conflict("another backup is under way; there is one at a time")
         self._is_busy = True

@@ -224,7 +224,7 @@ class _Mended:
         self.told.append(text)
 
     def _last_commit(self, data: bytearray, segment: Segment, torn_bytes: int, start: int) -> None:
-        """A crash tears a commit in many bits: where only one is wrong, it was whole and is damaged."""
+        """A crash tears a commit in many bits: if only one is wrong, it was whole and is damaged."""
         if torn_bytes and _put_right(data, start, start + torn_bytes, segment.salt):
             self.told.append(f"{segment.path}: the last commit: one bit was wrong and is put right")
 

@@ -1,7 +1,7 @@
 """An engine that makes spans of what is published and delivered, around any other: it stands behind the same port.
 
 All protocols go through the port, so all are traced alike, and a server without traces has nothing of this in its way.
-What is not named here is passed on as it is. A message is read for its trace, and gets one where it has none; nothing
+What is not named here is passed on as it is. A message is read for its trace, and gets one if it has none; nothing
 else of it changes. Called on the host's thread.
 """
 

@@ -36,7 +36,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 _NOTHING = Context()
 
 Place = tuple[str, str]
-"""`traceparent` and `tracestate` as a message has them; two empty texts where it has none."""
+"""`traceparent` and `tracestate` as a message has them; two empty texts if it has none."""
 
 
 class Settled(NamedTuple):
@@ -162,7 +162,7 @@ class DeliverySpans:
         self._destination = destination
 
     def begin(self, delivery: Delivery, message_id: str, group: str, start_ns: int | None = None) -> Span | None:
-        """Return the span of a delivery that begins now, or did before; None where its message is in no trace."""
+        """Return the span of a delivery that begins now, or did before; None if its message is in no trace."""
         place = place_of(delivery.message)
         if not place[0]:
             return None

@@ -37,7 +37,7 @@ _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%'
 
 @lru_cache(maxsize=128)
 def mode_of(fields: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """Return STRUCTURED or BATCH where request headers say so, else b""."""
+    """Return STRUCTURED or BATCH if request headers say so, else b""."""
     content_type = next((value for name, value in fields if name == b"content-type"), b"")
     media_type = content_type.partition(b";")[0].strip().lower()
     return media_type if media_type in (STRUCTURED, BATCH) else b""

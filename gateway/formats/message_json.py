@@ -32,9 +32,9 @@ def metadata_json(message: Message, message_id: str, tries: int, ack_id: bytes =
 
 
 def body_json(body: bytes, encoding: Encoding | None) -> bytes:
-    """Return a body as the last members of a JSON object: `"message":"text"`, with `"encoding"` where it is encoded.
+    """Return a body as the last members of a JSON object: `"message":"text"`, with `"encoding"` if it is encoded.
 
-    Without an encoding it is the text where the body is UTF-8, else base64.
+    Without an encoding it is the text if the body is UTF-8, else base64.
     """
     if encoding is None:
         try:

@@ -194,7 +194,7 @@ def json_parts(block: bytes) -> tuple[bytes, bytes]:
     """Return a message's metadata as two pieces of a JSON object's inside.
 
     The first is its Content-Type, `"Content-Type":"text/plain"`; the second all the rest with a comma
-    before each, `,"x-msg-x-a":"1"`, and empty where there is nothing more.
+    before each, `,"x-msg-x-a":"1"`, and empty if there is nothing more.
     """
     content_type = OCTET_STREAM
     own: dict[str, object] = {}

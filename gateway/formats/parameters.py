@@ -74,7 +74,7 @@ def whole_number(name: str, value: object, least: int, most: int) -> int:
 
 
 def encoding_of(query: Mapping[str, str]) -> Encoding | None:
-    """Return the encoding a consumer asks for, None where it names none."""
+    """Return the encoding a consumer asks for, None if it names none."""
     name = query.get("encoding")
     return None if name is None else encoding_named(name)
 

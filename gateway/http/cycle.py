@@ -28,7 +28,7 @@ logger = logging.getLogger("curbstone.gateway")
 
 
 class Flow(FlowControl):
-    """Reading goes on only where nothing that was read waits for its turn."""
+    """Reading goes on only if nothing that was read waits for its turn."""
 
     is_full = False
 

@@ -24,15 +24,15 @@ _SCHEMES = {"http": False, "https": True}
 
 class _Hop(NamedTuple):
     host: str
-    """"" where a proxy does not say it."""
+    """"" if a proxy does not say it."""
     port: int
     scheme: str
 
 
 def asker_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networks) -> Peer:
-    """Return who asks through a trusted proxy, which is the proxy where it says nothing; raise Problem.
+    """Return who asks through a trusted proxy, which is the proxy if it says nothing; raise Problem.
 
-    Most proxies write one kind of field and hand the other on as their client sent it. So where there are both they
+    Most proxies write one kind of field and hand the other on as their client sent it. So if there are both they
     must name the same.
     """
     values: dict[bytes, str] = {}

@@ -42,7 +42,7 @@ class Target(NamedTuple):
     path: bytes
     query: bytes
     host: bytes
-    """Of which server, where it says that itself."""
+    """Of which server, if it says that itself."""
 
 
 def framing_of(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Framing:
@@ -95,7 +95,7 @@ def target_of(method: str, url: bytes, host: bytes) -> Target:
 
 
 def _authority_of(url: bytes, scheme: bytes, host: bytes) -> bytes:
-    """Return a URL's name and port; raise Problem where the Host field, if there is one, names another server."""
+    """Return a URL's name and port; raise Problem if the Host field, if there is one, names another server."""
     port = _DEFAULT_PORTS.get(scheme)
     if port is None:
         raise Problem(400, "bad request: the target's scheme is neither http nor https")

@@ -62,7 +62,7 @@ def _check_values(text: bytes) -> None:
 
 
 def _walk(text: bytes, value: Any, colons: int) -> None:
-    """Raise BadRequest where the value of this text nests too deep, or has fewer members than the text has colons."""
+    """Raise BadRequest if the value of this text nests too deep, or has fewer members than the text has colons."""
     members = depth = 0
     level = [value]
     while level:
@@ -84,7 +84,7 @@ def _walk(text: bytes, value: Any, colons: int) -> None:
 def _skeleton(text: bytes) -> bytes:
     """Return what of a JSON text is structure: `[{,:` outside of its strings; of what is not JSON, anything.
 
-    Raise BadRequest where it has more strings than its values can need.
+    Raise BadRequest if it has more strings than its values can need.
     """
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")

@@ -32,7 +32,7 @@ ACCESS = "access"
 
 COOKIE_HEADER = b"x-curbstone-console"
 COOKIE = "curbstone"
-"""What the console's cookie is called, behind `__Host-` where there is TLS, with the port behind it where not."""
+"""What the console's cookie is called, behind `__Host-` if there is TLS, with the port behind it if not."""
 
 SUBPROTOCOL = "bearer."
 """Begins the WebSocket subprotocol that carries a token, in base64url: browsers can set no header there."""
@@ -184,7 +184,7 @@ def wants_stream(headers: Headers) -> bool:
 def credentials_of(headers: Headers, *, is_tls: bool, server: tuple[str, int] | None) -> Credentials:
     """Return what a request presents; raise NotLoggedIn for what can't be read.
 
-    `server`: where it is served, for the name of the cookie; None where a cookie does not count.
+    `server`: where it is served, for the name of the cookie; None if a cookie does not count.
     """
     authorization = _value(headers, b"authorization")
     if authorization:

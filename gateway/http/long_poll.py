@@ -37,7 +37,7 @@ class FirstOf:
             on_done(None)
 
     def cancel(self) -> bool:
-        """Nobody waits any more; False where something has come."""
+        """Nobody waits any more; False if something has come."""
         was_waiting = self._on_done is not None
         self._on_done = None
         for waiter in self._waiters:
@@ -49,7 +49,7 @@ class Held(NamedTuple):
     """What a call that waits needs all the while."""
 
     check: Callable[[], None]
-    """Raises where it is lost."""
+    """Raises if it is lost."""
     watch: Callable[[Callable[[], None]], Callable[[], None]]
     """Has a function called when it may be; returns what ends that."""
 
@@ -78,7 +78,7 @@ class Polls:
     ) -> T | None:
         """Call `start` with a callback and return what that gets; None when the server stops meanwhile.
 
-        An error is raised, ClientGone where the client went away, and what `held` raises where the client lost its
+        An error is raised, ClientGone where the client went away, and what `held` raises if the client lost its
         right; then the call was given up. What came too late for that goes to `give_back`.
         """
         future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()

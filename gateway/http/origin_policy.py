@@ -139,7 +139,7 @@ def is_preflight(scope: Scope) -> bool:
 
 
 async def answer_preflight(scope: Scope, send: Send) -> None:
-    """Answer it; `send` adds the origin where it is listed, and without that the browser gives up."""
+    """Answer it; `send` adds the origin if it is listed, and without that the browser gives up."""
     wanted = next((value for name, value in scope["headers"] if name == b"access-control-request-headers"), b"")
     fields: list[Header] = [_METHODS, (b"access-control-max-age", b"%d" % PREFLIGHT_S)]
     if wanted:

@@ -235,7 +235,7 @@ _BY_STATUS = {kind.status: kind.name for kind in reversed(TYPES) if kind.error i
 
 
 def type_of(status: int, error: CurbstoneError | None = None) -> str:
-    """Return the `type` of a problem with this status that stands for this error; `about:blank` where it has none."""
+    """Return the `type` of a problem with this status that stands for this error; `about:blank` if it has none."""
     name = next((_BY_ERROR[kind] for kind in type(error).__mro__ if kind in _BY_ERROR), None)
     name = name or _BY_STATUS.get(status)
     return f"{PAGE}#{name}" if name else "about:blank"

@@ -52,7 +52,7 @@ class Events:
         await reply(send, 201)
 
     async def unbind(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE: undo `bind`; the same reply where it was not bound."""
+        """DELETE: undo `bind`; the same reply if it was not bound."""
         name = name_in(scope)
         event = event_name(scope["path_params"]["event"])
         await answer(lambda done: access_of(scope).unbind(event, name, done))

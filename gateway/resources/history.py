@@ -24,7 +24,7 @@ from curbstone.gateway.resources.queues import name_in
 
 EVENTS_AT_ONCE = 20_000
 EVENTS_MAX = 1_000_000
-"""So much of the log is looked through for one call; where there is more, it says where to go on."""
+"""So much of the log is looked through for one call; if there is more, it says where to go on."""
 FOUND_BYTES_MAX = 1024 * 1024
 
 

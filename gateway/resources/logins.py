@@ -28,7 +28,7 @@ from curbstone.gateway.http.reply import Header, reply, reply_json
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.limits import LOGIN_BYTES_MAX, SECONDS_MAX
 
-if TYPE_CHECKING:  # it is loaded where there are users
+if TYPE_CHECKING:  # it is loaded if there are users
     from curbstone.access.login import LoginGate
 
 _FRESH: Header = (b"cache-control", b"no-store")
@@ -158,7 +158,7 @@ class Logins:
         await reply_json(send, {"connections": found}, 200, [_FRESH])
 
     async def end_connection(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE /v2/connections/{id}: end one; the same reply where there is none."""
+        """DELETE /v2/connections/{id}: end one; the same reply if there is none."""
         identifier = scope["path_params"]["id"]
         access_of(scope).administer("end connection", identifier[:20])
         self._gate.connections.end(identifier)

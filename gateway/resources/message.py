@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def look_at(queue: Queue, message_id: str) -> Peeked | None:
-    """Return the message of an id as it stands in the queue, or None where it is not there."""
+    """Return the message of an id as it stands in the queue, or None if it is not there."""
     seq = queue.parse_id(message_id)
     if not seq:
         return None
@@ -43,7 +43,7 @@ class OneMessage:
         await reply_json(send, peeked_json(queue, found, encoding))
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE: settle it for whoever names no group, also where it is delayed or somebody holds it."""
+        """DELETE: settle it for whoever names no group, also if it is delayed or somebody holds it."""
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         seq = queue.parse_id(scope["path_params"]["id"])
         if not seq:

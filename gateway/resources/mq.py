@@ -64,7 +64,7 @@ class _Mq:
         await reply(send, 201)
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE a queue with all its messages, also those that are away; the same reply where there is none."""
+        """DELETE a queue with all its messages, also those that are away; the same reply if there is none."""
         name = _name_in(scope)
         await answer(lambda done: access_of(scope).delete(name, done))
         await reply(send, 200)
@@ -111,7 +111,7 @@ class _Mq:
         await reply(send, 200, fields, message.body)
 
     async def remove(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE a message in whatever state it is; the same reply where there is none of this id."""
+        """DELETE a message in whatever state it is; the same reply if there is none of this id."""
         name = _name_in(scope)
         try:
             queue = access_of(scope).queue(name, Right.RECEIVE)

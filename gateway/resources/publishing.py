@@ -30,7 +30,7 @@ class Stored(NamedTuple):
     """What a publish came to."""
 
     ids: list[str]
-    """Of the messages that were stored now. Of one that was stored before, where it is the producer's last."""
+    """Of the messages that were stored now. Of one that was stored before, if it is the producer's last."""
     repeats: int
     """How many of the first were stored before."""
 

@@ -127,7 +127,7 @@ class Queues:
         await reply_json(send, info)
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE: the queue and its messages; the same reply where there is none."""
+        """DELETE: the queue and its messages; the same reply if there is none."""
         name = name_in(scope)
         await answer(lambda done: access_of(scope).delete(name, done))
         await reply(send, 204)

@@ -54,7 +54,7 @@ class ReadingGroups:
         await reply_json(send, _json(info))
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE: the group is declared no more; the same reply where it was not."""
+        """DELETE: the group is declared no more; the same reply if it was not."""
         queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
         name = _group_in(scope)
         if queue.reading.is_declared(name):

@@ -96,7 +96,7 @@ def _queues_in(scope: Scope, fields: Mapping[str, Any]) -> dict[QueueName, Any]:
 
 
 def _found(access: Access, names: Mapping[QueueName, int], group: str) -> dict[QueueName, Queue]:
-    """Return the queues that are there, and have the group; raise where one has no right."""
+    """Return the queues that are there, and have the group; raise if one has no right."""
     found = {}
     for name in names:
         try:

@@ -47,7 +47,7 @@ class Requests:
         self._traffic = traffic
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST: publish the body and wait for the answer; 204 where none comes in time."""
+        """POST: publish the body and wait for the answer; 204 if none comes in time."""
         access = access_of(scope)
         queue = access.queue(name_in(scope), Right.SEND)
         longest_ms = wait_ms(query_of(scope).get("wait", WAIT_S_MAX))
@@ -87,7 +87,7 @@ class Requests:
 
 
 async def _tell(access: Access, box: QueueName, message: Message) -> bool:
-    """Send an answer to whoever waits; False where nobody does."""
+    """Send an answer to whoever waits; False if nobody does."""
     waits = True
 
     def start(done: Published) -> None:

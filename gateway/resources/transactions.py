@@ -84,7 +84,7 @@ class Transactions:
         await reply_json(send, {"state": state.value, "parts": listed, "messages": messages})
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE: drop what is staged; the same reply where nothing is."""
+        """DELETE: drop what is staged; the same reply if nothing is."""
         project, identifier = _names(scope)
         try:
             await answer(lambda done: access_of(scope).staging.drop(project, identifier, done))

@@ -66,7 +66,7 @@ class ConsumeSession:
     ) -> None:
         """`name` is what the ackIds of this connection begin with; without one it is drawn.
 
-        `confirms`: whether settling is answered. `leases`: how long deliveries last, where that is answered.
+        `confirms`: whether settling is answered. `leases`: how long deliveries last, if that is answered.
         """
         self._leases = leases
         self._name = name or secrets.token_hex(4)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def token_in(fields: dict[str, Any]) -> str:
-    """Return the token that a JSON frame logs in with, "" where it is something else."""
+    """Return the token that a JSON frame logs in with, "" if it is something else."""
     token = fields.get("token") if len(fields) == 1 else None
     return token if isinstance(token, str) else ""
 
@@ -33,7 +33,7 @@ class SocketLogin:
     """Who is at the other end, and that the server knows of it."""
 
     def __init__(self, access: Access, caller: Caller, check: Callable[[Access], None]) -> None:
-        """`check` raises where the right is lost."""
+        """`check` raises if the right is lost."""
         self.access = access
         """What the client may do now."""
         self._caller = caller

@@ -122,7 +122,7 @@ class PublishSession:
             self._finish()
 
     def _take(self, is_text: bool, data: bytes) -> Message | None:
-        """Return the message a frame completes, None where its payload is still to come."""
+        """Return the message a frame completes, None if its payload is still to come."""
         message = self._pending
         if message is None:
             if not is_text:

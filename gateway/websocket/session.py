@@ -33,13 +33,13 @@ class SocketRequest(NamedTuple):
     server: tuple[str, int | None] | None
     caller: Caller
     access: Access
-    """What its client may do; nobody's where a login is still to come."""
+    """What its client may do; nobody's if a login is still to come."""
     logged_in: Callable[[str], object] = str
     """Called with the user when one logs in later."""
     is_tls: bool = False
 
     def header(self, name: bytes) -> bytes:
-        """Return a header's value, b"" where there is none; repeated ones are joined."""
+        """Return a header's value, b"" if there is none; repeated ones are joined."""
         return b", ".join([value for key, value in self.headers if key == name])
 
 

@@ -36,7 +36,7 @@ class SocketNumbers:
     """The producer of one connection."""
 
     def __init__(self, access: Access, queue: Queue, name: str) -> None:
-        """Raise BadRequest for a bad name, NotSupported where the engine keeps no numbers."""
+        """Raise BadRequest for a bad name, NotSupported if the engine keeps no numbers."""
         self._access = access
         self._queue = queue
         self._name = name
