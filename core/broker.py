@@ -1,4 +1,4 @@
-"""The broker: all queues of a data directory. This is what adapters see."""
+"""The local engine: all queues of a data directory, from start to stop. Adapters see it as `core.port.Broker`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from curbstone.core.writing.journal import Journal
 CLOSE_POLL_MS = 5
 _QUEUE_DIR = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
 _OF_ONE_QUEUE = {errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT}
-"""What may be wrong with one directory while the others are well."""
+"""Errors that say something of one directory alone: the other queues are served."""
 
 logger = logging.getLogger("curbstone.core")
 
@@ -130,7 +130,7 @@ class Broker(AloneBroker):
         return broker
 
     def _recover(self, entry: str) -> None:
-        """Take in one directory. Where that can't be, only its queue is not served, and nothing of it is touched."""
+        """Take in one directory. If it can't be read, its queue alone is not served, and nothing of it is touched."""
         directory = f"{QUEUES}/{entry}"
         if not _QUEUE_DIR.fullmatch(entry):
             logger.warning("%s is not the directory of a queue, and is left alone", directory)
@@ -180,9 +180,9 @@ class Broker(AloneBroker):
         logger.error("damaged: %s; the queue is not served, see curbstone repair", text)
 
     def _takes_over(self, queue: Queue, other: Queue) -> bool:
-        """Of two directories of one name keep what was used; of two that were, serve the one written to last.
+        """Two directories claim to be one queue, as earlier versions could leave it: return whether the new one wins.
 
-        Earlier versions could leave both, when a queue was deleted and made again and a crash came in between.
+        One that was never written to is removed. If both were, the one written to last is served, the other set aside.
         """
         unused = next((one for one in (other, queue) if one.log.next_batch == 1 and not one.damaged), None)
         loser = unused or min(queue, other, key=self._last_commit_ms)
@@ -389,7 +389,7 @@ class Broker(AloneBroker):
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
         """Like `rebind`, and note after how many seconds without a consumer the queue is to go; None for never.
 
-        The note outlives the server. The engine only keeps it: who asked for it acts on it.
+        The engine only keeps this note, also across a restart; whoever asked for it deletes the queue.
         """
         meta = self.ensure(name).meta
         self._bind(name, replace(meta, bindings=frozenset(map(event_name, events)), unused_s=unused_s), on_done)
@@ -418,7 +418,7 @@ class Broker(AloneBroker):
         return len(self._bindings)
 
     def bound(self, event: str, project: str) -> list[Queue]:
-        """Return the queues that are bound to an event now. What was published to events before, they have."""
+        """Return the queues that are bound to an event now. All that was published to events before is in them."""
         self._fanouts.finish()
         return self._bound(event, project)
 
@@ -432,7 +432,7 @@ class Broker(AloneBroker):
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """See `core.port.Broker.publish_event`; who may be left out, and is no error, says `core.events.IsLeftOut`."""
+        """See `core.port.Broker.publish_event`; `core.events.IsLeftOut` says whose refusal is no error."""
         queues = self._bound(event, project)
         if not queues or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))

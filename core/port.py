@@ -2,13 +2,12 @@
 
 An adapter knows these Protocols, the values it hands over (`core.values`, `core.positions`, `core.frames`,
 `core.message`, `core.names`, `core.options`, `core.headers`, `core.stats`, `core.traffic`, `core.errors`) and the
-`Host` it runs on, and nothing else of `core`; tests/test_tidy.py holds that. `core.broker` is the local engine. Another
-one stands behind the same Protocols, or around them: whoever guards the access to a queue hands out one that asks
-first.
+`Host` it runs on, and nothing else of `core`; tests/test_tidy.py makes sure of that. `core.broker` is the local engine
+and `rabbit.engine` another; `tracing.engine` stands around either, behind the same Protocols.
 
-Two rules hold for all calls. They are made on the host's thread and never block; what takes time ends in a callback,
-`on_done`, which comes once, in a later turn, and with an error where nothing happened; but what is wrong with the call
-is raised at once.
+Two rules hold for all calls. They are made on the host's thread and never block: what takes time ends in a callback,
+`on_done`, which comes in a later turn and, unless its method says otherwise, once; an error means that nothing
+happened. What is wrong with the call itself is raised at once.
 
 An engine may lack parts of this: `Broker.capabilities` names those it has, and a call to another raises NotSupported
 with a sentence for people.
@@ -83,7 +82,7 @@ class Consumer(Protocol):
         """What was delivered and is not settled, by seq, in the order of delivery."""
 
     def when_open(self, on_open: Callable[[], None]) -> None:
-        """Call back when nothing that is published from now on is missed: at once if that is so already."""
+        """Call back when the consumer gets everything that is published from then on: at once, if it does already."""
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""
@@ -97,7 +96,7 @@ class Consumer(Protocol):
         """Send deliveries to the dead-letter queue, or drop them if there is none."""
 
     def resize(self, window: int) -> None:
-        """Change how many deliveries may be unsettled. If that is less than are, they stay, and no more come."""
+        """Change how many deliveries may be unsettled. If more are, they stay, and no others come until fewer are."""
 
     def hold(self) -> None:
         """Stop deliveries for a while: the client's buffer is full."""
@@ -237,11 +236,13 @@ class Queue(Protocol):
     ) -> None:
         """Publish messages in order.
 
-        `on_done(None, first_seq, count)`: the next `count` of the list are on disk, with consecutive seqs.
-        `on_done(error, 0, count)`: the next `count` were refused. It is called until all are covered; once
-        for all if `atomic` or with a `key`, under which they are stored once. Of a `numbered` list what is stored
-        already is answered first, `on_done(None, 0, count)`; NumberGap refuses what comes too early, so
-        also what has something in front of it where the producer is not known.
+        `on_done` is called, in the order of the list, until it has covered all messages: (None, first_seq, count), the
+        next `count` are on disk, with consecutive seqs; or (error, 0, count), the next `count` were refused.
+
+        It is called once for all messages if they are `atomic`, or have a `key`: a list that is published again under
+        the same key is not stored again. Of a `numbered` list, what its producer has stored already is answered first,
+        with `on_done(None, 0, count)`. A number that comes too early is refused with NumberGap; if the producer is not
+        known, that is any number that has another in front of it.
         """
 
     def last_number(self, producer: bytes) -> LastNumber | None:
@@ -257,9 +258,9 @@ class Queue(Protocol):
         auto: bool = False,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
-        """Return a consumer that `deliver` is called for; `auto`: what is delivered is settled by that.
+        """Return a consumer; `deliver` gets its messages. With `auto` a message is settled by being delivered.
 
-        Where it names one undeclared group too many, `on_closed` is called with a Conflict.
+        If that would make one undeclared group too many, `on_closed` is called with a Conflict.
         """
 
     def pop(
@@ -270,9 +271,10 @@ class Queue(Protocol):
         wait_ms: int = 0,
         is_wanted: Callable[[], bool] | None = None,
     ) -> Waiter:
-        """Take one message and settle it; the answer comes when that is on disk. Else the message is where it was.
+        """Take one message and settle it; the answer comes when the settle is on disk.
 
-        So it is, and the answer None, if `is_wanted` says no: it is asked just before the settle is written.
+        `is_wanted` is asked just before the settle is written. If it says no the answer is None. After None, and after
+        an error, the message is where it was.
         """
 
     def lease(
@@ -311,7 +313,7 @@ class Queue(Protocol):
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
         """Settle a message of the unnamed group in whatever state it is; tells whether it was there.
 
-        What another `owner` has leased is not.
+        A message that another `owner` has leased counts as not there.
         """
 
     def counts(self, group: str = UNNAMED) -> Counts:
@@ -321,10 +323,10 @@ class Queue(Protocol):
         """Return its consumers, and the leases of each group together."""
 
     def refresh(self, on_done: Done) -> None:
-        """Have `counts` say what is so now; without it they may be as old as the last look."""
+        """Bring `counts` up to date; without this they may be as old as the last look."""
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` after turns in which the counts changed; returns what ends it."""
+        """Call `fn` after each turn in which the counts changed; return a function that ends this."""
 
     def peek(
         self,
@@ -343,13 +345,13 @@ class Queue(Protocol):
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, what became of them)`.
 
-        A letter whose queue `may` says no to stays. With a `seq` that letter alone is moved, if it is ready; neither
-        moved nor stayed if it is not there.
+        A letter stays if `may` says no to the queue it would go to. With a `seq` only that letter is moved, and only if
+        it is ready; if it is not there, it counts neither as moved nor as stayed.
         """
 
 
 class Transaction(Protocol):
-    """A builder: nothing happens before `commit`, and dropping it is the abort."""
+    """Collects what is to be done. Nothing happens before `commit`; to abort, drop it."""
 
     def publish(self, queue: Queue, message: Message) -> None:
         """Add a publish to a queue of the same engine."""
@@ -387,7 +389,7 @@ class Broker(Protocol):
 
     @property
     def shares_queues(self) -> bool:
-        """Whether other servers make and change the same queues: who misses one then asks `catch_up` first."""
+        """Whether other servers change the same queues: then `catch_up` before you say that one is missing."""
 
     def catch_up(self, on_done: Done) -> None:
         """Call back when all that other servers have changed by now is known here."""
@@ -434,7 +436,8 @@ class Broker(Protocol):
     def events_bound(self) -> int:
         """How many events have a queue that is bound to them."""
 
-    # Events belong to projects. A queue is bound to events of its own; a private queue to those of any, which is named.
+    # Events belong to projects. A queue is bound to events of its own project; a private queue, which is in none, to
+    # those of the `project` that is named.
 
     def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Have messages published to `event` copied to a queue, which is made if need be."""
@@ -469,7 +472,8 @@ class Broker(Protocol):
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         """Publish to another connection's private queue; False if that connection is gone.
 
-        It fails only where the disk does: what another client does not take must not end that of who serves them all.
+        It fails only if the disk does. A requester that does not read its answers costs those answers, but must not end
+        the connection of the service that answers everybody.
         """
 
     # --- the whole

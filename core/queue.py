@@ -82,7 +82,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Queue(AloneQueue):
-    """See the module's docstring, and `core.broker` for where it comes from."""
+    """See the module's docstring. `core.broker` makes queues and has them all."""
 
     __slots__ = (
         "_cleaner", "_committer", "_counter", "_delete", "_desk", "_disuse", "_elsewhere", "_intake", "_is_resting",
@@ -103,9 +103,10 @@ class Queue(AloneQueue):
         dirty: Callable[[Turn], None],
         delete: Callable[[Queue, CurbstoneError], None],
     ) -> None:
-        """`elsewhere_of` gives a queue the others; `dirty` has its turn called at the end of this one.
+        """`elsewhere_of(queue)` returns what that queue may do with other queues, such as the one for its dead letters.
 
-        `delete` deletes it in a later turn, for a reason that its consumers are told.
+        `dirty(turn)` has the queue's turn called at the end of the present one. `delete(queue, reason)` deletes it in a
+        later turn; its consumers are told the reason.
         """
         host = self.host = QueueHost(shared.host, meta, shared.troubles.faults, self._break_down)
         state = self.state = QueueState(shared, meta, host)
@@ -172,7 +173,10 @@ class Queue(AloneQueue):
         return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
 
     def store(self, meta: Meta, on_done: Done) -> None:
-        """Change what the queue is: in memory now, so that changes add up, and on disk in order; raise BadRequest."""
+        """Change what the queue is: in memory at once, so that the next change starts from this one; then on disk.
+
+        Raise BadRequest if there is no room for it.
+        """
         data = meta.encode()
         most = meta_reserve(min(meta.options.cap, self.meta_writer.cap)) // 2
         if len(data) > most:
@@ -324,7 +328,7 @@ class Queue(AloneQueue):
         return bool(self._desk.attached or self.rings) or len(self.leasing) > 0
 
     def _watch_use(self) -> None:
-        """Go when it is unused, if it has that option."""
+        """Delete the queue when nobody has used it for as long as its option `unused` says."""
         if self._disuse is None and self.options.unused is not None:
             self._disuse = Disuse(self.state, self.agenda, self._is_used, partial(self._delete, self))
         if self._disuse is not None:
@@ -362,7 +366,7 @@ class Queue(AloneQueue):
     # --- turns
 
     def turn(self) -> None:
-        """Hand out, write, tell: everything a turn has gathered."""
+        """Do what this turn has gathered: see to what is due, hand out, write, and tell those who watch the counts."""
         agenda = self.agenda
         if self.state.is_closed or not self.meta_writer.is_open:
             return

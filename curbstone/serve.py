@@ -68,7 +68,7 @@ LISTENERS_STOP_S = 6
 ENGINE_STOP_S = 3
 
 STRANGERS_MAX, ADDRESS_STRANGERS_MAX = 1024, 64
-"""Connections without a login, in all and from one address of another machine, if there are users."""
+"""If there are users: the most connections that have not logged in, in all and from one address of another machine."""
 
 WARN_EVERY_MS = 60_000
 
@@ -89,7 +89,7 @@ class Server(Protocol):
         """Bind and listen there, too; return host and port bound. OSError when that is impossible."""
 
     async def stop(self) -> None:
-        """Take no new clients, let commits under way confirm, take leave of the clients."""
+        """Take no new clients, wait for confirms that are under way, then tell clients goodbye and close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def run(settings: Settings) -> int:
     for line in warnings():
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # What was imported lives to the end; no collection need look at it.
+    # Everything imported so far stays until the process ends; the garbage collector need not look at it again.
     gc.freeze()
     gc.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -134,7 +134,7 @@ async def _serve(settings: Settings) -> int:
                 loop.add_signal_handler(number, stop_asked.set)
         if settings.engine is not None:
             await cluster.connect(broker, stop_asked)
-    except _Stopped:  # nothing was changed but what the next start changes as well
+    except _Stopped:  # what recovery has changed so far the next start would change in the same way
         log.info("stopped before all queues were recovered")
         host.close()
         return 0
@@ -178,7 +178,7 @@ class _Stopped(BaseException):
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Raise _Stopped at the first signal, wherever the code is: what it does must be fit for a crash."""
+    """Raise _Stopped at the first signal, wherever the code is: so only for code that a crash may end anywhere."""
     asked = False
 
     def stop(_number: int, _frame: object) -> None:

@@ -1,4 +1,8 @@
-"""SEND: from frames to messages, collected so that one read makes one publish per queue."""
+"""SEND: makes messages of frames, and collects them, so that one read is one publish for each queue.
+
+What the head of a SEND means is worked out once (`SendPlan`): clients send the same head again and again, and the
+parser hands over the plan with each frame whose head it has seen before.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +41,17 @@ KEY = "idempotency-key"
 NOT_STORED = (
     SERVER_HEADERS | {"receipt", "transaction", "x-http-charset"} | {"x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY}
 )
-"""Headers of a SEND that do not travel with the message: the server's, orders to it, and the gateway's own mark."""
+"""Headers of a SEND that are not stored with the message: the server's own, orders to it, and the gateway's mark."""
 
 _ORDERS = (
     frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY, *header_values.TTL, numbers.PRODUCER])
     | HEADERS
     | arguments.OF_SEND
 )
-"""Headers of a SEND that the engine acts on, and those that are refused."""
+"""Headers of a SEND that say what is to be done with the message, and those that are refused."""
 
 _ONCE = ("x-next-t", "expires", KEY)
-"""Those whose meaning changes from frame to frame: a moment, or a key."""
+"""Those that mean something else in each frame, so that a plan with one is not kept: a point in time, or a key."""
 
 _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 256
@@ -60,9 +64,9 @@ class Target:
 
     def __init__(self, destination: Destination, producer: bytes = b"") -> None:
         self.producer = producer
-        """Of a numbered producer: how it is known."""
+        """If its messages are a numbered producer's: the key of that producer."""
         self.wishes: dict[int, numbers.Wish] = {}
-        """Of a numbered producer: what the heads of messages say of their numbers, by place in `messages`."""
+        """Likewise: what the heads say of the messages' numbers, by place in `messages`."""
         self.destination = destination
         self.name: QueueName = destination.queue
         self.messages: list[Message] = []
@@ -96,8 +100,8 @@ class Publisher:
 
     def __init__(self, connection: SessionState) -> None:
         self._connection = connection
-        # One target per queue, by whatever name it was sent to, or the order of its messages would be lost.
-        # The plans keep the targets alive, and the parser keeps so many heads with plans.
+        # One target for each queue, whatever name it is sent to by: with two, the order of its messages would be lost.
+        # Plans hold their targets; so a target goes when the parser has forgotten all heads that led to it.
         self._targets: WeakValueDictionary[tuple[Kind, QueueName, str, bytes], Target] = WeakValueDictionary()
         self._destinations: dict[str, Target] = {}
         self.opened: list[Target] = []
@@ -110,7 +114,7 @@ class Publisher:
         return self._producing is not None
 
     def plan(self, head: Head) -> tuple[SendPlan, bool]:
-        """Return what a head of a SEND means, and whether that holds for later frames too; raise ProtocolError."""
+        """Return what the head of a SEND means, and whether it means the same in later frames; raise ProtocolError."""
         headers = head.headers
         destination = header_values.required(head, "destination")
         target = self._destinations.get(destination)
@@ -156,7 +160,7 @@ class Publisher:
         return key
 
     def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
-        """Collect one message. `Session` does the same in its loop."""
+        """Collect one message. The loop of `Session` has a copy of this, because a call for each message costs time."""
         target = plan.target
         if not target.messages:
             self.opened.append(target)
@@ -224,9 +228,10 @@ class Publisher:
             self._connection.fail(error)
 
     def _claim(self, target: Target) -> None:
-        """Publish as a producer over this connection alone; raise ProtocolError where it has too many.
+        """Make this connection the only one that publishes as this producer; raise ProtocolError if it has too many.
 
-        Who may not send to the queue ends nobody else's connection, and is refused where it publishes.
+        A client without the right to send to the queue claims nothing, so it can't end another's connection; its
+        messages are refused when they are published.
         """
         connection, producing = self._connection, self._producing
         assert producing is not None
@@ -273,7 +278,7 @@ class Publisher:
             if name not in not_stored and not name.lower().startswith(_DEAD_PREFIX)
         }
         if temporary:
-            # The answer comes from another connection, which may only send to it.
+            # The answer comes over another connection. The address that is stored lets that one send to the queue only.
             named = self._parse(reply_to)
             if named.private:
                 self._connection.on_reply_wanted(reply_to, named.queue)
@@ -310,7 +315,7 @@ class _Run:
             connection.write(frames.receipts(asked))
 
     def _publish(self, target: Target, messages: list[Message], key: str) -> bool:
-        """Hand the messages over; False if nobody is left to want them."""
+        """Hand the messages to the engine; False if they are an answer and the requester is gone."""
         access = self._connection.access
         destination = target.destination
         if destination.kind is Kind.TOPIC:

@@ -1,12 +1,12 @@
 """One STOMP connection, without its socket: bytes in, bytes out.
 
-The owner of the socket calls `receive` with what it read and the time, sends what
-`take_output` returns whenever `changed` was called, calls `tick` when that said, and closes
-the socket once `closing` is true and everything is sent. TCP and WebSocket do the same.
+Whoever owns the socket, which is a TCP connection or a WebSocket, does four things: it calls `receive` with what it
+read and the time; whenever `changed` was called it sends what `take_output` returns; it calls `tick` when the last
+`tick` asked for it; and it closes the socket once `closing` is true and everything is sent.
 
-Effects have the order of the frames. What one read holds is collected, so that the engine
-gets one publish per queue and one ack per subscription; a frame of any other kind first
-hands over what was collected.
+Frames take effect in their order. The SENDs and ACKs of one read are collected, so that the engine gets one publish
+for each queue and one ack for each subscription. Before a frame of any other kind takes effect, what was collected is
+handed over.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Session:
         sniffs: bool = True,
         traffic: Traffic | None = None,
     ) -> None:
-        """`access`: what the handshake brought, or nobody's: then CONNECT has to log in.
+        """`access` is that of the login in a WebSocket's handshake; or nobody's, and then CONNECT has to log in.
 
-        `sniffs`: whether the first bytes may be those of HTTP or TLS on the wrong port, to be answered as such.
+        `sniffs`: whether to look at the first bytes for HTTP or TLS, so that a client on the wrong port is told so.
         """
         connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic())
         self._connection = connection
@@ -81,16 +81,16 @@ class Session:
         self._caller = caller
         self._is_audited = access.gate.wants_login
         self._agreement: connect.Agreement | None = None
-        """What CONNECT settled, until its login is found good."""
+        """What was agreed with CONNECT, while its login is still being checked."""
         self._presence: Presence | None = None
         self.on_connected: Callable[[str], None] = _nobody
         """Called when CONNECT is answered, with whose login it is."""
         self._now_ms = now_ms
         self._sniffs = sniffs
         self.unfinished_bytes = 0
-        """How much there was after the last read of a frame that is not whole."""
+        """How many bytes of an incomplete frame the last read left."""
         self.began_anew = True
-        """Whether that read completed another."""
+        """Whether that read completed a frame, so that the incomplete one is new."""
 
     @property
     def connected(self) -> bool:
