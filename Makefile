@@ -145,7 +145,7 @@ $(INTEROP): tests/interop/package-lock.json tests/interop/setup.sh | $(BIN)/pyth
 	@if tests/interop/setup.sh; then touch $@; else echo "interop-deps: not all clients are installed" >&2; fi
 
 # Likewise: without it the tests of the pipeline are left out, or fail where CURBSTONE_REQUIRE_SPARK=1.
-$(SPARK): $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt | $(DEV)
+$(SPARK): $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt tests/spark/s3-requirements.txt | $(DEV)
 	@if tests/spark/install.sh $(BIN)/python; then touch $@; else echo "spark-deps: not all is installed" >&2; fi
 
 # Likewise: without it the tests on a real node are left out, or fail where CURBSTONE_REQUIRE_RABBITMQ=1.

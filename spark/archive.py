@@ -20,6 +20,7 @@ from curbstone.spark.failure import PipelineError, last_line
 from curbstone.spark.gaps import gaps_in
 from curbstone.spark.lake import Lake, checkpoint_in
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
+from curbstone.spark.lake_gaps import note_gap
 from curbstone.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _start(
 
 def _note_gaps(lake: Lake, checkpoint: str, run: str, batch: int, done: Archived) -> None:
     for gap in gaps_in(lake.offsets_of(checkpoint, batch) or {}):
-        lake.note_gap(gap, run, batch)
+        note_gap(lake.path, gap, run, batch)
         done.gaps.append(str(gap))
         jobs.warn(str(gap))
 

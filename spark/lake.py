@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark.failure import PipelineError, last_line
-from curbstone.spark.gaps import Gap
 from curbstone.spark.table import Table, absolute
 
 if TYPE_CHECKING:
@@ -32,7 +31,10 @@ def checkpoint_in(lake: str, group: str) -> str:
 
 
 class Lake:
-    """A directory that this process and Spark's executors can reach: a path, or an address such as `hdfs://…`."""
+    """A directory that this process and Spark's executors can reach: a path, or an address such as `s3://…`.
+
+    Tables are written without Spark's file systems; a checkpoint is Spark's, and is where these lead.
+    """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.spark = spark
@@ -45,8 +47,12 @@ class Lake:
         self._java = jvm
 
     def local(self, path: str) -> Path | None:
-        """Return where a path is on this machine; None where it is elsewhere."""
-        files = self._path_of(path).getFileSystem(self._conf)
+        """Return where a path is on this machine; None where it is elsewhere; raise PipelineError."""
+        try:
+            files = self._path_of(path).getFileSystem(self._conf)
+        except Exception as error:
+            advice = "give --checkpoint a place that it can write to, or Spark the jars of that store"
+            raise PipelineError(f"Spark can't keep a checkpoint at {path}: {last_line(error)}; {advice}") from None
         uri = self._path_of(path).makeQualified(files.getUri(), files.getWorkingDirectory()).toUri()
         return Path(uri.getPath()) if uri.getScheme() == "file" else None
 
@@ -76,13 +82,6 @@ class Lake:
         except Exception as error:
             raise PipelineError(last_line(error)) from None
         return int(seen.get["rows"])
-
-    def note_gap(self, gap: Gap, run: str, batch: int) -> None:
-        """Write down what is missing; the same gap again is the same file."""
-        name = f"{gap.queue.replace('/', '-')}-{gap.epoch}-{gap.low}-{gap.high or 'end'}.json"
-        facts = {"queue": gap.queue, "epoch": gap.epoch, "from": gap.low, "to": gap.high, "lost": gap.lost}
-        text = json.dumps({**facts, "at_least": gap.at_least, "why": gap.why, "run": run, "batch": batch})
-        self.write(f"{self.path}/_gaps/{name}", text)
 
     def write(self, path: str, text: str) -> None:
         """Write a small file, instead of the one that is there."""

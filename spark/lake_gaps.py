@@ -1,4 +1,4 @@
-"""The gaps that an archive has noted in its lake; see `lake` for where and `gaps` for what they are."""
+"""The gaps that an archive notes in its lake; see `lake` for where and `gaps` for what they are."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from curbstone.spark.table import absolute
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def note_gap(lake: str, gap: Gap, run: str, batch: int) -> None:
+    """Write down what is missing; the same gap again is the same file."""
+    from curbstone.spark.parts import filesystem
+
+    files, root = filesystem(absolute(lake))
+    name = f"{gap.queue.replace('/', '-')}-{gap.epoch}-{gap.low}-{gap.high or 'end'}.json"
+    facts = {"queue": gap.queue, "epoch": gap.epoch, "from": gap.low, "to": gap.high, "lost": gap.lost}
+    text = json.dumps({**facts, "at_least": gap.at_least, "why": gap.why, "run": run, "batch": batch})
+    files.create_dir(f"{root}/_gaps", recursive=True)
+    with files.open_output_stream(f"{root}/_gaps/{name}") as file:
+        file.write(text.encode())
 
 
 def gaps_of(lake: str) -> list[Gap]:

@@ -7,6 +7,7 @@ so (see `table`): what a task leaves that was killed, or whose twin was faster, 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,8 +47,8 @@ class Part:
 
 
 def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """Return where a path or an address such as `s3://…` leads."""
-    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
+    """Return where a path or an address such as `s3://…` leads; what Hadoop calls `s3a` is that."""
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(re.sub("^s3a://", "s3://", uri))
     return found
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Brings what the tests in this folder need: the extras `spark` and `sql` into the environment of the Python given, and a Java;
-# for Spark Connect more packages, in a folder of their own there.
+# for Spark Connect and an object store more packages, in folders of their own there.
 # Where that is impossible this says why and goes on.
 set -u
 python=$1
@@ -8,10 +8,14 @@ complete=0
 
 "$python" -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable ".[dev,spark,sql]" || complete=1
 
-# For the test of Spark Connect, apart from the rest: all else has to work without pandas.
-"$python" -c 'import sys, pathlib; sys.exit(not (pathlib.Path(sys.prefix) / "spark-connect").is_dir())' ||
-    "$python" -m pip --disable-pip-version-check install --quiet --target "$("$python" -c 'import sys; print(sys.prefix)')/spark-connect" \
-        --requirement tests/spark/connect-requirements.txt || complete=1
+# For single tests, each in a folder of its own, apart from the rest: all else has to work without.
+prefix=$("$python" -c 'import sys; print(sys.prefix)')
+apart() {
+    test -d "$prefix/spark-$1" || "$python" -m pip --disable-pip-version-check install --quiet --target "$prefix/spark-$1" \
+        --requirement "tests/spark/$1-requirements.txt" || complete=1
+}
+apart connect
+apart s3
 
 java_found='import sys
 from curbstone.spark.session import find_java

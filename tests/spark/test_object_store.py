@@ -1,0 +1,119 @@
+"""A lake in an object store, here moto's, which has a folder of its own: see install.sh."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curbstone.spark import compact
+from curbstone.spark.archive import archive
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.gaps import Gap
+from curbstone.spark.lake_columns import JOURNAL, MESSAGES
+from curbstone.spark.lake_gaps import gaps_of, note_gap
+from curbstone.spark.replay import Filter, replay
+from curbstone.spark.report import report
+from curbstone.spark.server import Address, Secret
+from curbstone.spark.table import Table
+from tests.server import ServerProcess
+from tests.spark.kit import make_queue, numbered, publish, taken
+from tests.spark.test_lake import seqs_of, store
+from tests.spark.test_sql import run
+
+PACKAGES = Path(sys.prefix) / "spark-s3"
+PROGRAM = Path(__file__).with_name("s3.py")
+BUCKET = "lakes"
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What says where the store is and who asks, as docs/spark.md has it."""
+    if not PACKAGES.is_dir() and os.environ.get("CURBSTONE_REQUIRE_SPARK") != "1":
+        pytest.skip("there is no server that speaks S3; `make spark-deps` brings it")
+    log = tmp_path_factory.mktemp("s3") / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM)],
+            env=os.environ | {"PYTHONPATH": str(PACKAGES)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
+        )  # fmt: skip
+    assert process.stdout
+    url = process.stdout.readline().strip()
+    assert url, log.read_text()
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=60) as reply:
+        assert reply.status == 200
+    yield {
+        **{"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"},
+        **{"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
+    }
+    process.communicate(timeout=60)
+
+
+@pytest.fixture
+def lake(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{request.node.name}"
+
+
+def test_an_archive_keeps_each_message_once_and_all_jobs_read_it(
+    spark: Any, server: ServerProcess, lake: str, settings: dict[str, str], tmp_path: Path
+) -> None:
+    spark.sparkContext.environment.update(settings)
+    for queue in ("shop/in", "shop/again"):
+        make_queue(server.url, queue)
+    publish(server.url, "shop/in", numbered(300))
+    options = {"url": server.url, "queues": "shop/in"}
+
+    def run_once() -> int:
+        return archive(spark, lake, options, once=True, journal=True, checkpoint=str(tmp_path / "check")).messages
+
+    assert run_once() == 300
+    publish(server.url, "shop/in", numbered(10, 300))
+    assert run_once() == 10
+    assert seqs_of(Table(lake, MESSAGES)) == list(range(1, 311))
+    code, out, err = run("SELECT count(*) AS n FROM messages", "--lake", lake, "--format", "json")
+    assert (code, json.loads(out)) == (0, {"n": 310}), err
+    minutes = report(tmp_path / "report", lake_path=lake)
+    assert sum(one.published for one in minutes if not one.group) == 310 and Table(lake, JOURNAL).exists
+    address = Address(server.url, Secret(""), retry_s=1)
+    for is_repeated in (False, True):
+        done = replay(lake, "late", address, Filter(where="seq > 300"), into="shop/again")
+        assert (done.messages, done.repeated) == (10, is_repeated)
+    assert taken(server.url, "shop/again") == numbered(10, 300)
+
+
+def test_a_checkpoint_that_spark_can_not_keep_there_is_told_in_one_line(spark: Any, lake: str) -> None:
+    with pytest.raises(PipelineError, match=r"can't keep a checkpoint at s3://.*/_checkpoints/archive: .*--checkpoint"):
+        archive(spark, lake, {"queues": "shop/in"}, once=True)
+
+
+def test_of_two_writers_at_once_the_second_is_refused(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, other = Table(lake, MESSAGES), Table(lake, MESSAGES)
+    store(table, 0, range(3))
+    stale = other.open()
+    monkeypatch.setattr(other, "open", lambda: stale)
+    store(table, 1, range(3, 5))
+    with pytest.raises(PipelineError, match="another archive has stored batch 1"):
+        store(other, 1, range(3, 5))
+    assert seqs_of(table) == list(range(5))
+
+
+def test_it_is_compacted_and_keeps_what_was_lost(lake: str) -> None:
+    table = Table(lake, MESSAGES)
+    for batch in range(4):
+        store(table, batch, [batch])
+    [done] = compact.compact(lake)
+    assert (done.small, done.large) == (4, 1) and seqs_of(table) == [0, 1, 2, 3]
+    gap = Gap("shop/a:b", "e", 2, 9, None, 4, "the queue was deleted")
+    for _ in range(2):
+        note_gap(lake, gap, "run", 3)
+    assert gaps_of(lake) == [gap]
