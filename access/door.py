@@ -15,15 +15,14 @@ from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, QuotaReache
 from curbstone.access.identity import Identity
 from curbstone.access.producing import Producing
 from curbstone.access.rights import Right, names_taken
+from curbstone.access.staged import AccessStaging
 from curbstone.access.users import Quota
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.options import parse_size
 from curbstone.core.port import Broker, Queue, Transaction, Waiter
-from curbstone.core.port_staging import Staging, Upload
 from curbstone.core.values import (
-    TTL_MS_MAX,
     UNNAMED,
     Answer,
     Capability,
@@ -32,7 +31,6 @@ from curbstone.core.values import (
     Health,
     IdempotencyKey,
     Lease,
-    Look,
     Outcome,
     Published,
     Redriven,
@@ -73,21 +71,22 @@ class Access:
     def check(self, right: Right, name: QueueName) -> None:
         """Raise NotAllowed, or NotLoggedIn, where one has not."""
         if not self.identity.on_queue(name) & right:
-            raise self._refusal(right, f"queue {name}")
+            raise self.refusal(right, f"queue {name}")
 
     def check_topic(self, right: Right, event: str, project: str = "") -> None:
         """Likewise for an event of a project, the home where none is named; of a mask, for all that it takes."""
         project = project or self.home
         for name in names_taken(event) if right is Right.RECEIVE else (event,):
             if not self.identity.on_topic(project, name) & right:
-                raise self._refusal(right, f"topic {project}/{event}")
+                raise self.refusal(right, f"topic {project}/{event}")
 
     def check_server(self, right: Right) -> None:
         """Likewise for the server."""
         if not self.identity.on_server() & right:
-            raise self._refusal(right, "the server")
+            raise self.refusal(right, "the server")
 
-    def _refusal(self, right: Right, target: str) -> CurbstoneError:
+    def refusal(self, right: Right, target: str) -> CurbstoneError:
+        """Return what somebody is told who lacks a right, and write it down."""
         if self.identity.end_reason:
             return NotLoggedIn(self.identity.end_reason)
         if not self.identity.user:
@@ -106,20 +105,20 @@ class Access:
     def queue(self, name: QueueName, right: Right) -> Queue:
         """Return a queue to someone who has the right on it; raise NotAllowed or NoSuchQueue."""
         if not self.identity.on_queue(name) & right:
-            raise self._refusal(right, f"queue {name}")
+            raise self.refusal(right, f"queue {name}")
         return self._broker.get(name)
 
     def find(self, name: QueueName) -> Queue:
         """Return a queue to someone who has any right on it."""
         if not self.identity.on_queue(name):
-            raise self._refusal(Right.PEEK, f"queue {name}")
+            raise self.refusal(Right.PEEK, f"queue {name}")
         return self._broker.get(name)
 
     def ensure(self, name: QueueName, right: Right) -> Queue:
         """Like `queue`; makes the queue for someone who may manage it, too."""
         rights = self.identity.on_queue(name)
         if not rights & right:
-            raise self._refusal(right, f"queue {name}")
+            raise self.refusal(right, f"queue {name}")
         if self.identity.owner:
             try:
                 return self._broker.get(name)
@@ -406,49 +405,6 @@ class Access:
             raise QuotaReached(
                 f"the caps of project {name.project} would be {total} bytes together; its quota allows {quota.bytes}"
             )
-
-
-class AccessStaging:
-    """Staged transactions that are one identity's own, and go only where it may send."""
-
-    def __init__(self, access: Access, staging: Staging) -> None:
-        self._access = access
-        self._staging = staging
-        self._owner = access.identity.owner
-
-    def _check(self, name: QueueName) -> None:
-        self._access.check(Right.SEND, name)
-
-    def upload(
-        self, project: str, identifier: str, part: str, bytes_max: int, *, ttl_ms_max: int = TTL_MS_MAX
-    ) -> Upload:
-        """See `Staging.upload`; a queue in it that one may not send to is refused when its first frame comes."""
-        return self._staging.upload(
-            project, identifier, part, bytes_max, ttl_ms_max=ttl_ms_max, owner=self._owner, check=self._check
-        )
-
-    def commit(
-        self,
-        project: str,
-        identifier: str,
-        parts: Sequence[str] | None,
-        on_done: Callable[[CurbstoneError | None, bool, int], None],
-    ) -> None:
-        """See `Staging.commit`."""
-        self._staging.commit(project, identifier, parts, on_done, owner=self._owner, check=self._check)
-
-    @property
-    def bytes_max(self) -> int:
-        """See `Staging.bytes_max`."""
-        return self._staging.bytes_max
-
-    def drop(self, project: str, identifier: str, on_done: Done) -> None:
-        """See `Staging.drop`."""
-        self._staging.drop(project, identifier, on_done, owner=self._owner)
-
-    def look(self, project: str, identifier: str) -> Look:
-        """See `Staging.look`."""
-        return self._staging.look(project, identifier, owner=self._owner)
 
 
 class AccessTransaction:

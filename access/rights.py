@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from curbstone.core.names import QueueName
@@ -63,11 +65,12 @@ class Grant(NamedTuple):
     def covers(self, names: Sequence[str]) -> bool:
         """Return whether a project and a name in it match."""
         parts = self.parts
-        if len(parts) != len(names):
-            return False
-        if names[0].startswith("_") and not parts[0].startswith("_"):
-            return False
-        return all(map(matches, parts, names))
+        return len(parts) == len(names) and self.covers_project(names[0]) and all(map(matches, parts[1:], names[1:]))
+
+    def covers_project(self, project: str) -> bool:
+        """Return whether a project matches."""
+        pattern = self.parts[0]
+        return (pattern.startswith("_") or not project.startswith("_")) and matches(pattern, project)
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -166,6 +169,11 @@ class Grants:
     def on_queue(self, name: QueueName) -> int:
         """Return the rights on a queue."""
         return ON_QUEUES if self.is_admin else self._sum("queue", name)
+
+    def in_project(self, project: str) -> int:
+        """Return the rights on any queue of a project, taken together."""
+        grants = (each for each in self.all if each.kind == "queue" and each.covers_project(project))
+        return ON_QUEUES if self.is_admin else reduce(or_, (each.rights for each in grants), 0)
 
     def on_topic(self, project: str, event: str) -> int:
         """Return the rights on an event of a project."""

@@ -37,7 +37,7 @@ from curbstone.core.staging.committed import Committed
 from curbstone.core.staging.files import MARKER, ROOT, Marker, decode_marker, disk_error, find_parts, read_file
 from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
-from curbstone.core.staging.transaction import CommitDone, Ground, StagedTransaction
+from curbstone.core.staging.transaction import CommitDone, Ground, StagedTransaction, Whom
 from curbstone.core.staging.upload import Upload
 from curbstone.core.troubles import WatchedHost
 from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look, State
@@ -128,7 +128,7 @@ class Staging:
             if self.committed.messages_of(hashed, series) is not None:
                 raise AlreadyCommitted(f"transaction {label} has been committed")
             transaction = self._transactions[hashed] = StagedTransaction(
-                self.ground, hashed, label, project, self._forget_empty
+                self.ground, hashed, label, Whom(owner, project), self._forget_empty
             )
             self._arm()
         transaction.check_open()
@@ -278,7 +278,7 @@ class Staging:
 
         def done(_: object, error: BaseException | None) -> None:
             if error is None or isinstance(error, FileNotFoundError):
-                self.ground.count(transaction.project, -transaction.size)
+                self.ground.count(transaction.whom, -transaction.size)
                 del self._transactions[transaction.hashed]
                 if transaction.series is not None:
                     self.committed.forget(transaction.hashed)
@@ -361,7 +361,7 @@ class Staging:
         self._arm()
 
     def _recovered(self, hashed: Hash, label: str) -> StagedTransaction:
-        transaction = StagedTransaction(self.ground, hashed, label, "", self._forget_empty)
+        transaction = StagedTransaction(self.ground, hashed, label, Whom(NOBODY, ""), self._forget_empty)
         transaction.is_made = True
         self._transactions[hashed] = transaction
         return transaction
@@ -380,8 +380,8 @@ class Staging:
             if part.is_damaged:
                 logger.error("damaged: %s/%s; it has to be staged again", directory, part.file)
         transaction.version = max(part.version for part in parts.values())
-        transaction.project = next((part.project for part in parts.values() if part.project), "")
-        self.ground.count(transaction.project, transaction.size)
+        transaction.whom = Whom(NOBODY, next((part.project for part in parts.values() if part.project), ""))
+        self.ground.count(transaction.whom, transaction.size)
         now_ms = self.host.wall_ms()
         last_ms = max(now_ms if part.is_damaged else part.time_ms for part in parts.values())
         transaction.touched_ms -= min(max(now_ms - last_ms, 0), self._ttl_ms)
@@ -393,10 +393,10 @@ class Staging:
         for name in set(found.needless) - {file.name for file in marker.files}:
             self.disk.remove(f"{transaction.directory}/{name}")
         transaction.parts = found.parts
-        transaction.project = marker.project
+        transaction.whom = Whom(NOBODY, marker.project)
         transaction.state, transaction.series = State.COMMITTING, marker.series
         transaction.messages = marker.messages
-        self.ground.count(transaction.project, transaction.size)
+        self.ground.count(transaction.whom, transaction.size)
         unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self._queues.left)
         if unserved:  # a start that finds it again goes on
             transaction.stuck(f"queue {unserved[0]} is not served")

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import (
@@ -43,6 +44,20 @@ CommitDone = Callable[[CurbstoneError | None, bool, int], None]
 logger = logging.getLogger("curbstone.core")
 
 
+class Whom(NamedTuple):
+    """Who staged something, and for which project."""
+
+    owner: str
+    """NOBODY where there are no users, and for what was staged before a restart."""
+    project: str
+    """Empty if the first release staged it, which did not say."""
+
+    @property
+    def counted(self) -> Whom:
+        """For whom its bytes count: a user, whatever the project, or a project."""
+        return Whom(self.owner, "") if self.owner else self
+
+
 class Ground:
     """What all staged transactions share: where they are, and how much there may be of them."""
 
@@ -53,30 +68,35 @@ class Ground:
         self.bytes = 0
         """What all parts count for, those on their way in included."""
         self.bytes_max = bytes_max
-        self._by_project: dict[str, int] = {}
+        self._by_whom: dict[Whom, int] = {}
 
-    def take(self, project: str, size: int) -> None:
-        """Count bytes that come in; raise QueueFull if they are too many, or would leave others nothing."""
+    def take(self, whom: Whom, size: int) -> None:
+        """Count bytes that come in; raise QueueFull."""
+        self.check(whom, size)
+        self.count(whom, size)
+
+    def check(self, whom: Whom, size: int) -> None:
+        """Raise QueueFull where so many more are too many, or would leave others nothing."""
         kept = self.bytes_max // KEPT_SHARE
         if self.bytes + size > self.bytes_max:
             raise QueueFull(f"more than {self.bytes_max} bytes are staged; see --max-staged")
-        if self.bytes + size > self.bytes_max - kept and self._by_project.get(project, 0) + size > kept:
-            raise QueueFull(f"the last {kept} bytes are for projects that stage no more than these; see --max-staged")
-        self.count(project, size)
+        if self.bytes + size > self.bytes_max - kept and self._by_whom.get(whom.counted, 0) + size > kept:
+            kind = "users" if whom.owner else "projects"
+            raise QueueFull(f"the last {kept} bytes are for {kind} that stage no more than these; see --max-staged")
 
-    def count(self, project: str, size: int) -> None:
+    def count(self, whom: Whom, size: int) -> None:
         """Count bytes that are there, or, below 0, are gone."""
         self.bytes += size
-        left = self._by_project.pop(project, 0) + size
+        left = self._by_whom.pop(whom.counted, 0) + size
         if left:
-            self._by_project[project] = left
+            self._by_whom[whom.counted] = left
 
 
 class StagedTransaction:
     """See the module's docstring; `core.staging.staging` has them all."""
 
     def __init__(
-        self, ground: Ground, hashed: Hash, label: str, project: str, on_empty: Callable[[StagedTransaction], None]
+        self, ground: Ground, hashed: Hash, label: str, whom: Whom, on_empty: Callable[[StagedTransaction], None]
     ) -> None:
         """`on_empty` is called when nothing of it is staged any more, nor on its way in."""
         self.ground = ground
@@ -85,8 +105,7 @@ class StagedTransaction:
         self.hashed = hashed
         self.label = label
         """Project and id, for people; only the directory if they are not known any more."""
-        self.project = project
-        """For the limits; empty if the first release staged it, which did not say."""
+        self.whom = whom
         self.directory = f"{ROOT}/{hashed.hex()}"
         self.state = State.STAGED
         self.parts: dict[str, Part] = {}
@@ -195,7 +214,7 @@ class StagedTransaction:
             earlier = self.parts.get(part.name)
             if earlier is None or earlier.version < part.version:  # of two that come in at once the later one counts
                 self.parts[part.name], needless = part, earlier
-                self.ground.count(self.project, counted(part) - (counted(earlier) if earlier else 0))
+                self.ground.count(self.whom, counted(part) - (counted(earlier) if earlier else 0))
         if needless is not None:
             self.remove_file(needless.file)
         self.upload_ended(part.size)
@@ -204,7 +223,7 @@ class StagedTransaction:
     def upload_ended(self, size: int) -> None:
         """Nothing more comes of a part; so many of its bytes are not kept."""
         self.uploads -= 1
-        self.ground.count(self.project, -size)
+        self.ground.count(self.whom, -size)
         self.touch()
         if self.state is State.STAGED and not self.parts and not self.uploads:
             self._on_empty(self)

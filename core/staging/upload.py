@@ -10,7 +10,7 @@ from curbstone.core.disk import File
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.staging.files import Part, disk_error, incoming_file, part_file
 from curbstone.core.staging.frames import FrameCheck
-from curbstone.core.staging.transaction import StagedTransaction
+from curbstone.core.staging.transaction import PART_BYTES_MIN, StagedTransaction
 from curbstone.core.values import PART_BYTES_MAX, Done
 
 WRITE_BYTES = 512 * 1024
@@ -51,7 +51,7 @@ class Upload:
             raise self._error
         if self.size + len(data) > PART_BYTES_MAX:
             raise MessageTooLarge(f"a part has at most {PART_BYTES_MAX} bytes")
-        self._transaction.ground.take(self._transaction.project, len(data))
+        self._transaction.ground.take(self._transaction.whom, len(data))
         self.size += len(data)
         self._check.feed(data)
         self._buffer += data
@@ -94,6 +94,7 @@ class Upload:
         """All has come: make it durable under its name. Raise BadRequest if the last frame is not whole."""
         if not self._check.is_whole:
             raise BadRequest("the body ends in the middle of a frame")
+        self._transaction.ground.check(self._transaction.whom, max(PART_BYTES_MIN - self.size, 0))
         self.when_written(partial(self._finish, on_done))
 
     def _finish(
@@ -113,7 +114,7 @@ class Upload:
         def job() -> Part:
             self._append(self._buffer)
             numbers = (checked.messages, self.size, self._crc, time_ms)
-            part = Part(self._name, file_name, *numbers, checked.shares, transaction.project)
+            part = Part(self._name, file_name, *numbers, checked.shares, transaction.whom.project)
             assert self._file is not None
             self._file.write(self._written, [part.encode()])
             self._file.sync()

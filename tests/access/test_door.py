@@ -101,6 +101,15 @@ def test_leases_are_stale_to_others_and_their_messages_stay(tmp_path: Path) -> N
     assert lab.answer(lambda done: mine.settle_leases(queue, [lease.token], Outcome.ACK, done)) == (None, 1, [])
 
 
+def test_who_may_send_to_nothing_of_a_project_stages_nothing_there(tmp_path: Path) -> None:
+    """A part without messages names no queue, so a login without any right could use up all that may be staged."""
+    it = world(tmp_path, user("u", "send shop/a", "receive web/*", "send topic:web/*"), user("none"))
+    it.login("u", "open sesame").staging.upload("shop", "t", "p", 1000).cancel()
+    for name, project in (("u", "web"), ("u", "_shop"), ("none", "shop"), ("none", "nowhere")):
+        with pytest.raises(NotAllowed, match=f"no right to send on project {project}"):
+            it.login(name, "open sesame").staging.upload(project, "t", "p", 1000)
+
+
 def test_a_user_holds_so_many_leases_and_others_are_none_the_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,6 +256,32 @@ def test_one_project_can_not_use_up_what_may_be_staged(how: str) -> None:
     stage(lab, "u", "0", {"a": [b"x" * 60_000]})
 
 
+def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects() -> None:
+    """By as many projects as one liked, each with a little, everything could be used up."""
+    lab = start()
+    staging = lab.broker.staging
+    staging.ground.bytes_max = 16 * 4096 * 4
+
+    def stage_nothing(owner: str, project: str) -> None:
+        upload = staging.upload(project, "t", "0", MIB, owner=owner)
+        try:
+            assert lab.answer(upload.finish)[0] is None
+        except QueueFull:
+            upload.cancel()
+            raise
+
+    for number in range(60):
+        stage_nothing("ann", f"p{number}")
+    with pytest.raises(QueueFull, match="for users that stage no more than these"):
+        stage_nothing("ann", "another")
+    for number in range(4):
+        stage_nothing("bob", f"p{number}")  # also in a project of the other's
+    with pytest.raises(QueueFull, match="bytes are staged"):
+        stage_nothing("eve", "p0")
+    lab.settle()
+    assert staging.bytes == 64 * 4096
+
+
 def test_a_queue_without_room_refuses_the_commit_and_what_is_staged_stays() -> None:
     lab = start(cap=128 * 1024)
     big = [b"x" * 1000] * 70

@@ -1,0 +1,73 @@
+"""Staged transactions as one identity sees them: its own, and only to where it may send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from curbstone.access.identity import Identity
+from curbstone.access.rights import Right
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.names import QueueName
+from curbstone.core.port_staging import Staging, Upload
+from curbstone.core.values import TTL_MS_MAX, Done, Look
+
+
+class Checks(Protocol):
+    """What says whether somebody may."""
+
+    identity: Identity
+
+    def check(self, right: Right, name: QueueName) -> None:
+        """Raise NotAllowed, or NotLoggedIn, where one has no such right on a queue."""
+
+    def refusal(self, right: Right, target: str) -> CurbstoneError:
+        """Return what somebody is told who lacks a right, and write it down."""
+
+
+class AccessStaging:
+    """Staged transactions that are one identity's own, and go only where it may send."""
+
+    def __init__(self, access: Checks, staging: Staging) -> None:
+        self._access = access
+        self._staging = staging
+        self._owner = access.identity.owner
+
+    def _check(self, name: QueueName) -> None:
+        self._access.check(Right.SEND, name)
+
+    def upload(
+        self, project: str, identifier: str, part: str, bytes_max: int, *, ttl_ms_max: int = TTL_MS_MAX
+    ) -> Upload:
+        """See `Staging.upload`; a queue in it that one may not send to is refused when its first frame comes.
+
+        A part without messages names no queue: who may send to none of the project stages nothing.
+        """
+        if not self._access.identity.in_project(project) & Right.SEND:
+            raise self._access.refusal(Right.SEND, f"project {project}")
+        return self._staging.upload(
+            project, identifier, part, bytes_max, ttl_ms_max=ttl_ms_max, owner=self._owner, check=self._check
+        )
+
+    def commit(
+        self,
+        project: str,
+        identifier: str,
+        parts: Sequence[str] | None,
+        on_done: Callable[[CurbstoneError | None, bool, int], None],
+    ) -> None:
+        """See `Staging.commit`."""
+        self._staging.commit(project, identifier, parts, on_done, owner=self._owner, check=self._check)
+
+    @property
+    def bytes_max(self) -> int:
+        """See `Staging.bytes_max`."""
+        return self._staging.bytes_max
+
+    def drop(self, project: str, identifier: str, on_done: Done) -> None:
+        """See `Staging.drop`."""
+        self._staging.drop(project, identifier, on_done, owner=self._owner)
+
+    def look(self, project: str, identifier: str) -> Look:
+        """See `Staging.look`."""
+        return self._staging.look(project, identifier, owner=self._owner)
