@@ -439,7 +439,7 @@ class Queue(AloneQueue):
         if records.tries:
             self.pending.stored(records.tries, segment)
         if batch.copies:
-            self._cleaner.copied(segment, batch.start, batch.end)
+            self._cleaner.copying.written(segment, batch.start, batch.end)
         for name, mark in batch.marks.items():
             group = self.pending.groups.get(name)
             if group is not None:

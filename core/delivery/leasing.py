@@ -9,7 +9,7 @@ from curbstone.core.agenda import Agenda
 from curbstone.core.delivery.leases import NO_LEASES, Leases
 from curbstone.core.delivery.retrying import Retrying
 from curbstone.core.delivery.settling import Settling
-from curbstone.core.delivery.waiters import Counter, Gatherer, Waiter
+from curbstone.core.delivery.waiters import Counter, Waiter
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
 from curbstone.core.state import QueueState
@@ -84,7 +84,7 @@ class Leasing:
             leases = [self._leases.add(delivery, group, expires_ms, owner) for delivery in deliveries]
             self._state.host.call_soon(lambda: on_done(leases))
 
-        return Gatherer(self._counter, group, count, wait_ms, give, on_done).begin()
+        return Waiter(self._counter, group, count, wait_ms, give, on_done).begin()
 
     def give_back(self, tokens: list[str]) -> None:
         """End leases that nobody has seen: no try is counted."""

@@ -114,7 +114,7 @@ class PopWaiter(Waiter):
         on_done: Popped,
         is_wanted: Callable[[], bool] | None,
     ) -> None:
-        super().__init__(counter, group, 1, wait_ms, on_done)
+        super().__init__(counter, group, 1, wait_ms, self._given, on_done)
         self._popping = popping
         self.on_done = on_done
         self.is_wanted = is_wanted
@@ -122,7 +122,7 @@ class PopWaiter(Waiter):
         self.delivery: Delivery
         """What it has been given."""
 
-    def _answer(self, deliveries: list[Delivery]) -> None:
+    def _given(self, deliveries: list[Delivery]) -> None:
         if deliveries:
             self.delivery = deliveries[0]
             self._popping.settle(self)

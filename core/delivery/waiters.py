@@ -1,4 +1,4 @@
-"""Takers of a single answer: what is ready now, or within a time. Pops are in `popping`, leases in `leases`."""
+"""Who waits for a single answer: what is ready now, or within a time. Pops and leases are made of it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Counter(NamedTuple):
 
 
 class Waiter:
-    """Takes up to `count` deliveries once, now or within `wait_ms`; then it is gone.
+    """Takes deliveries for one answer, now or within `wait_ms`; then it is gone.
 
-    It is answered once, unless it was given up before: with what is ready now, or nothing. Where there is no such
-    group, nor may be, `refuse` is called instead.
+    It gathers until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready; what must be read from disk first
+    counts as ready. `answer` is called once, unless it was given up before: with what it has, or nothing. If there is
+    no such group, nor may be, `refuse` is called instead.
     """
 
     weight = 1
@@ -41,19 +42,19 @@ class Waiter:
         group: str,
         count: int,
         wait_ms: int,
+        answer: Callable[[list[Delivery]], None],
         refuse: Callable[[CurbstoneError], None],
     ) -> None:
         self._counter = counter
         self._state = counter.state
         self.group = group
         self.room = count
+        self._answer = answer
         self._refuse = refuse
+        self._gathered: list[Delivery] = []
+        self._bytes = 0
         self._waits = wait_ms > 0
         self._timer = counter.state.host.call_later(wait_ms, self.give_nothing) if self._waits else None
-
-    def _answer(self, deliveries: list[Delivery]) -> None:
-        """It got these, or nothing."""
-        raise NotImplementedError
 
     def begin(self) -> Waiter:
         """Take part in the round robin of the group; return itself."""
@@ -68,94 +69,12 @@ class Waiter:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits on, now that nothing is ready."""
-        return self._waits
-
-    def give(self, deliveries: list[Delivery]) -> None:
-        """Answer with deliveries; the queue calls this."""
-        if not self.room:  # it was given up while its hand was dealt
-            self._counter.settling.put_back(self.group, deliveries)
-            return
-        self._leave()
-        self._answer(deliveries)
-
-    def give_nothing(self) -> None:
-        """Answer that there is nothing, or nothing more."""
-        if self.room:
-            self.give([])
-
-    def none_ready(self) -> None:
-        """Answer with what there is, unless it waits on."""
-        if not self.waits:
-            self.give_nothing()
-
-    def fail(self) -> None:
-        """Whoever was given the answer failed; it is gone already."""
-
-    def end(self) -> None:
-        """The queue ends."""
-        self.give_nothing()
-
-    def cancel(self) -> bool:
-        """Give it up. False where it is too late: the answer has come, or comes for certain."""
-        if not self.room:
-            return False
-        self._leave()
-        return True
-
-    def _leave(self) -> None:
-        self.room = 0
-        if self._timer is not None:
-            self._timer.cancel()
-        self._counter.rings.leave(self)
-
-
-class Taker(Waiter):
-    """One whose answer goes to a function."""
-
-    def __init__(
-        self,
-        counter: Counter,
-        group: str,
-        count: int,
-        wait_ms: int,
-        give: Callable[[list[Delivery]], None],
-        refuse: Callable[[CurbstoneError], None],
-    ) -> None:
-        super().__init__(counter, group, count, wait_ms, refuse)
-        self._answer_with = give
-
-    def _answer(self, deliveries: list[Delivery]) -> None:
-        self._answer_with(deliveries)
-
-
-class Gatherer(Taker):
-    """One that takes all it can get: until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready.
-
-    What must be read from disk first counts as ready; it is waited for.
-    """
-
-    def __init__(
-        self,
-        counter: Counter,
-        group: str,
-        count: int,
-        wait_ms: int,
-        give: Callable[[list[Delivery]], None],
-        refuse: Callable[[CurbstoneError], None],
-    ) -> None:
-        super().__init__(counter, group, count, wait_ms, give, refuse)
-        self._gathered: list[Delivery] = []
-        self._bytes = 0
-
-    @property
-    def waits(self) -> bool:
-        """See `Waiter.waits`: not if it has something already."""
+        """Whether it waits on, now that nothing is ready: not if it has something already."""
         return self._waits and not self._gathered
 
     def give(self, deliveries: list[Delivery]) -> None:
-        """Take deliveries, and answer when that is all."""
-        if not self.room:
+        """Take deliveries, and answer when that is all; the queue calls this."""
+        if not self.room:  # it was given up while its hand was dealt
             self._counter.settling.put_back(self.group, deliveries)
             return
         taken = 0
@@ -172,17 +91,36 @@ class Gatherer(Taker):
         self._counter.settling.put_back(self.group, deliveries[taken:])
 
     def give_nothing(self) -> None:
-        """Answer with what there is."""
+        """Answer with what there is: nothing more is ready, or its time is over."""
         if self.room:
             self._finish()
 
+    def none_ready(self) -> None:
+        """Answer with what there is, unless it waits on."""
+        if not self.waits:
+            self.give_nothing()
+
+    def fail(self) -> None:
+        """Whoever was given the answer failed; it is gone already."""
+
+    def end(self) -> None:
+        """The queue ends."""
+        self.give_nothing()
+
     def cancel(self) -> bool:
-        """See `Waiter.cancel`; what was gathered goes back."""
-        is_given_up = super().cancel()
-        if is_given_up:
-            self._counter.settling.put_back(self.group, self._gathered)
-        return is_given_up
+        """Give it up; what was gathered goes back. False if it is too late: the answer has come, or will."""
+        if not self.room:
+            return False
+        self._leave()
+        self._counter.settling.put_back(self.group, self._gathered)
+        return True
 
     def _finish(self) -> None:
         self._leave()
         self._answer([] if self._state.is_closed else self._gathered)
+
+    def _leave(self) -> None:
+        self.room = 0
+        if self._timer is not None:
+            self._timer.cancel()
+        self._counter.rings.leave(self)

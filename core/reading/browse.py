@@ -133,6 +133,8 @@ class _Browse(Generic[T]):
         def done(result: tuple[T, int] | None, error: BaseException | None) -> None:
             if result is not None:
                 self._on_done(None, *result)
+            elif source.state.is_closed:  # its files are gone, or will be
+                self._on_done(source.state.refusal() or Unavailable("the queue is closed"), None, 0)
             elif isinstance(error, Stale) and self._attempts < ATTEMPTS_MAX:
                 self._mend(plan)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from curbstone.core.delivery.waiters import Counter, Taker
+from curbstone.core.delivery.waiters import Counter, Waiter
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.pending.pending import Pending
@@ -39,7 +39,7 @@ class NextLetters:
 
     def take(self, most: int, give: Take, refuse: Refuse) -> None:
         """See `Letters`."""
-        Taker(self._counter, UNNAMED, most, 0, give, refuse).begin()
+        Waiter(self._counter, UNNAMED, most, 0, give, refuse).begin()
 
 
 class OneLetter:

@@ -24,7 +24,7 @@ from curbstone.core.message import Message
 from curbstone.core.notes.notes import SILENCE
 from curbstone.core.pending.group import Group
 from curbstone.core.values import Done
-from curbstone.core.writing.cleaner import Copy
+from curbstone.core.writing.copying import Copy
 from curbstone.core.writing.publishes import Publishes
 from curbstone.core.writing.records import Records
 from curbstone.core.writing.sources import Sources

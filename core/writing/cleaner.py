@@ -1,66 +1,182 @@
-"""Makes room: drops the oldest segment when nothing in it is live, else copies forward what is.
+"""Decides when segments have to go, so that there is room. Only ever the oldest goes, and the others after it.
 
-Only ever the oldest goes, so a settle is never lost before its message, and one old unsettled message
-never pins the log. Cleaning is asked for by a publish that does not fit, by settles that have used up
-the room kept for them, and to erase: after a purge, and when an empty queue has been idle. What it does
-step by step, and why it does not run for ever, is told in docs/engine.md ("The cleaner").
+So a settle is never lost before its message, and one old message that nobody settles never pins the log: what is live
+in the oldest segment is copied to the end (`copying`), and a segment in which nothing is live is dropped.
+
+There are four reasons to clean. For each the cleaner is in one of these states:
+
+    reason            state      what happens                                             next state
+    ----------------  ---------  -------------------------------------------------------  ----------
+    a publish has     RESTING    one has no room, and would have if all else were gone    CLEANING
+    no room           CLEANING   it was taken, or none waits any more                     RESTING
+                      CLEANING   the turn is over; the next commit drops something still  LAST_DROP
+                      CLEANING   the turn is over: the publish is refused                 SPENT
+                      LAST_DROP  it was taken, or none waits any more                     RESTING
+                      LAST_DROP  it has no room still: it is refused                      SPENT
+                      SPENT      something was settled since, and one has no room         CLEANING
+    settles have      RESTING    a quarter of the slack is used up                        CLEANING
+    used up the       CLEANING   the turn is over                                         SPENT
+    room kept for     SPENT      an eighth of the slack more is used up; or some settles
+    them                         wait for room, and the last turn helped                  CLEANING
+                      any        less than that quarter is used up                        RESTING
+    the log is        RESTING    it is                                                    CLEANING
+    above its cap     CLEANING   the turn is over                                         SPENT
+                      SPENT      a segment's worth was settled since the turn began       CLEANING
+    to erase          RESTING    a purge asks for it, or an empty queue is idle           CLEANING
+                      CLEANING   the turn is over: those who asked are told               RESTING
+
+A turn goes once over the log: it is over when all segments are gone that were there when it began. SPENT is what keeps
+the cleaner from going round and round for nothing: a whole turn has brought back all there was.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import Enum
 
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.log.commit import Segment
-from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
 from curbstone.core.log.log import IDLE_BYTES_MAX, Log
-from curbstone.core.log.room import RELEASE_BYTES
-from curbstone.core.message import Message
 from curbstone.core.pending.pending import Pending
-from curbstone.core.pending.runs import Run, seqs_of
 from curbstone.core.values import Done
+from curbstone.core.writing.copying import Copying
 from curbstone.core.writing.outbox import Outbox
 
-COPY_BYTES_MAX = 128 * 1024
+
+class State(Enum):
+    """See the module's docstring."""
+
+    RESTING = "resting"
+    CLEANING = "cleaning"
+    LAST_DROP = "last drop"
+    SPENT = "spent"
 
 
-class Copy(NamedTuple):
-    """What is copied forward in one batch: messages, or what is known of messages that lie elsewhere."""
+RESTING, CLEANING, LAST_DROP, SPENT = State
 
-    messages: list[Message]
-    states: list[Released]
+
+class _Reason:
+    """One reason to clean: its state, and its turn."""
+
+    __slots__ = ("_log", "state", "through")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.state = RESTING
+        self.through = 0
+        """The last segment that was there when the turn began."""
+
+    def begin(self) -> None:
+        """Begin a turn."""
+        self.state = CLEANING
+        self.through = self._log.active.number
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the turn that was begun last is over."""
+        return self._log.segments[0].number > self.through
+
+
+class _ForPublish(_Reason):
+    """A publish has no room."""
+
+    __slots__ = ("_live_then",)
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self._live_then = 0
+        """Bytes that were live when a turn was spent."""
+
+    def may_help(self, live: int, *, drops: bool) -> bool:
+        """A publish has no room: return whether it is to wait. `drops`: the next commit drops something."""
+        if self.state is RESTING or (self.state is SPENT and live < self._live_then):
+            self.begin()
+        elif self.state is SPENT:
+            return False
+        elif self.is_over:
+            if self.state is LAST_DROP or not drops:
+                self.state, self._live_then = SPENT, live
+                return False
+            self.state = LAST_DROP
+        return True
+
+    def forget(self) -> None:
+        """No publish waits any more."""
+        if self.state is not SPENT:
+            self.state = RESTING
+
+
+class _ForSettles(_Reason):
+    """Settles have used up room that was kept for them."""
+
+    __slots__ = ("_has_helped", "_room_then", "has_recorded", "is_short")
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self._room_then = 0
+        """The room there was when the turn began, or when it was spent."""
+        self._has_helped = False
+        self.has_recorded = False
+        """Whether a batch took settles or releases since the turn began."""
+        self.is_short = False
+        """Whether some found no room in the last batch."""
+
+    def wants(self, room: int, *, owes_settles: bool) -> bool:
+        """Return whether to clean: so little room is left for them."""
+        if self.state is CLEANING and self.is_over:
+            self._has_helped = self.has_recorded or room > self._room_then
+            self.state, self._room_then = SPENT, room
+            if self.is_short and not self._has_helped and owes_settles:
+                self._log.exceed()  # only if the cap was made smaller than what settling takes
+                return False
+        if self.state is SPENT:
+            is_lower = room <= self._room_then - self._log.room.slack_bytes // 8
+            if not (is_lower or (self.is_short and self._has_helped)):
+                return False
+        if self.state is not CLEANING:
+            self.begin()
+            self._room_then = room
+            self.has_recorded = False
+        return True
+
+
+class _ForCap(_Reason):
+    """The log is above its cap."""
+
+    __slots__ = ("_live_then",)
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self._live_then = 0
+        """Bytes that were live when the turn began."""
+
+    def wants(self, live: int) -> bool:
+        """Return whether to clean: a turn brings something back."""
+        if self.state is CLEANING and not self.is_over:
+            return True
+        if self.state is not RESTING and live > self._live_then - self._log.room.segment_bytes:
+            self.state = SPENT
+            return False
+        self.begin()
+        self._live_then = live
+        return True
 
 
 class Cleaner:
     """The cleaner of one queue."""
 
     __slots__ = (
-        "_above_live", "_above_through", "_blocked", "_copying", "_erase_through", "_erased", "_futile_live", "_helped",
-        "_last_segment", "_log", "_low_room", "_low_start", "_low_through", "_oldest", "_outbox", "_pending",
-        "_recorded", "_short", "_todo", "_waits_for_drop",
+        "_cap", "_erase", "_erased", "_log", "_outbox", "_pending", "_publish", "_settles", "copying",
     )  # fmt: skip
 
     def __init__(self, log: Log, pending: Pending, outbox: Outbox) -> None:
         self._log = log
         self._pending = pending
         self._outbox = outbox
-        self._blocked = False
-        self._waits_for_drop = False
-        self._last_segment = 0
-        self._futile_live: int | None = None
-        self._low_room: int | None = None
-        self._low_through = 0
-        self._low_start = 0
-        self._recorded = False
-        self._above_live: int | None = None
-        self._above_through = 0
-        self._short = False
-        self._helped = False
-        self._erase_through = 0
+        self._publish = _ForPublish(log)
+        self._settles = _ForSettles(log)
+        self._cap = _ForCap(log)
+        self._erase = _Reason(log)
         self._erased: list[Done] = []
-        self._oldest: Segment | None = None
-        self._todo: list[Run] = []
-        self._copying: list[tuple[Run, int]] = []
+        self.copying = Copying(log, pending)
 
     # --- what is asked for
 
@@ -69,42 +185,18 @@ class Cleaner:
 
         It is one batch, or has pieces of up to `largest` bytes.
         """
-        room = self._log.room
-        live = self._pending.runs.bytes_live + room.tries_bytes
-        if not room.fits_compacted(size, live, size if largest is None else largest) or not self._worth_trying():
+        live, room = self._pending.runs.bytes_live, self._log.room
+        if not room.fits_compacted(size, live + room.tries_bytes, size if largest is None else largest):
             return False
-        if not self._blocked:
-            self._blocked = True
-            self._waits_for_drop = True
-            self._last_segment = self._log.active.number
-        elif not self._helps:
-            if self.droppable() and self._waits_for_drop:  # the next commit makes a little more room still
-                self._waits_for_drop = False
-                return True
-            self._blocked = False
-            self._futile_live = self._pending.runs.bytes_live
-            return False
-        return True
-
-    @property
-    def _helps(self) -> bool:
-        """Whether there are segments left that were there when a publish began to wait."""
-        return self._blocked and self._log.segments[0].number <= self._last_segment
-
-    def _worth_trying(self) -> bool:
-        """Return whether anything was settled since cleaning everything did not help."""
-        if self._futile_live is not None and self._pending.runs.bytes_live >= self._futile_live:
-            return False
-        self._futile_live = None
-        return True
+        return self._publish.may_help(live, drops=self.droppable() > 0)
 
     def unblocked(self) -> None:
         """No publish waits any more."""
-        self._blocked = False
+        self._publish.forget()
 
     def erase(self, on_done: Done | None = None) -> None:
         """Drop everything that is not live, and leave no file with its bytes."""
-        self._erase_through = self._log.active.number
+        self._erase.begin()
         if on_done is not None:
             self._erased.append(on_done)
 
@@ -117,73 +209,27 @@ class Cleaner:
 
     # --- what it wants of the next commit
 
-    def recorded(self, taken: bool, left: bool) -> None:
-        """A batch took settles or releases, or left some that found no room."""
-        self._recorded |= taken
-        self._short = left
-
-    def _is_low(self) -> bool:
-        """Return whether settles have used up so much of their room that segments have to go.
-
-        Where one whole turn over the log brought nothing back, the next begins only when more is used up; or
-        when some wait for room, and the last turn let others through.
-        """
-        log = self._log
-        room = log.room.left - log.room.kept
-        if room >= -(log.room.slack_bytes // 4):
-            self._low_room = None
-            self._low_through = 0
-            return False
-        if self._low_through and log.segments[0].number > self._low_through:
-            self._helped = self._recorded or room > self._low_start
-            self._low_room = room
-            self._low_through = 0
-            if self._short and not self._helped and self._outbox.owes_settles:
-                log.exceed()  # only where the cap was made smaller than what settling takes
-                return False
-        if not self._low_through:
-            is_lower = self._low_room is None or room <= self._low_room - log.room.slack_bytes // 8
-            if not is_lower and not (self._short and self._helped):
-                return False
-            self._low_through = log.active.number
-            self._low_start = room
-            self._recorded = False
-        return True
-
-    def _is_above(self) -> bool:
-        """Return whether the log is above its cap and a turn over it brings something back.
-
-        The next turn begins when another segment's worth has been settled.
-        """
-        log = self._log
-        if not log.room.excess:
-            self._above_live = None
-            return False
-        if log.segments[0].number <= self._above_through:
-            return True
-        live = self._pending.runs.bytes_live + log.room.tries_bytes
-        if self._above_live is not None and live > self._above_live - log.room.segment_bytes:
-            return False
-        self._above_live = live
-        self._above_through = log.active.number
-        return True
-
     @property
     def is_active(self) -> bool:
         """Whether segments have to go."""
         oldest = self._log.segments[0].number
-        if oldest <= self._erase_through or (self._blocked and oldest <= self._last_segment):
+        if oldest <= self._erase.through:
             return True
-        return (self._log.room.excess > 0 and self._is_above()) or self._is_low()
-
-    @property
-    def _erasing(self) -> bool:
-        return self._log.segments[0].number <= self._erase_through
+        if oldest <= self._publish.through and self._publish.state is CLEANING:
+            return True
+        room = self._log.room
+        if room.excess > 0 and self._cap.wants(self._pending.runs.bytes_live + room.tries_bytes):
+            return True
+        left = room.left - room.kept
+        if left >= -(room.slack_bytes // 4):
+            self._settles.state = RESTING
+            return False
+        return self._settles.wants(left, owes_settles=self._outbox.owes_settles)
 
     @property
     def recycles(self) -> bool:
         """Whether files of dropped segments are worth keeping."""
-        return not self._erasing
+        return self._log.segments[0].number > self._erase.through
 
     def wants_roll(self) -> bool:
         """Return whether the oldest segment has to go and is the active one."""
@@ -197,73 +243,17 @@ class Cleaner:
             count += 1
         return count
 
-    def next_copy(self) -> Copy | None:
-        """Return what an active cleaner copies forward next, or None: nothing to do, or it must be read first."""
-        if len(self._log.segments) == 1:
-            return None
-        oldest = self._log.segments[0]
-        if not oldest.runs:
-            return self._collect_states(oldest) if oldest.states else None
-        if self._oldest is not oldest or not self._todo:
-            self._oldest = oldest
-            self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
-        return self._collect(oldest)
-
-    def _collect_states(self, oldest: Segment) -> Copy | None:
-        """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
-        groups = self._pending.groups.values()
-        free = self._log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES)
-        most = min(COPY_BYTES_MAX, self._log.records_span, free) // RELEASE_BYTES
-        if most <= 0:  # only where the cap was made smaller: the messages stay, their tries go with the next crash
-            for group in groups:
-                group.lose_records(oldest)
-            return None
-        return Copy([], [state for group in groups for state in group.states_in(oldest)][:most])
-
-    def _collect(self, oldest: Segment) -> Copy | None:
-        copies: list[Message] = []
-        self._copying = []
-        total = 0
-        limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes)
-        while self._todo and total < limit:
-            run = self._todo[-1]
-            if run.segment is not oldest or not run.live():
-                self._todo.pop()
-                continue
-            if run.messages is None:
-                if not copies:
-                    self._pending.load(run)
-                break
-            live = [run.messages[seq - run.first] for seq in seqs_of(run.first, run.live())]
-            messages = [message for message in live if message is not None]
-            size = sum(map(entry_bytes, messages))
-            if copies and (total + size > limit or messages[-1].seq - copies[0].seq >= 1 << 32):
-                break
-            copies += messages
-            total += size
-            self._copying.append((run, size))
-            self._todo.pop()
-        copies.sort(key=lambda message: message.seq)
-        return Copy(copies, []) if copies else None
-
     # --- what became of it
 
-    def copied(self, segment: Segment, start: int, end: int) -> None:
-        """The copies are on disk."""
-        for run, size in self._copying:
-            if run.live() and run.segment is not segment:
-                self._pending.runs.move(run, segment, start, end, size)
-        self._copying = []
-
-    def failed(self) -> None:
-        """The commit failed; whatever was being copied is where it was."""
-        self._copying = []
-        self._todo = []
-        self._oldest = None
+    def recorded(self, taken: bool, left: bool) -> None:
+        """A batch took settles or releases, or left some that found no room."""
+        self._settles.has_recorded |= taken
+        self._settles.is_short = left
 
     def committed(self) -> None:
         """After each commit: tell those who wait for an erase that it is done."""
-        if self._erased and not self._erasing:
+        if self._erase.state is CLEANING and self._erase.is_over:
+            self._erase.state = RESTING
             waiting, self._erased = self._erased, []
             for on_done in waiting:
                 on_done(None)

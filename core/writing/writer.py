@@ -157,7 +157,7 @@ class Writer:
         log = self._log
         batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
         was_cleaning = self._cleaner.is_active
-        copy = self._cleaner.next_copy() if was_cleaning and not self.disk_is_full else None
+        copy = self._cleaner.copying.next() if was_cleaning and not self.disk_is_full else None
         if copy is not None and not (self._outbox.publishes and self._copy_next):
             self._copy_next = True
             batch.take_records()
@@ -246,7 +246,7 @@ class Writer:
             self._state.report(f"writing {commit.segment.path} failed: {error}")
         self._log.failed(commit)
         self._write_again(batch)
-        self._cleaner.failed()
+        self._cleaner.copying.failed()
         self.under_way = None
         if no_space and not self.disk_is_full and not self._state.is_closed:
             self._outbox.callbacks = batch.callbacks + self._outbox.callbacks

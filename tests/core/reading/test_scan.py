@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.errors import CurbstoneError, Gone
+from curbstone.core.errors import CurbstoneError, Gone, NoSuchQueue
 from curbstone.core.frames import decode_frame
 from curbstone.core.positions import Frame, Wanted
 from curbstone.core.queue import Queue
@@ -95,3 +95,16 @@ def test_what_lies_before_the_first_message_is_gone() -> None:
     with pytest.raises(Gone) as gone:
         look(lab, queue, 1)
     assert gone.value.members == {"first": 3, "epoch": queue.uid, "lost": 0}
+
+
+def test_a_page_of_a_queue_that_has_ended_is_refused_and_nothing_is_called_damaged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its files were looked for again and again, and then the log said that they could not be read."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(10))
+    assert lab.answer(lambda done: lab.broker.delete(queue.name, done)) == (True,)
+    error, found, _ = lab.answer(lambda done: queue.reading.browse(Wanted(1), list, done))
+    assert (type(error), found) == (NoSuchQueue, None)
+    assert not caplog.records

@@ -1,0 +1,102 @@
+"""What of the oldest segment is copied to the end of the log before it goes: its live messages, and then its records.
+
+A message keeps its seq and its id. The runs that were copied are moved when the copies are on disk, and not before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from curbstone.core.log.commit import Segment
+from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
+from curbstone.core.log.log import Log
+from curbstone.core.log.room import RELEASE_BYTES
+from curbstone.core.message import Message
+from curbstone.core.pending.pending import Pending
+from curbstone.core.pending.runs import Run, seqs_of
+
+COPY_BYTES_MAX = 128 * 1024
+
+
+class Copy(NamedTuple):
+    """What is copied forward in one batch: messages, or what is known of messages that lie elsewhere."""
+
+    messages: list[Message]
+    states: list[Released]
+
+
+class Copying:
+    """See the module's docstring."""
+
+    __slots__ = ("_log", "_oldest", "_pending", "_todo", "_under_way")
+
+    def __init__(self, log: Log, pending: Pending) -> None:
+        self._log = log
+        self._pending = pending
+        self._oldest: Segment | None = None
+        self._todo: list[Run] = []
+        """Runs of the oldest segment, the first at the end."""
+        self._under_way: list[tuple[Run, int]] = []
+        """What is in the commit under way, and how many bytes of it."""
+
+    def next(self) -> Copy | None:
+        """Return what is copied forward next, or None: nothing, or it must be read first."""
+        if len(self._log.segments) == 1:
+            return None
+        oldest = self._log.segments[0]
+        if not oldest.runs:
+            return self._states_of(oldest) if oldest.states else None
+        if self._oldest is not oldest or not self._todo:
+            self._oldest = oldest
+            self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
+        return self._messages_of(oldest)
+
+    def _states_of(self, oldest: Segment) -> Copy | None:
+        """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
+        groups = self._pending.groups.values()
+        free = self._log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES)
+        most = min(COPY_BYTES_MAX, self._log.records_span, free) // RELEASE_BYTES
+        if most <= 0:  # only if the cap was made smaller: the messages stay, their tries go with the next crash
+            for group in groups:
+                group.lose_records(oldest)
+            return None
+        return Copy([], [state for group in groups for state in group.states_in(oldest)][:most])
+
+    def _messages_of(self, oldest: Segment) -> Copy | None:
+        copies: list[Message] = []
+        self._under_way = []
+        total = 0
+        limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes)
+        while self._todo and total < limit:
+            run = self._todo[-1]
+            if run.segment is not oldest or not run.live():
+                self._todo.pop()
+                continue
+            if run.messages is None:
+                if not copies:
+                    self._pending.load(run)
+                break
+            live = [run.messages[seq - run.first] for seq in seqs_of(run.first, run.live())]
+            messages = [message for message in live if message is not None]
+            size = sum(map(entry_bytes, messages))
+            if copies and (total + size > limit or messages[-1].seq - copies[0].seq >= 1 << 32):
+                break
+            copies += messages
+            total += size
+            self._under_way.append((run, size))
+            self._todo.pop()
+        copies.sort(key=lambda message: message.seq)
+        return Copy(copies, []) if copies else None
+
+    def written(self, segment: Segment, start: int, end: int) -> None:
+        """The copies are on disk."""
+        for run, size in self._under_way:
+            if run.live() and run.segment is not segment:
+                self._pending.runs.move(run, segment, start, end, size)
+        self._under_way = []
+
+    def failed(self) -> None:
+        """The commit failed; whatever was being copied is where it was."""
+        self._under_way = []
+        self._todo = []
+        self._oldest = None
