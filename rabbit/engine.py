@@ -27,7 +27,8 @@ from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name, parse_q
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
-from curbstone.rabbit import infrastructure, lacking, remote, sending
+from curbstone.rabbit import changing, infrastructure, lacking, remote, sending
+from curbstone.rabbit.changing import replace_known
 from curbstone.rabbit.door import Channel, Door
 from curbstone.rabbit.event_keys import binding_of, event_key, takes
 from curbstone.rabbit.inbox import Inbox
@@ -147,6 +148,10 @@ class Engine:
         """Return who declares and deletes it: what is exclusive, its own connection."""
         return self._private_errands if name.is_private else self._errands
 
+    def registered(self, queue: Queue) -> Known | None:
+        """Return what the registry says of a queue; None where it does not know it."""
+        return self._log.known.by_uid.get(queue.uid)
+
     def propose(self, entry: Entry, on_done: Done) -> None:
         """Have the registry take an entry in; `on_done` right after that."""
         self._log.propose(entry, on_done)
@@ -194,9 +199,10 @@ class Engine:
             self._queues[after.name] = Queue(self, after)
             self._count_events(after.name, frozenset(), after.bindings)
         else:
-            self._know(queue, after)
+            self.know(queue, after)
 
-    def _know(self, queue: Queue, known: Known) -> None:
+    def know(self, queue: Queue, known: Known) -> None:
+        """This is what is known of a queue from now on."""
         self._count_events(queue.name, queue.known.bindings, known.bindings)
         queue.known = known
 
@@ -298,9 +304,11 @@ class Engine:
                 f"the cap of queue {name} is {queue.options.cap}: on a cluster it is fixed when the queue is made"
             )
         if options == queue.options:
-            queue.when_open(on_done)
+            plain = replace_known(queue.known, options=replace(options, groups=(), dead_letter=""))
+            changing.make_sure(queue, plain, on_done)
         else:
-            self._change(queue, replace_known(queue.known, options=options), "options", on_done, options=dict(changes))
+            after = replace_known(queue.known, options=options)
+            changing.change(self, queue, after, "options", on_done, options=dict(changes))
 
     def _made(self, queue: Queue, changes: Mapping[str, object], on_done: Done, error: CurbstoneError | None) -> None:
         """Another gateway may have been quicker, with other options: then they are merged into its queue."""
@@ -311,33 +319,6 @@ class Engine:
             except CurbstoneError as refused:
                 error = refused
         on_done(error)
-
-    def _change(self, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
-        """Change what a queue is: here at once, so that changes add up, then for all."""
-        before = queue.known
-        self._know(queue, after)
-        entry = as_entry(queue, do, **members)
-        queue.changes_under_way += 1
-
-        def ended(error: CurbstoneError | None) -> None:
-            queue.change_ended()
-            on_done(error)
-
-        def registered(error: CurbstoneError | None) -> None:
-            if error is not None or queue.is_closed:
-                ended(error or NoSuchQueue(f"no such queue: {queue.name}"))
-            else:
-                queue.opening.changed(before, after, ended)
-
-        def opened(error: CurbstoneError | None) -> None:
-            if error is not None:
-                ended(error)
-            elif queue.name.is_private:
-                registered(None)
-            else:
-                self.propose({**entry, "uid": queue.uid}, registered)
-
-        queue.when_open(opened)
 
     def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
         """Delete a queue with all its messages; tells whether there was one."""
@@ -375,36 +356,41 @@ class Engine:
     def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Have messages published to `event` copied to a queue, which is made if need be."""
         queue = self.ensure(name)
-        binding = binding_of(name, event, project)
-        after = replace_known(queue.known, bindings=queue.known.bindings | {binding})
-        self._rebind(queue, after, "bind", on_done, add=[binding], remove=[])
+        asked = frozenset([binding_of(name, event, project)])
+        after = replace_known(queue.known, bindings=queue.known.bindings | asked)
+        self._rebind(queue, after, asked, "bind", on_done, add=sorted(asked), remove=[])
 
     def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Undo `bind`."""
         queue = self.get(name)
-        binding = binding_of(name, event, project)
-        after = replace_known(queue.known, bindings=queue.known.bindings - {binding})
-        self._rebind(queue, after, "bind", on_done, add=[], remove=[binding])
+        asked = frozenset([binding_of(name, event, project)])
+        after = replace_known(queue.known, bindings=queue.known.bindings - asked)
+        self._rebind(queue, after, asked, "bind", on_done, add=[], remove=sorted(asked))
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
         """Replace all bindings of a queue at once."""
         queue = self.ensure(name)
-        after = replace_known(queue.known, bindings=frozenset(map(event_name, events)))
-        self._rebind(queue, after, "bindings", on_done, events=sorted(events))
+        asked = frozenset(map(event_name, events))
+        self._rebind(
+            queue, replace_known(queue.known, bindings=asked), asked, "bindings", on_done, events=sorted(events)
+        )
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
         """Like `rebind`, and note after how many seconds without a consumer the queue is to go."""
         queue = self.ensure(name)
-        after = replace_known(queue.known, bindings=frozenset(map(event_name, events)), unused_s=unused_s)
-        self._rebind(queue, after, "occupy", on_done, events=sorted(events), unused_s=unused_s)
+        asked = frozenset(map(event_name, events))
+        after = replace_known(queue.known, bindings=asked, unused_s=unused_s)
+        self._rebind(queue, after, asked, "occupy", on_done, events=sorted(events), unused_s=unused_s)
 
-    def _rebind(self, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
+    def _rebind(
+        self, queue: Queue, after: Known, asked: frozenset[str], do: str, on_done: Done, **members: Any
+    ) -> None:
         for binding in after.bindings:
             event_key(queue.name, binding)
         if after == queue.known:
-            queue.when_open(on_done)
+            changing.make_sure(queue, replace_known(after, bindings=after.bindings ^ asked), on_done)
         else:
-            self._change(queue, after, do, on_done, **members)
+            changing.change(self, queue, after, do, on_done, **members)
 
     def bindings(self, name: QueueName) -> frozenset[str]:
         """Return the events bound to a queue; raise NoSuchQueue."""
@@ -473,9 +459,3 @@ class Engine:
         for link in self._links:
             link.close()
         self.host.call_later(STOP_POLL_MS, on_done)
-
-
-def replace_known(known: Known, **changes: Any) -> Known:
-    """Return what is known of a queue, changed."""
-    changed = replace(known, **changes)
-    return replace(changed, groups=(changed.groups - set(known.options.groups)) | set(changed.options.groups))

@@ -27,7 +27,7 @@ Answered = Callable[[dict[str, Any] | None], None]
 """What the other gateway says; None where there is none, or it does not answer."""
 Answer = Callable[[dict[str, Any]], None]
 
-_GATEWAY = re.compile(r"[0-9]{1,6}")
+_GATEWAY = re.compile(r"[0-9]{1,3}")
 
 
 class Inbox:
@@ -110,14 +110,18 @@ class Inbox:
         """Whether this gateway, in this life, is meant."""
         return address == self.address
 
-    def call(self, address: str, what: dict[str, Any], on_answer: Answered) -> None:
-        """Call another gateway."""
-        number, _, life = address.partition("-")
-        if not _GATEWAY.fullmatch(number) or self._channel is None:
+    def number_of(self, address: str) -> int | None:
+        """Return the number of the gateway that is meant; None where there can be none."""
+        number = address.partition("-")[0]
+        return int(number) if _GATEWAY.fullmatch(number) and int(number) < GATEWAYS_MAX else None
+
+    def call(self, number: int, what: dict[str, Any], on_answer: Answered) -> None:
+        """Call another gateway; an earlier one of this number may have been meant, of whom it knows nothing."""
+        if self._channel is None:
             self._host.call_soon(lambda: on_answer(None))
             return
         key = self._expect(on_answer)
-        self._send("", self._names.gateway(int(number)), {**what, "key": key, "from": self.address, "life": life}, key)
+        self._send("", self._names.gateway(number), {**what, "key": key, "from": self.address, "life": ""}, key)
 
     def call_all(self, what: dict[str, Any], wait_ms: int, on_answer: Answered) -> None:
         """Call all others; the first who has something to say answers."""

@@ -204,10 +204,11 @@ class Journal:
 
     def _tell_carried_out(self, unit: Unit) -> None:
         inbox = self._engine.inbox
+        number = inbox.number_of(unit.origin)
         if inbox.is_mine(unit.origin):
             self.carried_out(unit.number)
-        else:
-            inbox.call(unit.origin, {"do": "carried out", "number": unit.number}, lambda _answer: None)
+        elif number is not None:
+            inbox.call(number, {"do": "carried out", "number": unit.number}, lambda _answer: None)
 
     # --- the end
 

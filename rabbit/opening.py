@@ -86,6 +86,7 @@ class Opening:
 
     def with_groups(self, groups: set[str], on_open: Done) -> None:
         """Like `when_open`, and for the queues of these groups, too."""
+        groups = groups - {UNNAMED}
         if self._refused is not None:
             on_open(self._refused)
         elif self.is_open and groups <= self.groups and not self._waiting:

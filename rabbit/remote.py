@@ -6,11 +6,12 @@ A token begins with the address of its gateway. A gateway that is gone has no le
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curbstone.core.errors import CurbstoneError, NotSupported, Unavailable
 from curbstone.core.values import Outcome, Stale, WasThere
 from curbstone.rabbit import lacking
+from curbstone.rabbit.inbox import Inbox
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
@@ -22,11 +23,26 @@ ANY_MS_MAX = 500
 Settled = Callable[[CurbstoneError | None, int, list[str]], None]
 
 
-def _by_gateway(tokens: list[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+class _Shares(NamedTuple):
+    """Tokens, by who may know them: one call for each gateway, however many lives of it they name."""
+
+    mine: list[str]
+    others: dict[int, list[str]]
+    nobodys: list[str]
+
+
+def _shares(inbox: Inbox, tokens: list[str]) -> _Shares:
+    shares = _Shares([], {}, [])
     for token in tokens:
-        found.setdefault(token.partition(".")[0], []).append(token)
-    return found
+        address = token.partition(".")[0]
+        number = inbox.number_of(address)
+        if inbox.is_mine(address):
+            shares.mine.append(token)
+        elif number is None:
+            shares.nobodys.append(token)
+        else:
+            shares.others.setdefault(number, []).append(token)
+    return shares
 
 
 def settle(
@@ -34,10 +50,10 @@ def settle(
 ) -> None:
     """See `Queue.settle_leases`."""
     inbox = queue.engine.inbox
-    by_gateway = _by_gateway(tokens)
-    left = len(by_gateway)
+    mine, others, nobodys = _shares(inbox, tokens)
+    left = len(others) + 1
     settled = 0
-    stale: list[str] = []
+    stale = list(nobodys)
     first: CurbstoneError | None = None
 
     def done(failed: CurbstoneError | None, count: int, gone: list[str]) -> None:
@@ -46,24 +62,18 @@ def settle(
         settled += count
         stale.extend(gone)
         first = first or failed
-        if left <= 0:
+        if not left:
             on_done(first, settled, stale)
 
-    if not by_gateway:
-        queue.engine.host.call_soon(lambda: on_done(None, 0, []))
-    for address, some in by_gateway.items():
-        if inbox.is_mine(address):
-            queue.leasing.settle(some, outcome, done, delay_ms, error, owner)
-            continue
-        call = {
-            "do": "settle",
-            "uid": queue.uid,
-            "tokens": some,
-            "outcome": outcome.value,
-            "delay_ms": delay_ms,
-            "error": error,
-            "owner": owner,
-        }
+    call = {
+        "do": "settle",
+        "uid": queue.uid,
+        "outcome": outcome.value,
+        "delay_ms": delay_ms,
+        "error": error,
+        "owner": owner,
+    }
+    for number, some in others.items():
 
         def answered(answer: dict[str, Any] | None, some: list[str] = some) -> None:
             if answer is None or answer.get("gone"):
@@ -72,15 +82,16 @@ def settle(
                 text = answer["error"]
                 done(Unavailable(text) if text else None, answer["settled"], answer["stale"])
 
-        inbox.call(address, call, answered)
+        inbox.call(number, {**call, "tokens": some}, answered)
+    queue.leasing.settle(mine, outcome, done, delay_ms, error, owner)
 
 
 def extend(queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale, owner: str) -> None:
     """See `Queue.extend`."""
     inbox = queue.engine.inbox
-    by_gateway = _by_gateway(tokens)
-    left = len(by_gateway) + 1
-    stale: list[str] = []
+    mine, others, nobodys = _shares(inbox, tokens)
+    left = len(others) + 1
+    stale = list(nobodys)
 
     def done(gone: list[str]) -> None:
         nonlocal left
@@ -89,17 +100,15 @@ def extend(queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale, ow
         if not left:
             on_done(None, stale)
 
-    for address, some in by_gateway.items():
-        if inbox.is_mine(address):
-            done(queue.leasing.extend(some, duration_ms, owner))
-            continue
-        call = {"do": "extend", "uid": queue.uid, "tokens": some, "duration_ms": duration_ms, "owner": owner}
+    call = {"do": "extend", "uid": queue.uid, "duration_ms": duration_ms, "owner": owner}
+    for number, some in others.items():
 
         def answered(answer: dict[str, Any] | None, some: list[str] = some) -> None:
             done(some if answer is None or answer.get("gone") else answer["stale"])
 
-        inbox.call(address, call, answered)
-    queue.engine.host.call_soon(lambda: done([]))
+        inbox.call(number, {**call, "tokens": some}, answered)
+    gone = queue.leasing.extend(mine, duration_ms, owner)
+    queue.engine.host.call_soon(lambda: done(gone))
 
 
 def settle_seq(queue: Queue, seq: int, on_done: WasThere, owner: str) -> None:

@@ -32,9 +32,10 @@ class Storing:
         if as_a_whole:
             self._publish_as_a_whole(messages, on_done)
             return
+        declared = self._queue.options.groups
         for start in range(0, len(messages), AT_ONCE_MAX):
             piece = messages[start : start + AT_ONCE_MAX]
-            unknown = {group for message in piece for group in message.groups} - self._opening.groups
+            unknown = {group for message in piece for group in message.groups or declared} - self._opening.groups
             if unknown or not self._opening.is_open:
                 self._opening.with_groups(unknown, partial(self._publish_or_refuse, piece, on_done))
             else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import private_name
 from curbstone.core.port import Queue
 from curbstone.core.values import Outcome
+from curbstone.rabbit.door import Properties
 from curbstone.rabbit.engine import Engine
 from tests.engines.worlds import ModelWorld, Peer
 
@@ -155,8 +156,6 @@ def test_a_queue_that_was_deleted_behind_our_back_is_made_again(model: ModelWorl
 
 
 def test_what_another_program_published_becomes_a_message(model: ModelWorld) -> None:
-    from curbstone.rabbit.door import Properties
-
     queue = model.queue()
     properties = Properties({"n": 7, "text": "ä"}, content_type="a/b", reply_to="r")
     model.model.publish("", model.engine.names.queue(queue.name), properties, b"foreign")
@@ -231,6 +230,34 @@ def test_any_gateway_settles_and_extends_the_leases_of_another(model: ModelWorld
     assert same.counts().wip == 1 and queue.counts().wip == 1
 
 
+def test_one_ack_may_name_leases_of_all_gateways_and_calls_each_of_them_once(model: ModelWorld) -> None:
+    """Each life of a gateway that a client made up was a call of its own, of 5 s."""
+    engines = [model.engine, other(model), other(model)]
+    queue = model.queue()
+    model.publish(queue, "a", "b", "c")
+    tokens = []
+    for engine in engines:
+        model.answer(engine.catch_up)
+        ((lease,),) = model.answer(lambda done, engine=engine: engine.get(queue.name).lease(1, 60_000, done))  # type: ignore[misc]
+        tokens.append(lease.token)
+    number = engines[1].numbers.gateway
+    made_up = [f"{number}-{life}.x" for life in range(1000)] + ["999-a.x", "1000000-a.x", "x", ""]
+    published: list[str] = []
+    publish = model.model.publish
+
+    def watched(exchange: str, key: str, properties: Properties, body: bytes) -> tuple[bool, bool]:
+        published.append(key)
+        return publish(exchange, key, properties, body)
+
+    model.model.publish = watched  # type: ignore[method-assign]
+    error, settled, stale = model.answer(lambda done: queue.settle_leases([*tokens, *made_up], Outcome.ACK, done))
+    assert (error, settled, sorted(stale)) == (None, 3, sorted(made_up))
+    assert published.count(model.engine.names.gateway(number)) == 1
+    model.pass_time(2000)
+    model.ready(queue, 0)
+    assert queue.counts().wip == 0
+
+
 def test_the_leases_of_a_gateway_that_is_gone_are_stale_and_their_messages_back(model: ModelWorld) -> None:
     second = other(model)
     queue = model.queue()
@@ -264,3 +291,48 @@ def test_who_loses_the_registry_for_a_while_misses_nothing(model: ModelWorld) ->
     queue = model.queue()
     model.until(lambda: any(each.name == queue.name for each in second.queues()))
     assert second.get(queue.name).uid == queue.uid
+
+
+def halfway(model: ModelWorld, second: Engine, queue: Queue) -> None:
+    """What this gateway changes of a queue gets into the registry and no further, as if it died there."""
+    assert model.answer(second.get(queue.name).when_open) == (None,)
+    cast(Any, second.get(queue.name)).opening.changed = lambda *_: None
+
+
+def test_a_binding_whose_gateway_died_half_way_is_made_for_who_asks_again(model: ModelWorld) -> None:
+    second = other(model)
+    queue = model.queue()
+    model.answer(second.catch_up)
+    halfway(model, second, queue)
+    answers: list[Any] = []
+    second.bind("e", queue.name, answers.append)
+    model.until(lambda: model.broker.bindings(queue.name) == {"e"})
+    assert model.answer(lambda done: model.broker.bind("e", queue.name, done)) == (None,) and not answers
+    answer = model.answer(lambda done: model.broker.publish_event("e", [Message(b"x")], done))
+    assert answer[0] is None and model.bodies(queue) == ["x"]
+
+
+def test_a_group_whose_gateway_died_half_way_gets_what_others_publish(model: ModelWorld) -> None:
+    second = other(model)
+    queue = model.queue()
+    model.publish(queue, "a")
+    model.answer(second.catch_up)
+    halfway(model, second, queue)
+    second.declare(queue.name, {"groups": ["g"]}, lambda _error: None)
+    model.until(lambda: queue.options.groups == ("g",))
+    model.publish(queue, "b")
+    assert model.bodies(queue, group="g") == ["b"] and model.bodies(queue) == ["a", "b"]
+
+
+def test_a_change_that_failed_is_not_taken_for_done(model: ModelWorld) -> None:
+    """It was answered with success when it was asked for again, and events went nowhere."""
+    queue = model.queue()
+    model.model.is_down = True
+    model.model.lose("control")
+    (error,) = model.answer(lambda done: model.broker.bind("e", queue.name, done))
+    assert isinstance(error, Unavailable)
+    model.model.is_down = False
+    model.pass_time(1000)
+    assert model.answer(lambda done: model.broker.bind("e", queue.name, done)) == (None,)
+    answer = model.answer(lambda done: model.broker.publish_event("e", [Message(b"x")], done))
+    assert answer[0] is None and model.bodies(queue) == ["x"]
