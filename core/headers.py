@@ -4,7 +4,8 @@ A block is the concatenation of ``name:value\\n`` lines in UTF-8, in the order t
 were given, where ``\\`` is written ``\\\\``, LF ``\\n``, CR ``\\r`` and a colon ``\\c``.
 That is the header encoding of STOMP 1.2 (§ Value Encoding), so a message that came in
 and goes out over STOMP 1.2 is passed through untouched; all others decode it here.
-The content type is the line named ``content-type``.
+The content type is the line named ``content-type``, the ordering key (see `core.pending.ordering`) the first
+that is named ``x-key``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ import re
 from collections.abc import Iterable
 
 CONTENT_TYPE = "content-type"
+KEY = "x-key"
+KEY_MARK = b"x-key:"
+"""A block without this has no ordering key."""
+KEY_BYTES_MAX = 256
 
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", ":": "\\c"}
 _ESCAPE_TABLE = str.maketrans(_ESCAPES)
 _UNESCAPES = {escaped: plain for plain, escaped in _ESCAPES.items()}
+_KEY_LINE = re.compile(rb"(?:\A|\n)x-key:([^\n]*)\n")
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 
 
@@ -57,3 +63,21 @@ def decode(block: bytes) -> list[tuple[str, str]]:
     if "\\" not in text:
         return [(name, value) for name, _, value in pairs]
     return [(unescape(name), unescape(value)) for name, _, value in pairs]
+
+
+def key_of(block: bytes) -> bytes:
+    """Return the ordering key in a block, b"" for none."""
+    if KEY_MARK not in block:
+        return b""
+    found = _KEY_LINE.search(block)
+    key = found.group(1) if found is not None else b""
+    return unescape(key.decode("utf-8", "replace")).encode() if b"\\" in key else key
+
+
+def check_key(key: str) -> str:
+    """Return an ordering key as it is; raise ValueError for one that no message may have."""
+    if not key:
+        raise ValueError("an ordering key is not empty")
+    if len(key.encode()) > KEY_BYTES_MAX:
+        raise ValueError(f"an ordering key has {KEY_BYTES_MAX} bytes at most")
+    return key

@@ -123,8 +123,8 @@ class Queue(AloneQueue):
         self._committer = committer
         self._is_resting = False
         notes = self.notes = Notes(state, log.room)
-        pending = self.pending = Pending(state, agenda, log, self._groups_in_use)
         outbox = self.outbox = Outbox(agenda)
+        pending = self.pending = Pending(state, agenda, log, self._groups_in_use, outbox.when_settled)
         self._intake = Intake(state, pending, outbox)
         self.meta_writer = MetaWriter(state, log, outbox)
         self._cleaner = Cleaner(log, pending, outbox)

@@ -50,6 +50,8 @@ class Capability(Enum):
     """Batches and transactions are all or nothing, also across a crash."""
     KEYS = "keys"
     """Idempotency keys."""
+    ORDERING = "ordering"
+    """Ordering keys: `core.pending.ordering`."""
     NUMBERS = "numbers"
     """Numbered producers: `core.notes.producers`."""
     LOOKING = "looking"
@@ -104,6 +106,8 @@ class Peeked(NamedTuple):
     tries: int
     due_ms: int
     """Engine time when a delayed one is due, else 0."""
+    behind: int = 0
+    """The seq of the message of the same ordering key for which one waits that is ready, as far as is known; else 0."""
 
 
 class Holder(NamedTuple):

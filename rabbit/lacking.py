@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from curbstone.core.errors import NoSuchGroup, NotSupported
+from curbstone.core.headers import key_of
+from curbstone.core.message import Message
 from curbstone.core.options import QueueOptions
 from curbstone.core.positions import Backlog, GroupInfo
 from curbstone.core.values import NOBODY, Done
@@ -15,6 +17,7 @@ STAGING = "Staged transactions need the local engine."
 LOOKING = "Looking into a queue needs the local engine: on a cluster it would count as a delivery."
 KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
 NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers."
+ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key side by side."
 DELETING = (
     "Deleting a message that nobody has fetched needs the local engine: on a cluster only the next one can be taken."
 )
@@ -25,6 +28,12 @@ GOING = "A queue that goes when nobody uses it (option unused) needs the local e
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )
+
+
+def check_keys(messages: Iterable[Message]) -> None:
+    """Raise NotSupported for a message with an ordering key."""
+    if any([key_of(message.headers) for message in messages]):
+        _refuse(ORDERING)
 
 
 def check_options(options: QueueOptions) -> None:
@@ -101,4 +110,4 @@ class NoStaging:
         _refuse(STAGING)
 
 
-LACKING: Sequence[str] = (READING, STAGING, LOOKING, KEYS, DELETING)
+LACKING: Sequence[str] = (READING, STAGING, LOOKING, KEYS, ORDERING, DELETING)

@@ -142,6 +142,7 @@ class Queue:
             raise NotSupported(lacking.KEYS)
         if numbered is not None:
             raise NotSupported(lacking.NUMBERS)
+        lacking.check_keys(messages)
         refusal = self.refusal()
         if refusal is not None or not messages:
             self.engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))

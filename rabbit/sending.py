@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, NotSupported, QueueFull, Unavailable
+from curbstone.core.headers import key_of
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.values import Done, Published
@@ -36,6 +37,9 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
     for place, message in enumerate(messages):
         if message.delay_ms > 0:
             job.ended(place, NotSupported(lacking.EVENT_DELAY))
+            continue
+        if key_of(message.headers):
+            job.ended(place, NotSupported(lacking.ORDERING))
             continue
         copy = Message(message.body, message.headers)
         copy.seq, copy.timestamp_ms = first + place, now_ms

@@ -40,6 +40,7 @@ def to_queue(target: Target, messages: Sequence[Message], numbers: Iterable[int]
         raise refusal
     most, ttl_ms = target.options.max_message_size, int(target.options.ttl * 1000)
     found = []
+    lacking.check_keys(messages)
     for message, number in zip(messages, numbers, strict=True):
         if len(message.body) > most:
             raise too_large(len(message.body), most)
@@ -55,6 +56,7 @@ def to_event(
     """Address messages to the queues bound to an event; raise what is wrong with one of them."""
     if any(message.delay_ms > 0 for message in messages):
         raise NotSupported(lacking.EVENT_DELAY)
+    lacking.check_keys(messages)
     key = routing_key(project, event)
     numbered = zip(messages, numbers, strict=True)
     return [Addressed(None, key, _numbered(message, number, now_ms, 0, ())) for message, number in numbered]

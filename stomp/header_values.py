@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from curbstone.core import headers as blocks
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
 from curbstone.stomp.codec import Head
@@ -39,6 +40,19 @@ def number(head: Head, name: str, least: int, most: int) -> int | None:
     if not _DIGITS.fullmatch(text) or not least <= int(text) <= most:
         raise ProtocolError(f"{name} must be a whole number from {least} to {most}", head.lines[name])
     return int(text)
+
+
+def ordering_key(head: Head, name: str, alias: str) -> bytes:
+    """Return the line to store beside the others where the ordering key has its other name; raise on a bad key."""
+    for each in (name, alias):
+        if (key := head.headers.get(each)) is not None:
+            try:
+                blocks.check_key(key)
+            except ValueError as error:
+                raise ProtocolError(f"bad {each}: {error}", head.lines[each]) from None
+    if alias not in head.headers or name in head.headers:
+        return b""
+    return blocks.encode([(name, head.headers[alias])])
 
 
 def delay_ms(head: Head, wall_ms: int) -> int | None:

@@ -35,6 +35,9 @@ SERVER_HEADERS = frozenset(
 DELAY = "AMQ_SCHEDULED_DELAY"
 """What ActiveMQ calls `x-delta-t`."""
 
+ORDERING_KEYS = (blocks.KEY, "JMSXGroupID")
+"""Messages of one value are delivered one at a time, in order; the second is what ActiveMQ calls it."""
+
 KEY = "idempotency-key"
 """A SEND that is repeated under the same key is stored once."""
 
@@ -44,7 +47,9 @@ NOT_STORED = (
 """Headers of a SEND that are not stored with the message: the server's own, orders to it, and the gateway's mark."""
 
 _ORDERS = (
-    frozenset(["x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY, *header_values.TTL, numbers.PRODUCER])
+    frozenset(
+        ["x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY, *header_values.TTL, numbers.PRODUCER, *ORDERING_KEYS]
+    )
     | HEADERS
     | arguments.OF_SEND
 )
@@ -140,7 +145,8 @@ class Publisher:
             if key:
                 raise ProtocolError(f"a SEND with {numbers.PRODUCER} has no {KEY}", head.lines[KEY])
             target, wish = self._numbered(head, target.destination)
-        plan = SendPlan(target, self._block(head), options or None, headers.get("transaction"), key)
+        block = self._block(head) + header_values.ordering_key(head, *ORDERING_KEYS)
+        plan = SendPlan(target, block, options or None, headers.get("transaction"), key)
         plan.wish = wish
         return plan, not has_arguments and wish is None and headers.keys().isdisjoint(_ONCE)
 

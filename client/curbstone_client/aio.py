@@ -295,14 +295,17 @@ class _Target:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        key: str | None = None,
         seq: int | None = None,
     ) -> Awaitable[Confirm]:
         """Send a message, and return its `Confirm` without waiting for it; `await` waits only while the window is full.
 
-        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds. `seq`:
-        its number, of a client with a `producer` of its own.
+        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds. `key`:
+        messages of one key are delivered one at a time, in order. `seq`: its number, of a client with a `producer` of
+        its own.
         """
-        more = content.lines(type, headers, delay, ttl) if type or headers or delay or ttl is not None else ""
+        is_plain = not (type or headers or delay) and ttl is None and key is None
+        more = "" if is_plain else content.lines(type, headers, delay, ttl, key)
         return self.client.send(self._lane, body, more, type, seq)
 
     async def publish(
@@ -313,11 +316,12 @@ class _Target:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        key: str | None = None,
         seq: int | None = None,
         timeout: float | None = None,
     ) -> Stored:
         """Publish a message; it is on disk when this returns. Raise Refused, or Unknown after `timeout` seconds."""
-        confirm = await self.send(body, type=type, headers=headers, delay=delay, ttl=ttl, seq=seq)
+        confirm = await self.send(body, type=type, headers=headers, delay=delay, ttl=ttl, key=key, seq=seq)
         if timeout is None:
             return await confirm
         try:

@@ -143,13 +143,14 @@ def send_headers(
     headers: Mapping[str, str] | None = None,
     delay: float | None = None,
     ttl: float | None = None,
+    key: str | None = None,
 ) -> tuple[dict[str, str], bytes]:
     """Return headers and body of a SEND outside of a lane: in a transaction, a request, an answer."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
         named["content-type"] = str(type or kind)
-    return named | content.named(headers, delay, ttl), data
+    return named | content.named(headers, delay, ttl, key), data
 
 
 class Sends:
@@ -168,9 +169,10 @@ class Sends:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        key: str | None = None,
     ) -> None:
         """Add a message; it is sent with the commit."""
-        self.sends.append(send_headers(self._destination(queue), body, type, headers, delay, ttl))
+        self.sends.append(send_headers(self._destination(queue), body, type, headers, delay, ttl, key))
 
 
 def answer_headers(message: BaseMessage, result: content.Body) -> tuple[dict[str, str], bytes]:

@@ -16,6 +16,9 @@ TEXT_TYPE = "text/plain; charset=utf-8"
 PREFIX = "x-msg-x-"
 """In front of an application's own headers, so that none is taken for one of STOMP's."""
 
+KEY = "x-key"
+"""The header with the ordering key: messages of one key are delivered one at a time, in order."""
+
 PASSED = frozenset(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"])
 """Headers that keep their names: others understand them."""
 
@@ -39,13 +42,17 @@ def encode(body: Body) -> tuple[bytes, str | None]:
         raise TypeError(f"a message is bytes, text or what JSON can say, not {type(body).__name__}") from None
 
 
-def named(headers: Mapping[str, str] | None, delay: float | None, ttl: float | None) -> dict[str, str]:
+def named(
+    headers: Mapping[str, str] | None, delay: float | None, ttl: float | None, key: str | None = None
+) -> dict[str, str]:
     """Return the headers of a SEND that say these; raise TypeError, ValueError."""
     found: dict[str, str] = {}
     if delay:
         found["x-delta-t"] = str(milliseconds(delay, "delay"))
     if ttl is not None:
         found["expiration"] = str(milliseconds(ttl, "ttl"))
+    if key is not None:
+        found[KEY] = key
     for name, value in (headers or {}).items():
         if not isinstance(value, str):
             raise TypeError(f"the value of a header is text; that of {name!r} is {value.__class__.__name__}")
@@ -54,10 +61,14 @@ def named(headers: Mapping[str, str] | None, delay: float | None, ttl: float | N
 
 
 def lines(
-    type: str | None, headers: Mapping[str, str] | None = None, delay: float | None = None, ttl: float | None = None
+    type: str | None,
+    headers: Mapping[str, str] | None = None,
+    delay: float | None = None,
+    ttl: float | None = None,
+    key: str | None = None,
 ) -> str:
     """Return the header lines of a SEND beyond destination and receipt, each with a LF in front; raise as `named`."""
-    found = named(headers, delay, ttl)
+    found = named(headers, delay, ttl, key)
     if type is not None:
         found["content-type"] = type
     return "".join([f"\n{escape(name)}:{escape(value)}" for name, value in found.items()])

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from curbstone_client.content import PREFIX
+from curbstone_client.content import KEY, PREFIX
 from curbstone_client.errors import ClientError, Stale
 from curbstone_client.wire import Delivery, parse_head
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SERVERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"]
-    + ["redelivered", "x-tries", "x-mature"]
+    + ["redelivered", "x-tries", "x-mature", KEY]
 )
 _ACK = b"\nack:"
 
@@ -69,6 +69,11 @@ class BaseMessage:
     def type(self) -> str:
         """Its content type; empty where it has none."""
         return self.raw_headers.get("content-type", "")
+
+    @property
+    def key(self) -> str:
+        """Its ordering key; empty where it has none."""
+        return self.raw_headers.get(KEY, "")
 
     @property
     def destination(self) -> str:

@@ -363,14 +363,17 @@ class _Target:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        key: str | None = None,
         seq: int | None = None,
     ) -> Confirm:
         """Send a message, and return its `Confirm` without waiting for it; wait only while the window is full.
 
-        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds. `seq`:
-        its number, of a client with a `producer` of its own.
+        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds. `key`:
+        messages of one key are delivered one at a time, in order. `seq`: its number, of a client with a `producer` of
+        its own.
         """
-        more = content.lines(type, headers, delay, ttl) if type or headers or delay or ttl is not None else ""
+        is_plain = not (type or headers or delay) and ttl is None and key is None
+        more = "" if is_plain else content.lines(type, headers, delay, ttl, key)
         return self.client.send(self.destination, body, more, type, seq)
 
     def publish(
@@ -381,11 +384,12 @@ class _Target:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        key: str | None = None,
         seq: int | None = None,
         timeout: float | None = None,
     ) -> Stored:
         """Publish a message; it is on disk when this returns. Raise Refused, or Unknown after `timeout` seconds."""
-        return self.send(body, type=type, headers=headers, delay=delay, ttl=ttl, seq=seq).result(timeout)
+        return self.send(body, type=type, headers=headers, delay=delay, ttl=ttl, key=key, seq=seq).result(timeout)
 
 
 class Queue(_Target):

@@ -16,6 +16,8 @@ export interface PublishOptions {
   delay?: number;
   /** Seconds. */
   ttl?: number;
+  /** Messages of one key are delivered one at a time, in order. */
+  key?: string;
 }
 
 export interface ClientOptions {
@@ -48,6 +50,8 @@ export class Message {
   /** How often it was handed out before. */
   readonly tries: number;
   readonly type: string;
+  /** Its ordering key; empty where it has none. */
+  readonly key: string;
   readonly timestamp: Date;
   readonly headers: Record<string, string>;
   readonly text: string;

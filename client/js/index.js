@@ -23,7 +23,7 @@ const PREFIX = "x-msg-x-";
 const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"]);
 const SERVERS = new Set([
   ...["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"],
-  ...["redelivered", "x-tries", "x-mature"],
+  ...["redelivered", "x-tries", "x-mature", "x-key"],
 ]);
 
 /** A message as it was delivered. */
@@ -36,6 +36,7 @@ export class Message {
     this.id = headers["message-id"];
     this.tries = Number(headers["x-tries"] ?? 0);
     this.type = headers["content-type"] ?? "";
+    this.key = headers["x-key"] ?? "";
     this.timestamp = new Date(Number(headers.timestamp ?? 0));
   }
 
@@ -156,11 +157,12 @@ export class Client {
     return `/${kind}/${parts.join("/")}`;
   }
 
-  #send(destination, body, { headers = {}, type, delay, ttl }) {
+  #send(destination, body, { headers = {}, type, delay, ttl, key }) {
     const [bytes, kind] = encoded(body);
     const named = { "content-length": bytes.length };
     if (type ?? kind) named["content-type"] = type ?? kind;
     if (delay) named["x-delta-t"] = Math.round(delay * 1000);
+    if (key !== undefined) named["x-key"] = key;
     if (ttl !== undefined) named.expiration = Math.round(ttl * 1000);
     for (const [name, value] of Object.entries(headers)) {
       named[PASSED.has(name.toLowerCase()) ? name.toLowerCase() : PREFIX + name] = value;

@@ -174,7 +174,7 @@ class Rings(dict[str, Ring]):
             ring.deal(deliveries, rooms)
         if taken.dead:
             self._deaths.end(group, taken.dead)
-        if not group.rdy:
+        if not group.has_ready:
             self._none_ready(ring)
         elif deliveries:
             self._agenda.wake(name)

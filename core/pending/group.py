@@ -1,7 +1,8 @@
 """One reader of a queue: what is ready, in which order, and how often it was tried.
 
 Ready are, in the order of seq: what was released (`_returned`, a heap), then all that is pending from
-the cursor on. Nothing is kept per message that was never handed out, so a backlog costs no memory.
+the cursor on. Nothing is kept per message that was never handed out, so a backlog costs no memory. Of messages with
+an ordering key only those count that have their turn (`core.pending.ordering`).
 A message handed out stays pending until it is settled; it is behind the cursor, so nobody gets it twice.
 docs/engine.md ("Tries", "The cursor") says why it is done so.
 """
@@ -11,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from curbstone.core.headers import key_of
 from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import Released
 from curbstone.core.message import Delivery, Message
 from curbstone.core.pending import due
 from curbstone.core.pending.memory import Memory
+from curbstone.core.pending.ordering import Ordering
 from curbstone.core.pending.runs import Run, seqs_of
 
 TAKE_BYTES_MAX = 1024 * 1024
@@ -63,7 +66,8 @@ class Group:
 
     __slots__ = (
         "_cursor", "_due", "_held", "_low", "_memory", "_returned", "_rewound", "_room", "_run", "_runs", "delayed",
-        "delivered", "delivered_logged", "marked_at", "name", "pending", "recovered", "retries", "wip",
+        "delivered", "delivered_logged", "is_stuck", "marked_at", "name", "ordering", "pending", "recovered", "retries",
+        "wip",
     )  # fmt: skip
 
     def __init__(self, memory: Memory, name: str, first: int = 0) -> None:
@@ -85,6 +89,10 @@ class Group:
         self.recovered = 0
         """Up to this seq a message may have been handed out before the restart."""
         self.retries: dict[int, Retry] = {}
+        self.ordering: Ordering | None = None
+        """Its ordering keys; None while it has met none."""
+        self.is_stuck = False
+        """Whether the cursor stands before a message that can't be held back now."""
         self._cursor = first
         self._low = first
         """Nothing is pending below this seq."""
@@ -99,6 +107,13 @@ class Group:
     def rdy(self) -> int:
         """Messages that may be handed out now."""
         return self.pending - len(self.wip) - self.delayed
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `take` may find more, now or when it was read from the disk."""
+        if self.ordering is None:
+            return self.rdy > 0
+        return bool(self._returned) or (not self.is_stuck and self.rdy > len(self.ordering.held_back))
 
     @property
     def is_in_use(self) -> bool:
@@ -203,6 +218,8 @@ class Group:
         if retry is not None and retry.due_ms:
             retry.due_ms = 0
             self.delayed -= 1
+        if self.ordering is not None:
+            self.ordering.held_back.discard(seq)
         self.wip.add(seq)
 
     def seize_ready(self, message: Message) -> Delivery:
@@ -271,6 +288,8 @@ class Group:
         self._rewound = max(self._rewound, self._cursor)
         self._cursor = self._low = 0
         self._returned.clear()
+        if self.ordering is not None:
+            self.ordering.rewind(self.wip)
 
     def first_pending(self, otherwise: int) -> int:
         """Return the first pending seq; if there is none, `otherwise`."""
@@ -312,6 +331,7 @@ class Group:
         The disk is read in the background, and the queue dispatches again.
         """
         taken = Taken()
+        self.is_stuck = False
         deliveries = taken.deliveries
         room = TAKE_BYTES_MAX
         while len(deliveries) < limit and room > 0:
@@ -336,10 +356,18 @@ class Group:
         retry = self.retries.get(seq)
         run = self._runs.find(seq)
         bit = 1 << (seq - run.first) if run else 0
-        if retry is None or retry.due_ms or run is None or not run.pending(self.name) & bit:
+        if (retry is not None and retry.due_ms) or run is None or not run.pending(self.name) & bit:
             heappop(self._returned)  # it was settled meanwhile
             return True
-        message = retry.message
+        ordering = self.ordering
+        if ordering is not None and ordering.first_before(seq):
+            heappop(self._returned)
+            if seq not in self.wip:
+                ordering.held_back.add(seq)
+            return True
+        message = retry.message if retry is not None else None
+        if ordering is not None:
+            message = ordering.kept(seq) or message
         if message is None:
             if run.messages is None:
                 self._memory.load(run)
@@ -374,7 +402,7 @@ class Group:
         room = limit - len(taken.deliveries)
         contiguous = not bits & (bits + 1)
         old = max(self.recovered, self._rewound - 1)
-        special = self.retries or self._memory.expiries.has_any or run.first + skip <= old
+        special = self.retries or self._memory.expiries.has_any or run.first + skip <= old or run.is_keyed
         if contiguous and not special:
             messages = run.messages[skip : skip + min(room, bits.bit_length())]
             taken.deliveries.extend([Delivery(message, 0, message.timestamp_ms) for message in messages if message])
@@ -383,12 +411,34 @@ class Group:
         for seq in seqs_of(run.first + skip, bits):
             if len(taken.deliveries) >= limit:
                 return True
-            self._cursor = seq + 1
             candidate = run.messages[seq - run.first]
-            if candidate is not None and not self.is_delayed(seq) and not (seq < self._rewound and seq in self.wip):
+            key = key_of(candidate.headers) if run.is_keyed and candidate is not None else b""
+            if key and self.ordering is not None and not self.ordering.admits(key, seq):
+                self.is_stuck = True
+                return False
+            self._cursor = seq + 1
+            if candidate is None or (key and not self._has_turn(key, candidate)):
+                continue
+            if not self.is_delayed(seq) and not (seq < self._rewound and seq in self.wip):
                 self._hand_out(candidate, taken, is_dead)
         self._cursor = run.last + 1
         return True
+
+    def _has_turn(self, key: bytes, message: Message) -> bool:
+        """Return whether it is the turn of a message with an ordering key."""
+        if self.ordering is None:
+            self.ordering = Ordering(self._memory, self._comes)
+        seq = message.seq
+        is_ready = seq not in self.wip and not self.is_delayed(seq)
+        return self.ordering.has_turn(key, message, is_ready=is_ready)
+
+    def _comes(self, seq: int) -> None:
+        """A message that was held back has its turn."""
+        if seq <= self.recovered and seq not in self.retries:  # nobody has had it: something was before it
+            self._remember(seq, Retry(0, 0, 0))
+        if seq not in self.wip and not self.is_delayed(seq):
+            heappush(self._returned, seq)
+        self._memory.agenda.wake(self.name)
 
     def _hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
         """Take one message; the dead apart."""

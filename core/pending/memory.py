@@ -11,19 +11,40 @@ from curbstone.core.pending.expiries import Expiries
 from curbstone.core.pending.reader import Reader
 from curbstone.core.pending.runs import Run, Runs
 from curbstone.core.state import QueueState
+from curbstone.core.values import Done
+
+
+def at_once(on_done: Done) -> None:
+    """Where nothing is written: all that there is was written before."""
+    on_done(None)
 
 
 class Memory:
     """See the module's docstring."""
 
-    __slots__ = ("agenda", "expiries", "reader", "room", "runs")
+    __slots__ = ("_state", "agenda", "expiries", "reader", "room", "runs", "when_written")
 
-    def __init__(self, state: QueueState, agenda: Agenda, log: Log, damaged: Callable[[Run, str], None]) -> None:
+    def __init__(
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        log: Log,
+        damaged: Callable[[Run, str], None],
+        when_written: Callable[[Done], None] = at_once,
+    ) -> None:
+        """`when_written` calls back when all that was settled so far is on disk."""
+        self._state = state
         self.agenda = agenda
+        self.when_written = when_written
         self.room: Room = log.room
         self.runs = Runs()
         self.reader = Reader(state.host, log.disk, self.runs, state.shared.cache, damaged)
         self.expiries = Expiries(self.runs, agenda)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the queue has ended."""
+        return self._state.is_closed
 
     def load(self, run: Run) -> None:
         """Read a run in the background, then have a turn in which all groups go on."""

@@ -7,16 +7,17 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from curbstone.core.agenda import Agenda
+from curbstone.core.headers import KEY_MARK
 from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import ENTRY_BYTES, Reason, Released, Settled
 from curbstone.core.log.log import Log
 from curbstone.core.message import Message
 from curbstone.core.pending.group import Group
-from curbstone.core.pending.memory import Memory
+from curbstone.core.pending.memory import Memory, at_once
 from curbstone.core.pending.runs import Run, mask_of, ranges_of, seqs_of
 from curbstone.core.pending.undeclared import Undeclared
 from curbstone.core.state import QueueState
-from curbstone.core.values import UNNAMED
+from curbstone.core.values import UNNAMED, Done
 
 
 class Placed(NamedTuple):
@@ -48,12 +49,20 @@ class Pending:
     )  # fmt: skip
 
     def __init__(
-        self, state: QueueState, agenda: Agenda, log: Log, groups_in_use: Callable[[], Set[str]] = frozenset
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        log: Log,
+        groups_in_use: Callable[[], Set[str]] = frozenset,
+        when_written: Callable[[Done], None] = at_once,
     ) -> None:
-        """`groups_in_use` names the groups that somebody still needs who is not known here."""
+        """`groups_in_use` names the groups that somebody still needs who is not known here.
+
+        `when_written` calls back when all that was settled so far is on disk.
+        """
         self._state = state
         self._agenda = agenda
-        self._memory = Memory(state, agenda, log, self._damaged)
+        self._memory = Memory(state, agenda, log, self._damaged, when_written)
         self.runs = self._memory.runs
         self.reader = self._memory.reader
         self.expiries = self._memory.expiries
@@ -117,6 +126,8 @@ class Pending:
         cleared = (before & mask).bit_count()
         group.pends(-cleared)
         run.set_pending(group.name, before & ~mask)
+        if group.ordering is not None:
+            group.ordering.ended(seqs_of(run.first, before & mask))
         if cleared and (group.name or run.named):  # what another group still waits for is as live as before
             size = size * (before & mask & ~run.live()).bit_count() // cleared
         self.runs.shrink(run, size)
@@ -183,6 +194,8 @@ class Pending:
         run, is_new = self.runs.append(first, bits, placed.segment, placed.start, placed.end, size)
         if is_new:
             run.time_ms = messages[0].timestamp_ms
+        if any([KEY_MARK in message.headers for message in messages]):
+            run.is_keyed = True
         shift = first - run.first
         if not placed.is_plain and any([message.groups for message in messages]):
             for message in messages:
@@ -277,6 +290,8 @@ class Pending:
         self._state.report(text)
         for group in self.groups.values():
             group.pends(sum(other.pending(group.name).bit_count() for other in self.runs) - group.pending)
+            if group.ordering is not None:
+                group.ordering.ended(seqs_of(run.first, ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1))
 
     def counts(self, name: str) -> tuple[int, int, int]:
         """Return how many messages of a group are rdy, wip and delayed."""

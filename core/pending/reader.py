@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
+from curbstone.core.headers import KEY_MARK
 from curbstone.core.host import Host
 from curbstone.core.log.format import (
     BATCH_BYTES,
@@ -145,6 +146,7 @@ class Reader:
             what = read.damage or f"{run.segment.path}: not found where they should be"
             self._damaged(run, f"{what}; messages {missing[0]} to {missing[-1]} ({len(missing)}) can't be read")
         run.messages = [read.messages.get(seq) for seq in range(run.first, run.last + 1)]
+        run.is_keyed = any([KEY_MARK in message.headers for message in read.messages.values()])
         size = run.end - run.offset
         while len(self._read) >= READ_MIN and not self._fits(size):
             self.forget(next(iter(self._read)))

@@ -23,8 +23,8 @@ class Run:
     """Messages `first` to `last`, those still pending, in `segment` at `offset` to `end`."""
 
     __slots__ = (
-        "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "last", "messages", "named", "naming",
-        "offset", "segment", "time_ms",
+        "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "is_keyed", "last", "messages", "named",
+        "naming", "offset", "segment", "time_ms",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int, bits: int, segment: Segment, offset: int, end: int, size: int) -> None:
@@ -48,6 +48,8 @@ class Run:
         self.expires_ms = 0
         """Engine time when the first of its messages expires; 0 for never."""
         self.is_indexed = False
+        self.is_keyed = False
+        """Whether one of the messages that are cached has an ordering key."""
 
     def pending(self, group: str) -> int:
         """Return the mask of the seqs pending in `group`."""

@@ -77,7 +77,8 @@ class Peek:
                 if self._wanted in ("", state):
                     retry = group.retries.get(message.seq)
                     due_ms = retry.due_ms if retry else 0
-                    self._found.append(Peeked(message, state, group.tries_of(message.seq), due_ms))
+                    behind = group.ordering.first_before(message.seq) if group.ordering and state == "rdy" else 0
+                    self._found.append(Peeked(message, state, group.tries_of(message.seq), due_ms, behind))
                 return
 
     def _groups(self) -> Iterable[Group]:

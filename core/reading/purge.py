@@ -62,6 +62,8 @@ def _settle_all(state: QueueState, pending: Pending, losses: Losses, outbox: Out
             group.pends(-bits.bit_count())
             lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
             outbox.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
+            if group.ordering is not None:
+                group.ordering.ended(seqs_of(run.first, bits))
             if group.retries:
                 for seq in seqs_of(run.first, bits):
                     group.forget(seq)

@@ -34,8 +34,8 @@ class Batch:
     """See the module's docstring."""
 
     __slots__ = (
-        "_disk_is_full", "_missed", "_sources", "callbacks", "copies", "end", "marks", "publishes", "records", "said",
-        "start",
+        "_disk_is_full", "_missed", "_sources", "after_settles", "callbacks", "copies", "end", "marks", "publishes",
+        "records", "said", "start",
     )  # fmt: skip
 
     def __init__(self, sources: Sources, *, disk_is_full: bool, missed: int) -> None:
@@ -48,6 +48,8 @@ class Batch:
         self.copies: list[Message] = []
         self.callbacks: list[Done] = []
         """Who waits until all records of before are on disk."""
+        self.after_settles: list[Done] = []
+        """Who waits until all settles of before are on disk."""
         self.marks: dict[str, int] = {}
         """Up to which seq messages of groups were handed out, or will be as soon as the batch is on disk."""
         self.said = SILENCE
@@ -66,8 +68,7 @@ class Batch:
         if is_left:
             self.records.take()
             is_left = outbox.has_records
-        if not (is_left and (outbox.owes_settles or outbox.releases)):
-            self.callbacks, outbox.callbacks = outbox.callbacks, []
+        self.callbacks, self.after_settles = outbox.take_callbacks()
         self._sources.cleaner.recorded(self.records.bytes > 0, is_left)
 
     def take_copy(self, copy: Copy) -> None:

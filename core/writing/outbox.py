@@ -38,7 +38,8 @@ class Outbox:
     """See the module's docstring."""
 
     __slots__ = (
-        "_agenda", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges", "releases", "settles",
+        "_agenda", "after_settles", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges", "releases",
+        "settles",
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda) -> None:
@@ -53,6 +54,8 @@ class Outbox:
         """Those whose settles go into the next commits."""
         self.callbacks: list[Done] = []
         """Who waits until the settles and releases of before are on disk."""
+        self.after_settles: list[Done] = []
+        """Who waits until the settles of before are on disk, whatever becomes of releases."""
         self.must_write = False
         """Whether something is to be written though nobody asked: to find out whether that works again."""
 
@@ -108,6 +111,14 @@ class Outbox:
         self.callbacks.append(on_done)
         self._agenda.dirty()
 
+    def when_settled(self, on_done: Done) -> None:
+        """Call back when all settles that were asked for so far are on disk.
+
+        In a full queue releases may wait for room until something more is settled.
+        """
+        self.after_settles.append(on_done)
+        self._agenda.dirty()
+
     def pop(self, pop: Pop) -> None:
         """Write that a message is settled that somebody takes for good."""
         self.pops[pop] = None
@@ -116,6 +127,16 @@ class Outbox:
     def pop_first(self, pops: list[Pop]) -> None:
         """Write these in the next commit, before those of others."""
         self.pops = dict.fromkeys(pops) | self.pops
+
+    def take_callbacks(self) -> tuple[list[Done], list[Done]]:
+        """Return who waits for no more than was taken, as `callbacks` and as `after_settles`."""
+        callbacks: list[Done] = []
+        after_settles: list[Done] = []
+        if not self.settles and not self.ranges:
+            after_settles, self.after_settles = self.after_settles, []
+            if not self.releases:
+                callbacks, self.callbacks = self.callbacks, []
+        return callbacks, after_settles
 
     # --- what there is
 
@@ -132,7 +153,7 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not (self.publishes or self.callbacks or self.has_records)
+        return not (self.publishes or self.callbacks or self.after_settles or self.has_records)
 
     @property
     def is_owed(self) -> bool:

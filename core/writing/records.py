@@ -18,6 +18,7 @@ from curbstone.core.log.format import (
     settled_bytes,
 )
 from curbstone.core.log.log import Log
+from curbstone.core.log.publish import SETTLE_BYTES
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.pending.pending import Pending
 from curbstone.core.writing.outbox import Outbox, Pop
@@ -56,8 +57,8 @@ class Records:
         """Take what waits, as far as there is room for it."""
         outbox, room = self._outbox, self._log.room
         limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
-        # Settles and first releases end what room was kept for. So they may use that if there is no other left.
-        settles_limit = limit or max(0, min(room.slack_bytes // 2, room.records_left))
+        # Settles and first releases end what room was kept for. So they may use that if there is hardly any other left.
+        settles_limit = limit if limit >= SETTLE_BYTES else max(0, min(room.slack_bytes // 2, room.records_left))
         self._take_settles(settles_limit)
         self._take_ranges(settles_limit)
         if outbox.pops:

@@ -205,6 +205,8 @@ class Writer:
         self._tell(batch)
 
     def _tell(self, batch: Batch) -> None:
+        for callback in batch.after_settles:
+            self._state.host.tell(callback, None)
         for callback in batch.callbacks:
             self._state.host.tell(callback, None)
         for part in batch.publishes.taken:
@@ -248,6 +250,8 @@ class Writer:
         self._write_again(batch)
         self._cleaner.copying.failed()
         self.under_way = None
+        for callback in batch.after_settles:
+            self._state.host.tell(callback, answer)
         if no_space and not self.disk_is_full and not self._state.is_closed:
             self._outbox.callbacks = batch.callbacks + self._outbox.callbacks
             self._outbox.pop_first(batch.records.pops)

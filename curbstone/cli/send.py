@@ -42,6 +42,9 @@ def send(
     ] = None,
     ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS")] = None,
     delay: Annotated[float | None, typer.Option("--delay", metavar="SECONDS")] = None,
+    key: Annotated[
+        str, typer.Option("--key", metavar="KEY", help="Messages of one key are delivered one at a time, in order")
+    ] = "",
     create: Annotated[bool, typer.Option("--create", help="Make the queue if there is none")] = False,
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
@@ -51,7 +54,7 @@ def send(
     from curbstone.cli.output import print_json, progress
 
     name = queue_of(queue)
-    common = _common(content_type, header or [], ttl, delay)
+    common = _common(content_type, header or [], ttl, delay) | ({"key": key} if key else {})
     if bodies:
         groups: Iterable[Iterable[Fields]] = [[{"message": body} for body in bodies]]
     elif whole:
@@ -152,7 +155,7 @@ def _of_json(line: bytes, number: int) -> Fields:
 
 def publishable(message: Fields) -> Fields:
     """Return what of a received message is published again: its body, its metadata, what it asks for."""
-    kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups")
+    kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups", "key")
     return {name: value for name, value in message.items() if name in kept or name.startswith(("x-", "ce-"))}
 
 

@@ -169,6 +169,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from send' -l content-type -rf 
 complete -c curbstone -n '__fish_seen_subcommand_from send' -s H -l header -rf -d 'Metadata x-msg-x-NAME; repeatable'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l ttl -rf -d ''
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l delay -rf -d ''
+complete -c curbstone -n '__fish_seen_subcommand_from send' -l key -rf -d 'Messages of one key are delivered one at a time, in order'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l create -d 'Make the queue if there is none'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l json -d 'Print JSON'

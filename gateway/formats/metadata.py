@@ -5,6 +5,7 @@ The engine keeps a header block (see `core.headers`). Its lines, and what they a
     content-type:v      HTTP Content-Type: v            JSON "Content-Type": "v"
     content-encoding:v  HTTP Content-Encoding: v        JSON "Content-Encoding": "v"
     traceparent:v       HTTP traceparent: v             JSON "traceparent": "v" (W3C Trace Context, so tracestate)
+    x-key:v             HTTP x-key: v                   JSON "key": "v" (the ordering key)
     x-msg-x-foo:v       HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
     x-foo:v             HTTP x-msg-x-x-foo: v           JSON "x-foo": "v"
     foo:v (STOMP's)     HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
@@ -38,7 +39,12 @@ DEAD = "x-dead-"
 CHARSET = "x-http-charset"
 OCTET_STREAM = "application/octet-stream"
 
-TRAVELLING = {"content-encoding": "Content-Encoding", "traceparent": "traceparent", "tracestate": "tracestate"}
+TRAVELLING = {
+    "content-encoding": "Content-Encoding",
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+    headers.KEY: "key",
+}
 """Headers beside the Content-Type that say something of the message wherever it goes, and what JSON calls them."""
 
 _CACHED_BYTES_MAX = 512
@@ -85,6 +91,7 @@ def block_of_http(fields: HttpHeaders) -> bytes:
     if not merged.get(b"content-type"):
         merged.pop(b"content-type", None)  # an empty one says nothing; other metadata may well be empty
     pairs = [(name.decode("latin-1"), _line_value(name, value, charset)) for name, value in merged.items()]
+    _check_key(pairs)
     if charset:
         pairs.append((CHARSET, charset))
     return _limited(headers.encode(pairs))
@@ -132,7 +139,18 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
         if _BREAKS_LINES.search(value) or _BREAKS_LINES.search(name):
             raise BadRequest(f"bad metadata {name[:80]!r}: CR, LF and NUL are not allowed")
         pairs.append((name, value))
+    _check_key(pairs)
     return _limited(headers.encode(pairs)) if pairs else b""
+
+
+def _check_key(pairs: list[tuple[str, str]]) -> None:
+    """Raise BadRequest for an ordering key that no message may have."""
+    for name, value in pairs:
+        if name == headers.KEY:
+            try:
+                headers.check_key(value)
+            except ValueError as error:
+                raise BadRequest(f"bad key: {error}") from None
 
 
 def _limited(block: bytes) -> bytes:

@@ -35,7 +35,7 @@ class Explain:
         holders = queue.holders()
         if "id" in query:
             found = await look_at(queue, query["id"])
-            sentences = [_about_message(query["id"][:80], found)]
+            sentences = [_about_message(queue, query["id"][:80], found)]
         else:
             sentences = [*_about_server(access_of(scope)), *_about_queue(queue, group, holders)]
         shown = [holder._asdict() for holder in holders[:HOLDERS_MAX]]
@@ -95,13 +95,16 @@ def _about_takers(group: str, holders: list[Holder]) -> Iterator[str]:
         yield f"{held} of {len(states)} consumers do not read what was sent to them."
 
 
-def _about_message(message_id: str, found: Peeked | None) -> str:
+def _about_message(queue: Queue, message_id: str, found: Peeked | None) -> str:
     if found is None:
         return f"Message {message_id} is not in this queue: it was settled, has expired, or never was there."
     times = "once" if found.tries == 1 else f"{found.tries} times"
     tries = f" It was delivered {times} before." if found.tries else ""
+    ready = "is ready: it is delivered when those before it are and somebody has room."
+    if found.behind:
+        ready = f"waits behind message {queue.message_id(found.behind)} of the same key, until that is settled."
     states = {
-        "rdy": "is ready: it is delivered when those before it are and somebody has room.",
+        "rdy": ready,
         "wip": "was delivered and is not settled.",
         "delayed": f"is delayed until {_time(found.due_ms)}.",
     }

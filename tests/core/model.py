@@ -1,7 +1,8 @@
 """One queue in plain Python: what the engine's must look like after the same calls.
 
 It knows no disk and no log. A message has a place in every group entitled to it; the place is rdy,
-wip or delayed, and gone when settled. What is handed out is the first of the ready by seq.
+wip or delayed, and gone when settled. What is handed out is the first of the ready by seq; of messages with the
+same ordering key only the first that is there, and after another one of it was settled not in the same go.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ class Place:
     tries: int = 0
     due_ms: int = 0
     is_wip: bool = False
+    is_unsure: bool = False
+    """Whether it may count as tried once though nobody had it: there was a restart, and it has an ordering key."""
+
+    @property
+    def possible_tries(self) -> set[int]:
+        """What may be told of it."""
+        return {self.tries, 1} if self.is_unsure else {self.tries}
 
     @property
     def state(self) -> str:
@@ -33,6 +41,7 @@ class Held:
 
     body: bytes
     expires_ms: int
+    key: str = ""
     places: dict[str, Place] = field(default_factory=dict)
 
 
@@ -59,6 +68,10 @@ class Model:
         self.next_seq = 1
         self.messages: dict[int, Held] = {}
         self.dead: list[Dead] = []
+        self.passed: set[tuple[str, str]] = set()
+        """Groups and keys of which a message was settled: the next one comes when that is on disk."""
+        self.unsure: set[int] = set()
+        """What died without having been handed out since a restart: see `Place.is_unsure`."""
 
     # --- looking
 
@@ -69,7 +82,15 @@ class Model:
 
     def ready(self, group: str) -> list[int]:
         """Return what may be handed out, in order."""
-        return [seq for seq, place in self.places(group).items() if place.state == "rdy"]
+        ready: list[int] = []
+        keys = {key for name, key in self.passed if name == group}
+        for seq, place in self.places(group).items():
+            key = self.messages[seq].key
+            if key not in keys and place.state == "rdy":
+                ready.append(seq)
+            if key:
+                keys.add(key)
+        return ready
 
     def counts(self, group: str) -> tuple[int, int, int]:
         """Return how many are rdy, wip and delayed."""
@@ -89,18 +110,37 @@ class Model:
 
     # --- what is done to it
 
-    def publish(self, bodies: list[bytes], *, delay_ms: int, ttl_ms: int, groups: tuple[str, ...]) -> list[int]:
+    def publish(
+        self, bodies: list[bytes], *, delay_ms: int, ttl_ms: int, groups: tuple[str, ...], keys: list[str]
+    ) -> list[int]:
         """Take messages; return their seqs."""
         seqs = list(range(self.next_seq, self.next_seq + len(bodies)))
         self.next_seq += len(bodies)
         due_ms = self.now_ms + delay_ms if delay_ms else 0
-        for seq, body in zip(seqs, bodies, strict=True):
-            held = self.messages[seq] = Held(body, self.now_ms + ttl_ms if ttl_ms else 0)
+        for seq, body, key in zip(seqs, bodies, keys, strict=True):
+            held = self.messages[seq] = Held(body, self.now_ms + ttl_ms if ttl_ms else 0, key)
             for group in groups or (UNNAMED, *self.declared):
                 held.places[group] = Place(due_ms=due_ms)
         return seqs
 
     def hand_out(self, group: str, room: int) -> list[int]:
+        """Hand out what is ready up to `room`, and then what has its turn because of that."""
+        taken = self.hand_out_once(group, room)
+        while len(taken) < room and any(name == group for name, _ in self.passed):
+            self.passed = {passed for passed in self.passed if passed[0] != group}
+            taken += self.hand_out_once(group, room - len(taken))
+        return taken
+
+    def hand_out_instead(self, group: str, expected: list[int], given: list[int]) -> None:
+        """Where others had room, and what has its turn now was there sooner: as many, and each might have come."""
+        for seq in set(expected) - set(given):
+            self.messages[seq].places[group].is_wip = False
+        self.passed.clear()
+        for seq in sorted(set(given) - set(expected)):
+            assert seq in self.ready(group), f"given in {group!r}: {sorted(given)}, but {seq} has to wait"
+            self.messages[seq].places[group].is_wip = True
+
+    def hand_out_once(self, group: str, room: int) -> list[int]:
         """Hand out what is ready, first by seq, up to `room`; what was tried too often dies on the way."""
         taken: list[int] = []
         for seq in self.ready(group):
@@ -117,6 +157,10 @@ class Model:
     def settle(self, group: str, seq: int) -> None:
         """It is done with in a group."""
         held = self.messages[seq]
+        if held.key:
+            self.passed.add((group, held.key))
+        if held.places[group].is_unsure:
+            self.unsure.add(seq)
         del held.places[group]
         if not held.places:
             del self.messages[seq]
@@ -165,5 +209,6 @@ class Model:
         """Nobody holds anything any more; what was held has been tried once more."""
         for message in self.messages.values():
             for place in message.places.values():
+                place.is_unsure = bool(message.key) and not place.is_wip and not place.tries
                 place.tries += place.is_wip
                 place.is_wip = False

@@ -16,12 +16,12 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
       seen.push([message.text, message.tries, message.id]);
       if (message.text === "reject") throw new Reject("bad");
       if (message.text === "retry" && !message.tries) throw new Retry(0);
-      if (message.text === "0") Object.assign(facts, { first: { headers: message.headers, type: message.type, id: message.id } });
+      if (message.text === "0") Object.assign(facts, { first: { headers: message.headers, type: message.type, key: message.key, id: message.id } });
     },
     { parallel: 4 },
   );
   const facts = { agent: globalThis.navigator?.userAgent ?? "" };
-  const stored = await client.publish("orders", "0", { headers: { customer: "7:\n" } });
+  const stored = await client.publish("orders", "0", { headers: { customer: "7:\n" }, key: "customer 7" });
   facts.id = stored.id;
   facts.json = await new Promise((done) => {
     client.worker("json", (message) => done(message.json()));

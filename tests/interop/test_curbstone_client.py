@@ -23,6 +23,7 @@ def judge(facts: dict[str, Any]) -> None:
     assert facts["first"] == {
         "headers": {"customer": "7:\n"},
         "type": "text/plain; charset=utf-8",
+        "key": "customer 7",
         "id": facts["id"],
     }
     assert facts["json"] == {"total": 12, "text": "ä\0"}

@@ -43,6 +43,8 @@ class History:
 
     def __init__(self) -> None:
         self._next = 1
+        self.keys = 0
+        """How many ordering keys messages have; 0 for none."""
         self.bodies: dict[int, bytes] = {}
         self.confirmed: set[int] = set()
         self.refused: set[int] = set()
@@ -61,7 +63,12 @@ class History:
         self._next += 1
         body = (b"%d:" % token).ljust(size, b"abcdefgh"[token % 8 : token % 8 + 1])
         self.bodies[token] = body
-        return Message(body, b"n:%d\n" % token if token % 3 else b"", delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups)
+        return Message(body, self.headers(token), delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups)
+
+    def headers(self, number: int) -> bytes:
+        """Return the headers of the message with a token."""
+        key = b"x-key:%d\n" % (number % self.keys) if self.keys and number % 4 else b""
+        return (b"n:%d\n" % number if number % 3 else b"") + key
 
     @staticmethod
     def token(message: Message, group: str = UNNAMED) -> int:
@@ -88,7 +95,7 @@ class History:
         number = token % GROUP_STEP
         if self.bodies.get(number) != message.body:
             raise Violation(f"token {token} came out as it was not sent")
-        if message.headers.split(b"x-dead-")[0] != (b"n:%d\n" % number if number % 3 else b""):
+        if message.headers.split(b"x-dead-")[0] != self.headers(number):
             raise Violation(f"token {token} came out with the headers {message.headers!r}")
         if token in self.gone:
             raise Violation(f"token {token} came back after its settling was confirmed, to {to}")

@@ -24,6 +24,7 @@ from tests.sim.producer import Producers
 from tests.sim.reader import GROUP, Reader, is_pending
 from tests.sim.transactions import transact
 from tests.sim.trouble import disk_recovers, from_the_start, trouble
+from tests.sim.turns import Turns
 from tests.sim.world import Crash, SimDisk, SimHost
 
 
@@ -40,6 +41,8 @@ class Run:
         self.durable = Durable(self, seed, focus)
         self.disk.caps = self.directories.cap_of
         self.history = History()
+        self.history.keys = 3 if focus == "keys" else Random(f"keys {seed}").choice([0, 0, 0, 2, 7])
+        self.turns = Turns(self.history, self._is_leased)
         self.answers = Answers(self.history)
         self.producers = Producers(self.history, self.answers, seed, focus)
         self.wall_ms = 1_700_000_000_000
@@ -58,6 +61,8 @@ class Run:
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
         self.consumers: list[Consumer] = []
         self.leases: list[tuple[Queue, Lease]] = []
+        self.asked: set[str] = set()
+        """Leases that somebody asked to settle: where that was refused they may be settled all the same."""
         self.drained: list[int] = []
         self.reader = Reader(self.rng) if self.rng.random() < 0.4 else None
         self._start()
@@ -200,6 +205,7 @@ class Run:
 
         def deliver(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
+                self.turns.handed_out(queue, group, delivery.message)
                 self.history.delivered(delivery.message, f"a consumer of {queue.name}", group)
 
         weight = self.rng.choice([1, 2])
@@ -256,6 +262,7 @@ class Run:
             token = self.history.token(lease.delivery.message)
             self.history.live.pop(token, None)
             self._doom([token])
+            self.asked.add(lease.token)
 
             def settled(error: CurbstoneError | None, count: int, stale: list[str]) -> None:
                 if error is None and count:
@@ -270,10 +277,16 @@ class Run:
 
         def leased(leases: list[Lease] | CurbstoneError) -> None:
             if isinstance(leases, list) and epoch is self.epoch:
+                for lease in leases:
+                    self.turns.handed_out(queue, "", lease.delivery.message)
                 self.leases += [(queue, lease) for lease in leases]
 
         # Leases run out by themselves: who holds a message then is not followed.
         queue.lease(self.rng.choice([1, 3]), 60_000_000, leased)
+
+    def _is_leased(self, queue: Queue, seq: int) -> bool:
+        held = [lease for each, lease in self.leases if each is queue and lease.token not in self.asked]
+        return any(lease.delivery.message.seq == seq for lease in held)
 
     def transaction(self) -> None:
         """See `tests.sim.transactions`."""
@@ -421,6 +434,7 @@ class Run:
     def _drainer(self, queue: Queue, group: str, out: list[Message]) -> None:
         def deliver(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
+                self.turns.handed_out(queue, group, delivery.message)
                 self.history.delivered(delivery.message, "the drain", group)
                 self.drained.append(self.history.token(delivery.message, group))
                 self.history.live.pop(self.history.token(delivery.message, group), None)

@@ -28,6 +28,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.notes.losses import Losses
 from curbstone.core.notes.producers import Producers
 from curbstone.core.pending.group import Group, IsDead, Taken
+from curbstone.core.pending.ordering import Ordering
 from curbstone.core.values import Numbered
 from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.meta_writer import MetaWriter
@@ -69,7 +70,7 @@ def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -
     assert sum(simulate(seed, faults=faults) for seed in range(first, first + SEEDS_AT_ONCE)) > 0
 
 
-@pytest.mark.parametrize("focus", ["remake", "recap", "fill", "pause", "numbers"])
+@pytest.mark.parametrize("focus", ["remake", "recap", "fill", "pause", "numbers", "keys"])
 def test_nothing_confirmed_is_lost_when_much_comes_of_one_kind(focus: str) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_AT_ONCE):
         simulate(seed, faults=seed % 2 == 1, focus=focus)
@@ -115,6 +116,11 @@ def test_the_simulator_sees_a_message_given_twice(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Group, "_take_returned", take)
     assert finds_something(range(20))
+
+
+def test_the_simulator_sees_a_key_whose_next_message_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ordering, "has_turn", lambda self, key, message, is_ready: True)
+    assert finds_something(range(10), focus="keys")
 
 
 def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -320,3 +320,15 @@ def test_producers_who_always_have_more_waiting_are_not_refused_while_the_log_tu
     lab.settle()
     assert not refused and to_send == 0
     assert queue.counts().wip == len(held) < 100
+
+
+@pytest.mark.parametrize("left", [0, 1, 13, 40])
+def test_an_ack_fits_where_little_more_is_left_than_is_kept_for_tries(left: int) -> None:
+    """It waited for ever where some room was left, and not enough for one settle."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    peer = Peer(lab, queue)
+    queue.log.room.kept = queue.log.room.records_left - left
+    peer.ack(1)
+    assert queue.outbox.is_empty

@@ -1,0 +1,285 @@
+"""Ordering keys: of each key one message at a time, in order, whatever becomes of it; keys beside each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from curbstone.core import headers
+from curbstone.core.message import Message
+from curbstone.core.pending import ordering
+from curbstone.core.queue import Queue
+from curbstone.core.values import Outcome
+from tests.core.lab import Lab, Peer
+
+
+def keyed(key: str, body: str, **extras: Any) -> Message:
+    return Message(body.encode(), headers.encode([("content-type", "text/plain"), (headers.KEY, key)]), **extras)
+
+
+def publish(lab: Lab, queue: Queue, text: str) -> list[int]:
+    """Publish messages that are named by key and number, such as "a1 a2 b1"; one without a key is "-1"."""
+    messages = [Message(word.encode()) if word[0] == "-" else keyed(word[0], word) for word in text.split()]
+    return lab.publish_messages(queue, messages)
+
+
+def given(peer: Peer) -> str:
+    return b" ".join(peer.bodies).decode()
+
+
+def test_one_message_of_a_key_is_out_at_a_time_and_keys_go_beside_each_other() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2 b1 -1 a3 b2 -2")
+    peer = Peer(lab, queue)
+    assert given(peer) == "a1 b1 -1 -2"
+    peer.ack(1)
+    assert given(peer) == "a1 b1 -1 -2 a2"
+    peer.ack(3, 2)
+    assert given(peer) == "a1 b1 -1 -2 a2 a3 b2"
+
+
+def test_it_does_not_matter_who_has_the_one_before() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2 a3")
+    (lease,) = lab.lease(queue, 10)
+    peer = Peer(lab, queue)
+    assert given(peer) == "" and lab.pop(queue) is None and lab.lease(queue, 10) == []
+    assert lab.answer(lambda done: queue.settle_leases([lease.token], Outcome.ACK, done)) == (None, 1, [])
+    assert given(peer) == "a2"
+
+
+def test_pops_take_a_key_in_order() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 b1 a2 b2 a3")
+    assert lab.pop_all(queue) == [b"a1", b"b1", b"a2", b"b2", b"a3"]
+
+
+def test_what_is_given_back_comes_before_what_is_behind_it_also_after_a_delay() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2")
+    peer = Peer(lab, queue)
+    peer.nack(1)
+    assert given(peer) == "a1 a1"
+    peer.nack(1, delay_ms=5000)
+    lab.pass_time(4000)
+    assert given(peer) == "a1 a1"
+    lab.pass_time(1000)
+    assert given(peer) == "a1 a1 a1"
+    peer.ack(1)
+    assert given(peer) == "a1 a1 a1 a2"
+
+
+def test_a_message_that_was_published_with_a_delay_keeps_its_place() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish_messages(queue, [keyed("a", "a1", delay_ms=3000), keyed("a", "a2"), keyed("a", "a3", delay_ms=9000)])
+    peer = Peer(lab, queue)
+    assert given(peer) == ""
+    lab.pass_time(3000)
+    peer.ack(1)
+    peer.ack(2)
+    assert given(peer) == "a1 a2"
+    lab.pass_time(6000)
+    assert given(peer) == "a1 a2 a3"
+
+
+def test_what_waits_and_has_expired_holds_up_nobody() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish_messages(queue, [keyed("a", "a1"), keyed("a", "a2", ttl_ms=1000), keyed("a", "a3")])
+    peer = Peer(lab, queue)
+    lab.pass_time(2000)
+    peer.ack(1)
+    assert given(peer) == "a1 a3"
+
+
+def test_a_delayed_first_that_expires_lets_the_next_one_go() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish_messages(queue, [keyed("a", "a1", delay_ms=60_000, ttl_ms=1000), keyed("a", "a2")])
+    peer = Peer(lab, queue)
+    assert given(peer) == ""
+    lab.pass_time(2000)
+    assert given(peer) == "a2"
+
+
+@pytest.mark.parametrize("dead_letter", ["", "dead"])
+def test_a_dead_one_lets_the_next_one_go_and_its_letter_keeps_the_key(dead_letter: str) -> None:
+    lab = Lab()
+    dead = lab.queue("dead")
+    queue = lab.queue(dead_letter=dead_letter, max_tries=2)
+    publish(lab, queue, "a1 a2 a3 a4")
+    peer = Peer(lab, queue)
+    peer.reject(1)
+    peer.nack(2)
+    peer.nack(2)
+    assert given(peer) == "a1 a2 a2 a3"
+    if dead_letter:
+        assert [headers.key_of(found.message.headers) for found in lab.peek(dead)] == [b"a", b"a"]
+        letters = Peer(lab, dead)
+        assert given(letters) == "a1", "the letters of a key are in order, too"
+
+
+def test_purging_and_cancelling_what_waits_and_what_is_first() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2 a3 b1 b2")
+    peer = Peer(lab, queue)
+    assert lab.answer(lambda done: queue.settle_by_id(2, done)) == (None, True)
+    assert lab.answer(lambda done: queue.settle_by_id(1, done)) == (None, True)
+    assert given(peer) == "a1 b1 a3"
+    assert lab.purge(queue) == 1
+    peer.ack(4)
+    publish(lab, queue, "b3 a4")
+    assert given(peer) == "a1 b1 a3 b3"
+    peer.ack(3)
+    assert given(peer) == "a1 b1 a3 b3 a4"
+
+
+def test_groups_have_their_own_turns() -> None:
+    lab = Lab()
+    queue = lab.queue(groups=["g"])
+    publish(lab, queue, "a1 a2")
+    one, other = Peer(lab, queue), Peer(lab, queue, group="g")
+    one.ack(1)
+    assert (given(one), given(other)) == ("a1 a2", "a1")
+
+
+def test_a_group_that_is_declared_later_has_them_in_order() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 b1 a2 b2")
+    Peer(lab, queue)
+    lab.queue(groups=["g"])
+    publish(lab, queue, "a3")
+    late = Peer(lab, queue, group="g")
+    assert given(late) == "a3"
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_keys_and_their_order_survive_a_restart(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2 b1 a3")
+    peer = Peer(lab, queue)
+    peer.ack(1)
+    assert given(peer) == "a1 b1 a2"
+    lab.restart(how)
+    queue = lab.again(queue)
+    publish(lab, queue, "a4 b2")
+    peer = Peer(lab, queue)
+    assert given(peer) == "a2 b1" and peer.tries == [1, 1]
+    peer.ack(2)
+    assert given(peer) == "a2 b1 a3" and peer.tries == [1, 1, 0], "what waited had not been handed out"
+
+
+def test_the_next_one_comes_when_the_ack_is_on_disk_so_that_no_crash_turns_the_order_round() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2")
+    peer = Peer(lab, queue)
+    acked: list[object] = []
+    peer.consumer.ack([1], acked.append)
+    while lab.host.turn():
+        assert given(peer) == "a1"
+    assert not acked
+    lab.settle()
+    assert acked == [None] and given(peer) == "a1 a2"
+
+
+def test_a_failing_disk_holds_the_next_one_until_the_ack_is_written() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2")
+    peer = Peer(lab, queue)
+    lab.disk.eio_chance = 1
+    peer.consumer.ack([1])
+    lab.settle()
+    assert given(peer) == "a1"
+    lab.disk.eio_chance = 0
+    lab.pass_time(10_000)
+    assert given(peer) == "a1 a2"
+
+
+def test_who_leaves_gives_the_turn_back_not_on() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2")
+    Peer(lab, queue).close()
+    peer = Peer(lab, queue, auto=True)
+    assert given(peer) == "a1 a2" and peer.tries == [1, 0]
+
+
+def test_a_transaction_that_acks_lets_the_next_one_go() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2")
+    peer = Peer(lab, queue)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    transaction.publish(queue, keyed("a", "a3"))
+    assert lab.answer(transaction.commit) == (None,)
+    assert given(peer) == "a1 a2"
+    peer.ack(2)
+    assert given(peer) == "a1 a2 a3"
+
+
+def test_where_too_many_wait_the_cursor_stops_and_goes_on_when_there_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "HELD_BACK_MAX", 3)
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2 a3 a4 a5 a6 b1")
+    peer = Peer(lab, queue)
+    assert given(peer) == "a1" and lab.pop(queue) is None
+    peer.ack(1)
+    assert given(peer) == "a1 a2"
+    peer.ack(2)
+    assert given(peer) == "a1 a2 b1 a3"
+
+
+def test_what_waits_is_read_again_where_it_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "KEPT_BYTES_MAX", 0)
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 a2 a3")
+    lab.restart()
+    queue = lab.again(queue)
+    peer = Peer(lab, queue)
+    for run in queue.pending.runs:  # as where the memory is needed for others
+        queue.pending.reader.forget(run)
+    peer.ack(1)
+    peer.ack(2)
+    assert given(peer) == "a1 a2 a3"
+
+
+def test_nothing_stays_in_memory_of_keys_that_are_done_with() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    for n in range(200):
+        lab.publish_messages(queue, [keyed(f"k{n % 7}", str(n))])
+    assert lab.pop_all(queue) == [b"%d" % n for n in range(200)]
+    kept = queue.pending.unnamed.ordering
+    assert kept is not None
+    left = [getattr(kept, name) for name in kept.__slots__ if name not in ("_comes", "_memory")]
+    assert not any(left), left
+
+
+@pytest.mark.parametrize(
+    "block, key",
+    [
+        (b"", b""),
+        (b"x-key:a\n", b"a"),
+        (b"content-type:t\nx-key:a b\nx-key:c\n", b"a b"),
+        (b"max-key:a\n", b""),
+        (b"n:x-key\\ca\n", b""),
+        (b"x-key:a\\cb\\nc\\\\\n", b"a:b\nc\\"),
+        (b"x-key:\n", b""),
+    ],
+)
+def test_the_key_is_a_header(block: bytes, key: bytes) -> None:
+    assert headers.key_of(block) == key
