@@ -176,14 +176,16 @@ class Access:
     # --- a queue of one's own
 
     def private(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> Queue:
-        """Return a queue of the connection's own, whose name nobody can guess, made if need be."""
+        """Return a queue of the connection's own, whose name nobody can guess, made if need be; raise TooMany."""
         assert name.is_private
+        self.gate.connections.keep_private(self, name)
         self._broker.declare(name, changes, on_done)
         return self._broker.get(name)
 
     def drop_private(self, name: QueueName) -> None:
         """Delete it."""
         assert name.is_private
+        self.gate.connections.drop_private(self, name)
         self._broker.delete(name, lambda _outcome: None)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:

@@ -44,6 +44,9 @@ class Limits:
     private_cap_min: int = 64 * 1024 * 1024
     """The least cap of the queue of a topic's subscriber, or a temporary one: once it is full, it is too slow."""
 
+    private_max: int = 1_000
+    """Temporary queues, and those of topics' subscribers, whether they are subscribed to or sent to."""
+
     producers_max: int = 1_000
     """Numbered producers that publish over a connection, each counted once for each of its queues."""
 

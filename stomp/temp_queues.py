@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from curbstone.access.errors import TooMany
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.names import QueueName
 from curbstone.stomp.errors import ProtocolError
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def make(connection: SessionState, name: QueueName) -> Queue:
-    """Return a private queue of the connection, new or not."""
+    """Return a private queue of the connection, new or not; raise TooMany."""
+    most = connection.limits.private_max
+    if name not in connection.private and len(connection.private) >= most:
+        raise TooMany(f"more than {most} temporary queues and topics of one connection")
 
     def stored(error: CurbstoneError | None) -> None:
         if error is not None and not connection.lost:

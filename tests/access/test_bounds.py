@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.access import sessions, tokens
+from curbstone.access import presence, sessions, tokens
 from curbstone.access.door import Access
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.secrets import Secret
 from curbstone.access.sessions import SESSIONS_OF_USER_MAX, TICKETS_OF_USER_MAX
 from curbstone.access.tokens import TOKENS_OF_USER_MAX
 from curbstone.core.errors import BadRequest
-from curbstone.core.names import queue_name
+from curbstone.core.names import QueueName, private_name, queue_name
 from tests.access.world import HERE, World, hashed
 
 USERS = f"""
@@ -159,3 +159,27 @@ def test_all_tokens_of_a_user_are_revoked_at_once_and_only_those_one_sees(world:
     assert revoke(root, "bob") == 1
     assert of_bob.identity.end_reason and not bob.identity.end_reason
     assert world.gate.tokens.listed() == []
+
+
+def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need no right and are in no project's quota: any login could fill the disk with them."""
+    monkeypatch.setattr(presence, "PRIVATE_MAX", 2)
+    ann, bob = user(world, "ann"), user(world, "bob")
+    names = [private_name(f"temp.{number}") for number in range(4)]
+
+    def make(access: Access, name: QueueName) -> None:
+        assert world.lab.answer(lambda done: access.private(name, {}, done)) == (None,)
+
+    for name in (*names[:2], *names[:2]):
+        make(ann, name)
+    with pytest.raises(TooMany, match="temporary queues"):
+        ann.private(names[2], {}, lambda _error: None)
+    make(bob, names[3])
+    ann.drop_private(names[0])
+    world.lab.settle()
+    make(ann, names[2])
+    everyone = world.gate.everyone
+    for number in range(4):
+        make(everyone, private_name(f"temp.more{number}"))

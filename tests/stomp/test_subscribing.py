@@ -226,6 +226,21 @@ def test_a_temporary_queue_takes_the_reply() -> None:
     assert not server.session.ending
 
 
+def test_a_connection_has_so_many_private_queues_however_they_come() -> None:
+    """Each SEND to another name made one more, so one connection could make any number of them."""
+    broker = FakeBroker()
+    client = Client(broker, limits=Limits(private_max=3))
+    client.send("SUBSCRIBE|id:0|destination:/topic/news", "SUBSCRIBE|id:1|destination:/temp-queue/1")
+    for name in ("2", "2", "1"):
+        assert client.receipts(send("m", "receipt:r", queue=f"/temp-queue/{name}")) == ["r"]
+    client.send("UNSUBSCRIBE|id:0")
+    assert client.receipts(send("m", "receipt:r", queue="/temp-queue/3")) == ["r"]
+    error = client.error(send("m", queue="/temp-queue/4"))
+    assert error.headers["message"] == "more than 3 temporary queues and topics of one connection"
+    broker.turn()
+    assert not broker.all
+
+
 def test_a_reply_comes_also_to_who_only_named_a_temporary_queue() -> None:
     """RabbitMQ's way: the answer was dropped behind a RECEIPT."""
     broker = FakeBroker()
