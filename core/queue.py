@@ -173,10 +173,7 @@ class Queue(AloneQueue):
         return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
 
     def store(self, meta: Meta, on_done: Done) -> None:
-        """Change what the queue is: in memory at once, so that the next change starts from this one; then on disk.
-
-        Raise BadRequest if there is no room for it.
-        """
+        """Change what the queue is: in memory at once, so that changes add up, and then on disk; raise BadRequest."""
         data = meta.encode()
         most = meta_reserve(min(meta.options.cap, self.meta_writer.cap)) // 2
         if len(data) > most:

@@ -1,8 +1,8 @@
 """The one way in: every listener of every protocol is made here, and every connection passes here.
 
-Before what is spoken on a connection begins it is counted (`admission`), where the listener is meant for proxies it is
-said for whom they connect (`proxy_protocol`), and hands are shaken (`tls`). That has one deadline. Nothing is guessed
-from the first byte: the address of the listener says what must come.
+Before its protocol begins, a connection is counted (`admission`). If the listener is for proxies, the proxy then says
+for whom it connects (`proxy_protocol`), and if it is for TLS the handshake follows (`tls`). All of that has to be done
+by one deadline. Nothing is guessed from the first byte: the address of the listener says what must come.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Entrance:
         self._sweep: asyncio.TimerHandle | None = None
 
     def _look_for_vanished(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cut off whom nothing reaches any more: the system would go on trying for a quarter of an hour."""
+        """Cut connections whose peer has vanished: the system would go on trying for a quarter of an hour."""
         self._sweep = loop.call_later(SWEEP_S, self._look_for_vanished, loop)
         for visit in list(self.admission.visits):
             transport = cast(asyncio.Transport, visit.line)
@@ -104,7 +104,7 @@ class Arrival(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count it, and see what must come first."""
+        """Count it, and decide what must come first."""
         # A cast, for uvloop's transports have the methods and not the type.
         self._transport = cast(asyncio.Transport, transport)
         host, port = transport.get_extra_info("peername", ("?", 0))[:2]
@@ -139,11 +139,11 @@ class Arrival(asyncio.Protocol):
         self._come_in(self._header[header.size :])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It went before it was let in."""
+        """The client went away before it was let in."""
         self._gone()
 
     def _come_in(self, rest: bytes) -> None:
-        """It is known from where it comes: let it in, or send it away."""
+        """Its address is known now: let it in, or send it away."""
         assert self._visit is not None
         refusal = self._visit.comes_from(self._peer.host)
         if refusal:
@@ -181,7 +181,7 @@ class Arrival(asyncio.Protocol):
         self._transport.abort()
 
     def _send_away(self, text: str) -> None:
-        """Tell it why, where that can be read without TLS, and close."""
+        """Close; the client is told why, if it can read that without TLS."""
         if not self._address.tls:
             self._transport.write(self._word(text))
         self._transport.close()
@@ -212,7 +212,7 @@ def _set_up(raw: socket.socket | None) -> None:
 def is_vanished(raw: socket.socket | None) -> bool:
     """Return whether a peer acknowledges nothing any more, however often it is sent again: for a minute or so.
 
-    One that is there and reads nothing acknowledges, and is none. Only Linux tells.
+    A peer that is there and reads nothing does acknowledge. Only Linux tells.
     """
     option = getattr(socket, "TCP_INFO", None)
     if raw is None or option is None or not sys.platform.startswith("linux"):

@@ -1,8 +1,8 @@
-"""The deadline of what a client has begun to send, by being told the time: a frame, a line, a message.
+"""The deadline for what a client has begun to send: a frame, a line, a message. It has no clock: calls say the time.
 
-Any byte is a sign of life, but not of progress: what was begun must be whole in time, unless it is large and
-its bytes keep coming. What came before counts for nothing: of a large message that lacks its last byte, that
-byte must come in time. Who sends nothing has begun nothing, and has all the time there is.
+A byte now and then is a sign of life, but not of progress. So what was begun must be complete in time, unless it is
+large and its bytes keep coming. Bytes of an earlier period do not count: if a large message lacks its last byte, that
+byte must come in time, too. A client that has begun nothing has no deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReceiveDeadline:
         return self._bytes > 0
 
     def unfinished(self, size: int, completed: bool, now_ms: int) -> None:
-        """Note that a read left `size` bytes of something unfinished, after completing others or not."""
+        """Note that a read left `size` bytes of something unfinished; it may have completed others."""
         if completed or not self._bytes or size - self._bytes_since >= self._step_bytes:
             self._since_ms = now_ms
             self._bytes_since = size

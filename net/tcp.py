@@ -42,11 +42,11 @@ class Session(Protocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        """How much there was after the last read of a message that is not whole."""
+        """How many bytes of an incomplete message the last read left."""
 
     @property
     def began_anew(self) -> bool:
-        """Whether that read completed another."""
+        """Whether that read completed a message, so that the incomplete one is new."""
 
     def take_output(self) -> list[bytes]:
         """Return the bytes to send, in order, and forget them."""
@@ -89,7 +89,7 @@ class TcpServer(ABC):
 
     @abstractmethod
     def word(self, text: str) -> bytes:
-        """Return what a client is told that is sent away."""
+        """Return what a client is told when it is sent away."""
 
     def connections(self) -> Mapping[str, int]:
         """Return how many there are; they are all of this server's protocol."""
@@ -120,7 +120,7 @@ class TcpServer(ABC):
 
 
 class Connection(Stream, asyncio.Protocol, Generic[S]):
-    """One connection. A protocol says how its session is made, fed and told of the server's end."""
+    """One connection. A subclass for each protocol makes the session, feeds it, and tells it that the server stops."""
 
     def __init__(self, server: TcpServer, peer: Peer, visit: Visit, output_bytes_max: int) -> None:
         """`output_bytes_max`: unsent output at which the client is not read."""

@@ -1,11 +1,12 @@
 """Turns: what connections send is taken so that none of them holds up the others for long. Knows no sockets.
 
-What bytes cost shows when they are carried out: a message is as long as a thousand requests. So it is measured for
-each connection, and what it sends next is cut to what that may cost. In one turn of the loop all reads together may
-take `TURN_US`. What is small never waits. Of all else, what finds the turn used up waits in a line, its connection
-is not read, and it goes first in the next turn; what one turn took too much, the next ones have less. Where nobody
-else has anything to do the next turn comes at once; and while only one connection sends anything its turns are long,
-for what is carried out together is committed together.
+How long bytes take is only known when they have been carried out: one message can be as long as a thousand requests.
+So the cost of a byte is measured for each connection, and what it sends next is cut into pieces by that measure.
+
+In one turn of the loop all reads together may take `TURN_US`. Small reads never wait. A larger one that finds the turn
+used up waits in a line; its connection is not read meanwhile, and it is the first in the next turn. If a turn took too
+long the next ones are shorter. If nobody else has anything to do the next turn comes at once. While only one connection
+sends anything its turns are long, because what is carried out together is committed together.
 """
 
 from __future__ import annotations
@@ -190,8 +191,8 @@ class Intake:
         started_us = now_us()
         self._taker.take(data)
         took_us = now_us() - started_us
-        # A read of a few bytes says little about what many cost. What costs more counts at once, what costs less
-        # by and by, so that cheap bytes do not buy a way for costly ones.
+        # A read of a few bytes says little about what many cost. A higher cost counts at once and a lower one little by
+        # little, so that a client can't send cheap bytes first to get costly ones through.
         us_per_byte = max(took_us, 1) / max(len(data), SMALL_BYTES)
         self._us_per_byte = max(us_per_byte, (self._us_per_byte + us_per_byte) / 2)
         if took_us >= COUNTED_US:

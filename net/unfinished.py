@@ -1,8 +1,8 @@
 """What all connections of a server hold together of messages that are not whole. Knows no sockets.
 
-Each connection bounds its own; many together could still fill the memory with messages whose last byte never
-comes. So there is one sum of the large ones, and above it that connection goes which began the longest ago: who
-sends a message without delay is never that one for long.
+Each connection has a bound of its own, but many together could still fill the memory with messages whose last byte
+never comes. So the large ones are summed up. If the sum is too large, the connection whose message was begun the
+longest ago is ended. A client that sends its messages without delay is hardly ever that one.
 """
 
 from __future__ import annotations

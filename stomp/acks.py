@@ -1,4 +1,4 @@
-"""ACK and NACK: from ids to deliveries, collected so that one read makes one settling per subscription."""
+"""ACK and NACK: finds the deliveries that are meant, and collects them: one read settles each subscription once."""
 
 from __future__ import annotations
 

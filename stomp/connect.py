@@ -40,14 +40,14 @@ class Agreement:
 
 
 def agree(head: Head, limits: Limits) -> Agreement:
-    """Return what a CONNECT or STOMP frame asks for, as far as the server goes along; raise ProtocolError.
+    """Return what is agreed with a CONNECT or STOMP frame; raise ProtocolError if nothing can be.
 
     `host` is accepted and not looked at.
     """
     version = _version(head)
     client_sends, client_wants = _heart_beat(head)
     if version == V10:
-        # It has no heart-beats; stompjs offers them all the same, and then sends none.
+        # STOMP 1.0 has no heart-beats; stompjs offers them all the same, and then sends none.
         client_sends = client_wants = 0
     server_sends = max(client_wants, limits.heart_beat_ms_min) if client_wants else 0
     wished = features.offered(head.headers.get("x-features", "")) if version == V12 else frozenset()

@@ -1,4 +1,4 @@
-"""Signs of life: heart-beats and deadlines of one connection, by being told the time."""
+"""Heart-beats and deadlines of one STOMP connection. It has no clock: each call says what time it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GRACE_MS = 1_000
 
 
 class Liveness:
-    """Knows when something must be sent, and when the client is given up.
+    """Knows when a heart-beat must be sent, and when the client is taken for dead.
 
     Any byte counts as life, but not as progress of a frame.
     """
@@ -36,7 +36,7 @@ class Liveness:
         self._server_beats_ms = server_beats_ms
         self._client_beats_ms = client_beats_ms
         if server_beats_ms:
-            # Looked at twice per interval, "nothing sent since last time" never lets one pass.
+            # We look twice in each interval: if nothing was sent since the last look, a beat is still in time.
             self._tick_ms = min(self._tick_ms, max(1, server_beats_ms // 2))
         if client_beats_ms:
             self._tick_ms = min(self._tick_ms, client_beats_ms * TOLERANCE + GRACE_MS)
@@ -46,11 +46,11 @@ class Liveness:
         self._heard_ms = now_ms
 
     def unfinished(self, size: int, completed: bool, now_ms: int) -> None:
-        """The read left `size` bytes of an unfinished frame, after completing others or not."""
+        """A read left `size` bytes of an unfinished frame; it may have completed others."""
         self._frame.unfinished(size, completed, now_ms)
 
     def reading(self, on: bool, now_ms: int) -> None:
-        """Reading stopped or went on, for reasons of ours."""
+        """We stopped reading, or went on: a client that is not read can't be late."""
         self._reading = on
         self._heard_ms = now_ms
         self._frame.reading(on, now_ms)

@@ -59,7 +59,7 @@ class StompServer(TcpServer):
 
 
 class _Client(Connection[Session]):
-    """One connection. Who breaks a rule is told in an ERROR, and so is everybody when the server stops."""
+    """One connection. A client that breaks a rule gets an ERROR, and so do all when the server stops."""
 
     def __init__(self, server: StompServer, peer: Peer, visit: Visit) -> None:
         super().__init__(server, peer, visit, server.limits.output_bytes_max)

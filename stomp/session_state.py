@@ -78,7 +78,7 @@ class SessionState:
         self.unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
 
     def let_go(self) -> None:
-        """The connection is gone: forget whom to tell, for they hold this one. The engine may still call back."""
+        """The connection is gone: drop the callbacks, which would keep it in memory. The engine may still call back."""
         self.on_ending = self.on_closing = self._changed = _nothing
         self.on_reply_wanted = _no_reply
 
@@ -137,7 +137,7 @@ class SessionState:
             asked = receipt if error.receipt is None else error.receipt
             frame = frames.error(str(error), shown, asked, error.headers, self.version)
         else:
-            # Of a login everybody is told: a wrong one is not one that may be tried again.
+            # Before CONNECT is answered every client gets the code: it tells a wrong login from a server that is full.
             more = features.error_headers(error) if self.features or not self.version else ()
             frame = frames.error(str(error) or type(error).__name__, "", receipt, more, self.version)
         if self.ending:

@@ -1,8 +1,8 @@
 """Private queues: those behind `/topic/…` subscriptions and `/temp-queue/…`, which go with their connection.
 
 A subscriber that does not take what is published to it must cost neither the publishers nor much of the disk. So a
-private queue has a cap, and the first message it has no room for ends it (`Broker.missed`): its subscriber is told in
-an ERROR and closed, and for the publisher that is no error.
+private queue has a cap, and the first message for which it has no room ends it (`Broker.left_out`): its subscriber gets
+an ERROR, and its connection is closed. The publisher notices nothing.
 """
 
 from __future__ import annotations

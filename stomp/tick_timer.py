@@ -1,4 +1,4 @@
-"""The timer of a session: looks at it when it wants to be looked at."""
+"""The timer of a session: it calls `tick`, and the session answers when it is to be called again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _never(now_ms: int) -> int:
 class TickTimer:
     """Calls `tick(now)`, which returns when to be called again, in engine time.
 
-    Where the timer itself comes late the process was stopped or busy, and what the client sent meanwhile may not have
-    been read: it waits a little, once, before anyone is found silent.
+    If the timer itself comes late, the process was stopped or busy, and what the client sent meanwhile may not have
+    been read yet. So it then waits a little, once, before the client is taken for silent.
     """
 
     def __init__(self, host: Host, tick: Callable[[int], int]) -> None:
@@ -46,7 +46,7 @@ class TickTimer:
             self._timer = self._host.call_later(due_ms - now_ms, self.look)
 
     def stop(self) -> None:
-        """Look no more; what was looked at is let go."""
+        """Call no more, and let go of the session."""
         self._stopped = True
         self._tick = _never
         if self._timer is not None:

@@ -38,6 +38,17 @@ def test_every_page_is_in_the_navigation() -> None:
     assert yaml.safe_load(text)["strict"] is True
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/engine.md", "docs/RELIABILITY.md"])
+def test_every_file_that_is_named_for_readers_of_the_code_is_there(page: str) -> None:
+    folders = [folder for folder in ROOT.iterdir() if folder.is_dir() and folder.name.isidentifier()]
+    there = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.py")}
+    there |= {path.name for path in ROOT.glob("*.py")}
+    there |= {name.rpartition("/")[2] for name in there} | {"stomp.py"}  # PyPI's, which is not ours
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text(encoding="utf-8")))
+    missing = {name for name in named if name not in there and not any(path.endswith(f"/{name}") for path in there)}
+    assert named and not missing
+
+
 def lines_of(page: Path) -> Iterator[str]:
     text = page.read_text(encoding="utf-8")
     for kind, block in _BLOCK.findall(text):
