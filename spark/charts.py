@@ -14,7 +14,7 @@ from datetime import datetime
 from html import escape
 
 WIDTH, HEIGHT = 640, 200
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 24
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 10, 24
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,13 @@ def ticks(most: float, wanted: int = 4) -> list[float]:
     return [step * index for index in range(math.ceil(most / step * 0.999) + 1)]
 
 
+def decades(values: Sequence[float]) -> list[float]:
+    """Return powers of ten around what is more than 0, two at least."""
+    some = [value for value in values if value > 0] or [1.0]
+    low, high = math.floor(math.log10(min(some))), math.ceil(math.log10(max(some)))
+    return [10.0**power for power in range(low, max(high, low + 1) + 1)]
+
+
 class _Frame:
     """The axes of a chart, and where a value lies between them; moments are evenly spaced, a step begins at each."""
 
@@ -80,19 +87,32 @@ class _Frame:
     def y(self, value: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self._ticks[-1])
 
-    def axes(self) -> str:
+    def axes(self, values: Sequence[float] | None = None) -> str:
+        """Return them; with `values` also the other axis, of a logarithmic scale, which the page's script may show."""
         parts = []
-        for tick in self._ticks:
-            y = self.y(tick)
-            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(
-                f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{self._label(tick)}</text>'
-            )
+        if values is not None:
+            places = decades(values)
+            share = (HEIGHT - TOP - BOTTOM) / (len(places) - 1)
+            other = [(tick, HEIGHT - BOTTOM - share * index) for index, tick in enumerate(places)]
+            parts.append(f'<g class="decades" data-low="{places[0]:g}" data-share="{share:g}" display="none">')
+            parts += [self._tick(tick, y) for tick, y in other[:: 1 + len(places) // 8]]
+            parts.append("</g>")
+        parts.append(
+            f'<g data-most="{self._ticks[-1]:g}">'
+            + "".join(self._tick(tick, self.y(tick)) for tick in self._ticks)
+            + "</g>"
+        )
         for index in _marks(len(self.moments)):
             text = self.moments[index].strftime("%d %b %H:%M" if self._days >= 2 else "%H:%M")
             x = max(self.x(index), LEFT + 16)
             parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 7}" text-anchor="middle">{text}</text>')
         return "".join(parts)
+
+    def _tick(self, value: float, y: float) -> str:
+        return (
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{self._label(value)}</text>'
+        )
 
 
 def _marks(count: int) -> list[int]:
@@ -102,10 +122,12 @@ def _marks(count: int) -> list[int]:
 
 def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, *, area: bool = False) -> str:
     """Return a chart of lines with steps; with `area` what is below them is tinted."""
-    most = max([value for one in series for value in one.values if value is not None], default=0.0)
-    frame = _Frame(moments, most, label)
-    parts = [frame.axes()]
+    values = [value for one in series for value in one.values if value is not None]
+    frame = _Frame(moments, max(values, default=0.0), label)
+    parts = [frame.axes(values)]
     for one in series:
+        told = ",".join(f"{value:.6g}" for value in one.values if value is not None)
+        parts.append(f'<g class="series" data-v="{told}">')
         for stretch in _stretches(one.values):
             ends = [(at, frame.y(one.values[index] or 0.0)) for index in stretch for at in (index, index + 1)]
             points = [(frame.x(at), y) for at, y in ends]
@@ -115,7 +137,7 @@ def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, 
                 corners = f"{points[0][0]:.1f},{base:.1f} {path} {points[-1][0]:.1f},{base:.1f}"
                 parts.append(f'<polygon class="area c{one.colour}" points="{corners}"/>')
             parts.append(f'<polyline class="line c{one.colour}" points="{path}"/>')
-        parts += _labels(frame, one, label)
+        parts += [*_labels(frame, one, label), "</g>"]
     return _svg(parts, series)
 
 

@@ -135,7 +135,7 @@ _OLDER = """
 """
 
 _MINUTES = """
-    CREATE TEMP TABLE minutes AS
+    CREATE TEMP TABLE IF NOT EXISTS minutes AS
     WITH readers AS (
         SELECT project, queue, "group" FROM events WHERE event <> 'published'
         UNION SELECT project, queue, '' FROM published

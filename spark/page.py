@@ -12,32 +12,47 @@ from curbstone.spark import charts
 from curbstone.spark.charts import Series
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
+from curbstone.spark.letters import KINDS_MAX, Letters
+from curbstone.spark.tables import Cell, beside, number, table
 
 POINTS_MAX = 120
 STEPS_MIN = (1, 5, 15, 60, 180, 720, 1440, 10_080)
 """Minutes that one point of a chart may stand for."""
 SPARK_POINTS = 40
+COMPARED = 6
+"""Queues and groups in one chart: there are so many colours."""
 ROWS_MAX = 500
 """Queues and groups in the overview: those with most messages."""
-SECTIONS_BYTES_MAX = 1_500_000
-"""Charts are drawn as long as they have room in a page that opens at once."""
+BYTES_MAX = 1_900_000
+"""Charts of single queues are drawn as long as they have room in a page that opens at once."""
 
 _STYLE, _SCRIPT = (Path(__file__).with_name(f"report.{kind}") for kind in ("css", "js"))
 
-Cell = str | tuple[str, float]
-"""A cell of a table as HTML, with the number that it is sorted by where it is one."""
 
+def page(
+    minutes: Sequence[Minute],
+    title: str,
+    made: datetime,
+    gaps: Sequence[Gap] = (),
+    letters: Sequence[Letters] = (),
+    before: Sequence[Minute] | None = None,
+) -> str:
+    """Return the page; `minutes` are in the order of project, queue, group and time, `gaps` those of the lake.
 
-def page(minutes: Sequence[Minute], title: str, made: datetime, gaps: Sequence[Gap] = ()) -> str:
-    """Return the page; `minutes` are in the order of project, queue, group and time, `gaps` those of the lake."""
-    places = [list(rows) for _, rows in groupby(minutes, lambda row: (row.project, row.queue, row.group))]
+    `before`: those of a range as long before this one, to compare with; None where this is all there is.
+    """
+    places = [list(rows) for _, rows in groupby(minutes, _key)]
     body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{_when(minutes, made)}</p>']
     if places or gaps:
         body.append(_losses(places, gaps))
+    if letters:
+        body.append(_dead_letters(letters))
     if places:
         busiest = sorted(places, key=lambda rows: -sum(row.published + row.settled for row in rows))
-        sections = _within(_section(rows, number) for number, rows in enumerate(busiest))
-        body += [_SEARCH, _overview(busiest, len(sections)), *sections]
+        compared = _compared(busiest[:COMPARED])
+        taken = len(_overview(busiest, len(busiest), before)) + len(compared) + sum(map(len, body))
+        sections = _within((_section(rows, place) for place, rows in enumerate(busiest)), BYTES_MAX - taken)
+        body += [_TOOLS, _overview(busiest, len(sections), before), compared, *sections]
     else:
         body.append('<p class="card empty">Nothing happened in these queues as far as the journal goes back.</p>')
     body.append(f"<footer>{_EXPLAINED}</footer>")
@@ -49,19 +64,23 @@ def page(minutes: Sequence[Minute], title: str, made: datetime, gaps: Sequence[G
     )
 
 
-def _within(sections: Iterable[str]) -> list[str]:
+def _within(sections: Iterable[str], bytes_max: int) -> list[str]:
     """Return as many as there is room for, and one at least."""
     found: list[str] = []
     size = 0
     for section in sections:
         size += len(section)
-        if found and size > SECTIONS_BYTES_MAX:
+        if found and size > bytes_max:
             break
         found.append(section)
     return found
 
 
 LOSSES = ("skipped", "purged", "rejected", "expired")
+
+
+def _key(row: Minute) -> tuple[str, str, str]:
+    return row.project, row.queue, row.group
 
 
 def _place(row: Minute) -> str:
@@ -74,12 +93,12 @@ def _losses(places: Sequence[Sequence[Minute]], gaps: Sequence[Gap]) -> str:
     for minutes in places:
         counts = [sum(getattr(row, name) for row in minutes) for name in LOSSES]
         if any(counts):
-            rows.append((sum(counts), [_place(minutes[0]), *(_number(count, "–") for count in counts)]))
+            rows.append((sum(counts), [_place(minutes[0]), *(number(count, "–") for count in counts)]))
     parts = []
     if rows:
         rows.sort(key=lambda row: -row[0])
         heads = ("queue", "given up while full", "purged", "rejected, dead letters", "expired")
-        parts.append(_table(heads, [cells for _, cells in rows[:ROWS_MAX]]))
+        parts.append(table(heads, [cells for _, cells in rows[:ROWS_MAX]]))
     if gaps:
         listed = "".join(f"<li>{escape(str(gap))}</li>" for gap in gaps[:ROWS_MAX])
         parts.append(f"<h3>Not in the lake, for it was gone before it could be archived</h3><ul>{listed}</ul>")
@@ -87,22 +106,27 @@ def _losses(places: Sequence[Sequence[Minute]], gaps: Sequence[Gap]) -> str:
     return f'<h2>Losses</h2><div class="card scroll">{content}</div>'
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table that a click on a heading sorts."""
-    head = "".join(f"<th>{text}</th>" for text in heads)
-    body = "".join("<tr>" + "".join(map(_cell, cells)) + "</tr>" for cells in rows)
-    return f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+_TOOLS = (
+    '<div class="tools" hidden><input type="search" placeholder="only queues whose names have this in them">'
+    '<label><input type="checkbox"> logarithmic scale</label></div>'
+)
 
 
-def _cell(cell: Cell) -> str:
-    return f"<td>{cell}</td>" if isinstance(cell, str) else f'<td data-v="{cell[1]:g}">{cell[0]}</td>'
-
-
-def _number(count: int, nothing: str = "0") -> Cell:
-    return (f"{count:,}" if count else nothing, count)
-
-
-_SEARCH = '<input type="search" placeholder="only queues whose names have this in them" hidden>'
+def _dead_letters(letters: Sequence[Letters]) -> str:
+    """Return why messages died, each reason with the last of them."""
+    rows: list[list[Cell]] = []
+    for one in letters:
+        shown = "".join(
+            f"<p>{escape(sample.message_id)}, tries: {escape(sample.tries or '0')}</p><pre>{escape(sample.body)}</pre>"
+            for sample in one.samples
+        )
+        when = (f"{one.last:%Y-%m-%d %H:%M:%S}", one.last.timestamp())
+        why = f'<span class="why">{escape(one.error) or "–"}</span>'
+        samples = f"<details><summary>the last {len(one.samples)}</summary>{shown}</details>"
+        rows.append([escape(one.queue), escape(one.reason), why, number(one.count), when, samples])
+    note = f'<p class="note">the {KINDS_MAX} most frequent kinds</p>' if len(letters) == KINDS_MAX else ""
+    heads = ("queue", "reason", "error", "letters", "last (UTC)", "samples")
+    return f'<h2>Dead letters</h2>{note}<div class="card scroll">{table(heads, rows)}</div>'
 
 
 _EXPLAINED = (
@@ -124,25 +148,34 @@ def _name(row: Minute) -> str:
     return f"{escape(row.project)}/{escape(row.queue)}"
 
 
-def _overview(places: Sequence[Sequence[Minute]], drawn: int) -> str:
+def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[Minute] | None) -> str:
+    earlier = {key: list(rows) for key, rows in groupby(before or (), _key)}
+
+    def counted(minutes: Sequence[Minute], name: str) -> Cell:
+        count = sum(getattr(row, name) for row in minutes)
+        known = sum(getattr(row, name) for row in earlier.get(_key(minutes[0]), ())) if before is not None else None
+        return beside(count, known)
+
     rows = []
-    for number, minutes in enumerate(places[:ROWS_MAX]):
+    for place, minutes in enumerate(places[:ROWS_MAX]):
         name = _place(minutes[0])
         published = _thinned([float(sum(row.published for row in rows)) for rows in _points(minutes)[2]])
         cells: list[Cell] = [
-            f'<a href="#q{number}">{name}</a>' if number < drawn else name,
+            f'<a href="#q{place}">{name}</a>' if place < drawn else name,
             (charts.spark(published), max(published)),
-            *(_number(sum(getattr(row, name) for row in minutes)) for name in ("published", "settled", "retried")),
+            *(counted(minutes, name) for name in ("published", "settled", "retried")),
             (_worst(minutes, "p99_ms"), max((row.p99_ms or 0.0 for row in minutes), default=0.0)),
-            _number(minutes[-1].backlog),
+            number(minutes[-1].backlog),
         ]
         rows.append(cells)
     heads = ("queue", "published over time", "in all", "settled", "retried", "worst p99", "backlog")
-    notes = [f"charts of the {drawn:,} busiest"] if drawn < len(places) else []
+    notes = ["small: beside the range before, as long as this one"] if before is not None else []
+    if drawn < len(places):
+        notes.append(f"charts of the {drawn:,} busiest")
     if len(places) > ROWS_MAX:
         notes.append(f"{len(places) - ROWS_MAX:,} more queues and groups are only in the file of figures")
     shown = f'<p class="note">{"; ".join(notes)}</p>' if notes else ""
-    return f'<h2>Queues</h2>{shown}<div class="card scroll">{_table(heads, rows)}</div>'
+    return f'<h2>Queues</h2>{shown}<div class="card scroll">{table(heads, rows)}</div>'
 
 
 def _thinned(values: Sequence[float]) -> list[float]:
@@ -156,7 +189,50 @@ def _worst(minutes: Sequence[Minute], name: str) -> str:
     return charts.milliseconds(max(values)) if values else "–"
 
 
-def _section(minutes: Sequence[Minute], number: int) -> str:
+def _compared(places: Sequence[Sequence[Minute]]) -> str:
+    """Return charts of some queues and groups beside each other; nothing for one alone."""
+    if len(places) < 2:
+        return ""
+    within = [row for minutes in places for row in (minutes[0], minutes[-1])]
+    span = min(row.minute for row in within), max(row.minute for row in within)
+    published, settled, latency, backlog = [], [], [], []
+    for colour, minutes in enumerate(places):
+        step, moments, points = _points(minutes, span)
+        name = f"{minutes[0].project}/{minutes[0].queue}" + (f" · {minutes[0].group}" if minutes[0].group else "")
+        published.append(Series(name, _total(points, "published"), colour))
+        settled.append(Series(name, _total(points, "settled"), colour))
+        latency.append(Series(name, _worst_of(points, "p95_ms"), colour))
+        backlog.append(Series(name, _backlog(points), colour))
+    cards = [
+        _card(f"Published {_per(step)}", charts.lines(moments, published, charts.short)),
+        _card(f"Settled {_per(step)}", charts.lines(moments, settled, charts.short)),
+        _card("p95, publish to settle", _or(latency, "Nothing was settled.", charts.milliseconds, moments)),
+        _card("Backlog", charts.lines(moments, backlog, charts.short)),
+    ]
+    return f'<h2>The busiest beside each other</h2><div class="charts">{"".join(cards)}</div>'
+
+
+def _total(points: Sequence[Sequence[Minute]], name: str) -> list[float | None]:
+    return [float(sum(getattr(row, name) for row in rows)) for rows in points]
+
+
+def _worst_of(points: Sequence[Sequence[Minute]], name: str) -> list[float | None]:
+    found = [[value for row in rows if (value := getattr(row, name)) is not None] for rows in points]
+    return [max(values) if values else None for values in found]
+
+
+def _backlog(points: Sequence[Sequence[Minute]]) -> list[float | None]:
+    backlog: list[float | None] = []
+    for rows in points:
+        backlog.append(float(rows[-1].backlog) if rows else (backlog[-1] if backlog else 0.0))
+    return backlog
+
+
+def _per(step: int) -> str:
+    return "per minute" if step == 1 else f"per {step} minutes"
+
+
+def _section(minutes: Sequence[Minute], place: int) -> str:
     reader = f"group {escape(minutes[0].group)}" if minutes[0].group else "ordinary consumers"
     tiles = [
         (f"{sum(row.published for row in minutes):,}", "published"),
@@ -171,7 +247,7 @@ def _section(minutes: Sequence[Minute], number: int) -> str:
     shown = "".join(f'<div class="card tile"><b>{value}</b><span>{name}</span></div>' for value, name in tiles)
     return (
         f'<section data-queue="{_name(minutes[0])}">'
-        f'<h2 id="q{number}">{_name(minutes[0])} <small>{reader}</small></h2><div class="tiles">{shown}</div>'
+        f'<h2 id="q{place}">{_name(minutes[0])} <small>{reader}</small></h2><div class="tiles">{shown}</div>'
         f'<div class="charts">{"".join(_charts(minutes))}</div></section>'
     )
 
@@ -182,26 +258,18 @@ TROUBLES = (("retried", 2), ("rejected", 3), ("expired", 4), ("purged", 5), ("sk
 def _charts(minutes: Sequence[Minute]) -> list[str]:
     """Return the cards with the charts of one place."""
     step, moments, points = _points(minutes)
-    per = "per minute" if step == 1 else f"per {step} minutes"
-
-    def total(name: str) -> list[float | None]:
-        return [float(sum(getattr(row, name) for row in rows)) for rows in points]
-
-    def worst(name: str) -> list[float | None]:
-        found = [[value for row in rows if (value := getattr(row, name)) is not None] for rows in points]
-        return [max(values) if values else None for values in found]
-
-    backlog: list[float | None] = []
-    for rows in points:
-        backlog.append(float(rows[-1].backlog) if rows else (backlog[-1] if backlog else 0.0))
-    flow = [Series("published", total("published"), 0), Series("settled", total("settled"), 1)]
-    latency = [Series(f"p{rank}", worst(f"p{rank}_ms"), colour) for rank, colour in ((50, 1), (95, 2), (99, 3))]
-    trouble = [Series(name, total(name), colour) for name, colour in TROUBLES]
+    per, backlog = _per(step), _backlog(points)
+    flow = [Series(name, _total(points, name), colour) for colour, name in enumerate(("published", "settled"))]
+    ranks = ((50, 1), (95, 2), (99, 3))
+    latency = [Series(f"p{rank}", _worst_of(points, f"p{rank}_ms"), colour) for rank, colour in ranks]
+    trouble = [Series(name, _total(points, name), colour) for name, colour in TROUBLES]
     cards = [
         _card(f"Messages {per}", charts.lines(moments, flow, charts.short, area=True)),
         _card("Latency, publish to settle", _or(latency, "Nothing was settled.", charts.milliseconds, moments)),
         _card("Backlog", charts.lines(moments, [Series("waiting", backlog, 4)], charts.short, area=True)),
-        _card(f"Bytes published {per}", charts.bars(moments, [Series("bodies", total("bytes"), 0)], charts.size)),
+        _card(
+            f"Bytes published {per}", charts.bars(moments, [Series("bodies", _total(points, "bytes"), 0)], charts.size)
+        ),
     ]
     if any(value for one in trouble for value in one.values):
         cards.append(_card(f"Trouble {per}", charts.bars(moments, trouble, charts.short)))
@@ -218,9 +286,14 @@ def _card(title: str, content: str) -> str:
     return f'<div class="card"><h3>{title}</h3>{content}</div>'
 
 
-def _points(minutes: Sequence[Minute]) -> tuple[int, list[datetime], list[list[Minute]]]:
-    """Return the minutes that a point stands for, the points' moments without gaps, and the rows of each."""
-    first, last = minutes[0].minute, minutes[-1].minute
+def _points(
+    minutes: Sequence[Minute], within: tuple[datetime, datetime] | None = None
+) -> tuple[int, list[datetime], list[list[Minute]]]:
+    """Return the minutes that a point stands for, the points' moments without gaps, and the rows of each.
+
+    They reach from the first row to the last, or `within` two moments.
+    """
+    first, last = within or (minutes[0].minute, minutes[-1].minute)
     span = int((last - first).total_seconds() // 60) + 1
     step = next((step for step in STEPS_MIN if span / step <= POINTS_MAX), STEPS_MIN[-1])
     start = int(first.replace(tzinfo=first.tzinfo or UTC).timestamp()) // 60 // step * step

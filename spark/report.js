@@ -1,4 +1,5 @@
-// Tables are sorted by a click on a heading, and a box leaves out queues whose names lack what is typed.
+// Tables are sorted by a click on a heading, a box leaves out queues whose names lack what is typed, and another turns
+// the lines of all charts to a logarithmic scale: each series says its values, and each chart the powers of ten around.
 "use strict";
 
 function value(row, column) {
@@ -40,9 +41,51 @@ function filter(text) {
   }
 }
 
+// Moves the points of a line, an area or a label to other heights; `at` gives one for each value, `base` is zero's.
+function redraw(series, at, base) {
+  const heights = series.dataset.v.split(",").map((text) => at(Number(text)));
+  const dots = [...series.querySelectorAll("circle")];
+  dots.forEach((dot, index) => dot.setAttribute("cy", heights[index]));
+  const shapes = { polyline: 0, polygon: 0 };
+  for (const shape of series.querySelectorAll("polyline,polygon")) {
+    const xs = shape.getAttribute("points").split(" ").map((point) => point.split(",")[0]);
+    const ys = xs.map((_, index) => heights[shapes[shape.tagName] + Math.floor(index / 2)]);
+    if (shape.tagName === "polygon") {  // it begins and ends on the base
+      const inner = xs.slice(1, -1).map((_, index) => heights[shapes.polygon + Math.floor(index / 2)]);
+      ys.splice(0, ys.length, base, ...inner, base);
+      shapes.polygon += inner.length / 2;
+    } else {
+      shapes.polyline += ys.length / 2;
+    }
+    shape.setAttribute("points", xs.map((x, index) => `${x},${ys[index].toFixed(1)}`).join(" "));
+  }
+}
+
+function scale(isLogarithmic) {
+  for (const axis of document.querySelectorAll("g.decades")) {
+    const chart = axis.ownerSVGElement;
+    const linear = axis.nextElementSibling;
+    axis.setAttribute("display", isLogarithmic ? "inline" : "none");
+    linear.setAttribute("display", isLogarithmic ? "none" : "inline");
+    const lines = [...linear.querySelectorAll("line")].map((line) => Number(line.getAttribute("y1")));
+    const base = lines[0];
+    const [low, share] = [Number(axis.dataset.low), Number(axis.dataset.share)];
+    for (const series of chart.querySelectorAll("g.series")) {
+      const most = Number(linear.dataset.most);
+      const height = base - lines.at(-1);
+      const at = isLogarithmic
+        ? (value) => base - share * Math.max(0, Math.log10(Math.max(value, low) / low))
+        : (value) => base - (height * value) / most;
+      if (series.dataset.v) redraw(series, at, base);
+    }
+  }
+}
+
 document.querySelectorAll("table.sort").forEach(sortable);
-const box = document.querySelector("input[type=search]");
-if (box) {
-  box.hidden = false;
+const tools = document.querySelector(".tools");
+if (tools) {
+  tools.hidden = false;
+  const [box, logarithmic] = tools.querySelectorAll("input");
   box.addEventListener("input", () => filter(box.value));
+  logarithmic.addEventListener("change", () => scale(logarithmic.checked));
 }

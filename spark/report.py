@@ -15,6 +15,7 @@ from curbstone.spark.failure import PipelineError
 from curbstone.spark.figures import Minute, gather, minutes
 from curbstone.spark.lake_columns import JOURNAL
 from curbstone.spark.lake_gaps import gaps_of
+from curbstone.spark.letters import dead_letters
 from curbstone.spark.options import moment_ms, read_options
 from curbstone.spark.page import page
 from curbstone.spark.server import Address
@@ -42,11 +43,20 @@ def report(
     import duckdb
 
     jobs.say("reading the journal")
+    made = datetime.now(UTC)
+    before = None
     try:
         with database() as base:
             gather(base, server=server, queues=queues, lake=lake_path)
             jobs.say("counting")
             rows = minutes(base, queues=queues, since_ms=since_ms, until_ms=until_ms)
+            if since_ms is not None:
+                length_ms = (until_ms or int(made.timestamp() * 1000)) - since_ms
+                before = minutes(base, queues=queues, since_ms=since_ms - length_ms, until_ms=since_ms)
+            jobs.say("reading dead letters")
+            letters = dead_letters(
+                base, server=server, queues=queues, lake=lake_path, since_ms=since_ms, until_ms=until_ms
+            )
     except duckdb.Error as error:
         raise PipelineError(f"can't count what is in the journal: {first_line(error)}") from None
     finally:
@@ -54,7 +64,7 @@ def report(
     out.mkdir(parents=True, exist_ok=True)
     _write_table(rows, out / TABLE)
     gaps = [gap for gap in gaps_of(lake_path) if not queues or gap.queue in queues] if lake_path else []
-    _replace(out / PAGE, page(rows, title, datetime.now(UTC), gaps).encode())
+    _replace(out / PAGE, page(rows, title, made, gaps, letters, before).encode())
     return rows
 
 

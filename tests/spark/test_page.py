@@ -15,6 +15,7 @@ from curbstone.spark import charts
 from curbstone.spark.charts import Series
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
+from curbstone.spark.letters import Letters, Sample
 from curbstone.spark.page import page
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -38,7 +39,7 @@ def test_a_page_of_one_minute_is_whole_and_names_are_text() -> None:
     made = page([minute(0, 12.0)], "Orders & more", START)
     assert "Orders &amp; more" in made
     assert "shop/&lt;orders&gt;" in made and "<orders>" not in made
-    assert made.count("<svg") == made.count("</svg>") == 5
+    assert made.count("<svg") == made.count("</svg>") == 5 and "beside each other" not in made
     assert "2026-01-31 12:00 to 2026-01-31 12:00 UTC" in made
 
 
@@ -64,18 +65,40 @@ def test_what_was_lost_comes_first() -> None:
     assert "messages lost" in page([], "", START, [gap])
 
 
+def test_dead_letters_are_told_by_reason_with_the_last_of_them() -> None:
+    letters = [Letters("shop/<orders>", "rejected", "no <price>", 1200, START, (Sample("e-7", "3", "<b>body</b>"),))]
+    made = page([minute(0)], "", START, letters=letters)
+    told = made[made.index("<h2>Dead letters") : made.index("<h2>Queues")]
+    assert "shop/&lt;orders&gt;" in told and "no &lt;price&gt;" in told and ">1,200<" in told
+    assert "<p>e-7, tries: 3</p><pre>&lt;b&gt;body&lt;/b&gt;</pre>" in told
+    assert "Dead letters</h2>" not in page([minute(0)], "", START)
+
+
+def test_a_range_is_told_beside_the_one_before() -> None:
+    before = [replace(minute(-9), published=4, settled=2), replace(minute(-8), published=4, settled=0)]
+    made = page([minute(0), minute(1)], "", START, before=before)
+    cells = re.findall(
+        r'<td data-v="[^"]*">([^<]*(?:<small[^>]*>[^<]*</small>)?)</td>', made[made.index("<h2>Queues") :]
+    )
+    assert cells[:3] == ['10 <small class="up">+25%</small>', "2", "0"]
+    assert '<small class="up">from 0</small>' in page([minute(0)], "", START, before=[])
+    assert "the range before" not in page([minute(0)], "", START)
+
+
 def test_a_page_of_very_many_queues_opens_at_once() -> None:
     """A day of 100 queues with two groups each was 24 MB."""
     rows = [
         replace(minute(number, 5.0 + number % 7), queue=f"q{queue:03d}", group=group, published=queue)
-        for queue in range(100)
+        for queue in range(240)
         for group in ("", "audit")
-        for number in range(0, 1440, 3)
+        for number in range(0, 1440, 12)
     ]
-    made = page(rows, "", START)
+    samples = (Sample("e-7", "3", 300 * "x"),) * 3
+    letters = [Letters(f"shop/q{kind}", "rejected", 300 * "y", 1, START, samples) for kind in range(200)]
+    made = page(rows, "", START, letters=letters, before=rows)
     assert len(made) < 2_000_000
     assert "charts of the" in made and ">shop/q000</td>" in made, "the quietest is in the table, without a link"
-    assert made.index("shop/q099") < made.index("shop/q000")
+    assert made.index("shop/q239") < made.index("shop/q000")
 
 
 CLICKS = """
@@ -89,11 +112,25 @@ for (const head of ["settled", "settled", "queue", "worst p99"]) {
   [...buttons].filter((button) => button.textContent === head).at(-1).click();
   told.push(shown());
 }
+const [box, logarithmic] = document.querySelectorAll(".tools input");
 box.value = "Q1";
 box.dispatchEvent(new Event("input"));
 told.push(shown());
 const sections = [...document.querySelectorAll("section")].filter((one) => !one.hidden);
 told.push(sections.map((one) => one.dataset.queue).join(" "));
+function drawn() {
+  const shapes = [...document.querySelectorAll(".series polyline, .series polygon, .series circle")];
+  return shapes.map((one) => (one.getAttribute("points") ?? one.getAttribute("cy")).split(/[ ,]/).map(Number));
+}
+const linear = drawn();
+logarithmic.click();
+const moved = drawn();
+const p95 = [...document.querySelectorAll("h3")].find((one) => one.textContent.startsWith("p95")).parentElement;
+told.push([...p95.querySelectorAll("g.decades text")].map((one) => one.textContent.replace("\u00a0", "")).join(" "));
+told.push([...p95.querySelectorAll("circle")].map((one) => Math.round(one.getAttribute("cy"))).join(" "));
+logarithmic.click();
+const off = (shapes) => Math.max(...shapes.flat().map((number, at) => Math.abs(number - linear.flat()[at])));
+told.push(`${off(moved) > 10} ${off(drawn()) < 0.2}`);
 document.body.innerHTML = "<pre>" + told.join("|") + "</pre>";
 """
 
@@ -120,4 +157,6 @@ def test_tables_are_sorted_by_a_click_and_queues_left_out(tmp_path: Path) -> Non
     assert found[1].split("|") == [
         *("q2 q1 q10", "q2 q10 q1", "q1 q10 q2", "q1 q2 q10", "q10 q2 q1"),
         *("q10 q1", "shop/q1 shop/q10"),
+        # 90, 5 and 7000 ms twice each, between 1 ms at the bottom (176) and 10 s at the top (10), 41.5 for a decade.
+        *("1ms 10ms 100ms 1s 10s", "95 95 147 147 16 16", "true true"),
     ]

@@ -1,0 +1,123 @@
+"""The dead letters of the report: how many, by the queue they came from, the reason and the consumer's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from curbstone.spark import calls, live
+from curbstone.spark.failure import Refused
+from curbstone.spark.lake_columns import MESSAGES
+from curbstone.spark.server import Address, Server, queue_path
+from curbstone.spark.table import Table
+
+if TYPE_CHECKING:
+    import duckdb
+
+SAMPLES, SAMPLE_BYTES = 3, 300
+KINDS_MAX = 200
+"""Of the most frequent ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of them: the id that the message had in its queue, and how its body begins."""
+
+    message_id: str
+    tries: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Dead letters of one kind; `samples` are the last of them."""
+
+    queue: str
+    reason: str
+    error: str
+    count: int
+    last: datetime
+    samples: tuple[Sample, ...]
+
+
+def dead_letters(
+    base: duckdb.DuckDBPyConnection,
+    *,
+    server: Address | None,
+    queues: Sequence[str] = (),
+    lake: str = "",
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> list[Letters]:
+    """Return those that are in the lake, and in the queues where those of `queues` go; the most frequent first.
+
+    `queues` (`project/queue`) and the times, of death, limit what is counted.
+    """
+    base.execute(f"CREATE TEMP TABLE letters ({_TABLE})")
+    if server is not None:
+        asked = Server(server)
+        try:
+            if where := _places(asked, queues):
+                base.register("fetched", live.messages(asked, "", where))
+                base.execute(f"INSERT INTO letters SELECT {_COLUMNS} FROM fetched WHERE {_IS_LETTER}")
+                base.unregister("fetched")
+        finally:
+            asked.close()
+    if lake and Table(lake, MESSAGES).exists:
+        base.register("stored", Table(lake, MESSAGES).open().to_pyarrow_dataset())
+        base.execute(f"INSERT INTO letters SELECT {_COLUMNS} FROM stored WHERE {_IS_LETTER}")
+        base.unregister("stored")
+    limits = {"queues": list(queues), "since": since_ms, "until": until_ms}
+    rows = base.sql(_KINDS, params=limits).to_arrow_table().to_pylist()
+    return [Letters(**{**row, "samples": tuple(map(_sample, row["samples"]))}) for row in rows]
+
+
+def _places(server: Server, queues: Sequence[str]) -> list[str]:
+    """Return the queues where dead letters of these go."""
+    found = []
+    for queue in queues:
+        name = str(server.json("GET", queue_path(queue))["options"]["dead_letter"])
+        if name:
+            found.append(name if "/" in name else f"{calls.project_of(queue)}/{name}")
+    return [name for name in dict.fromkeys(found) if _exists(server, name)]
+
+
+def _exists(server: Server, queue: str) -> bool:
+    try:
+        calls.offsets(server, queue)
+    except Refused as refused:
+        if refused.status != calls.NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+def _sample(found: dict[str, object]) -> Sample:
+    body = found["body"]
+    assert isinstance(body, bytes)
+    return Sample(str(found["id"]), str(found["tries"]), body.decode("utf-8", "replace"))
+
+
+_TABLE = """
+    project VARCHAR, queue VARCHAR, epoch VARCHAR, seq BIGINT, came_from VARCHAR, reason VARCHAR, error VARCHAR,
+    died TIMESTAMPTZ, id VARCHAR, tries VARCHAR, body BLOB
+"""
+_IS_LETTER = "headers['x-dead-reason'] IS NOT NULL AND headers['x-dead-queue'] IS NOT NULL"
+_COLUMNS = f"""
+    project, queue, epoch, seq, headers['x-dead-queue'], headers['x-dead-reason'],
+    left(coalesce(headers['x-dead-error'], ''), {SAMPLE_BYTES}),
+    make_timestamptz(coalesce(TRY_CAST(headers['x-dead-time'] AS BIGINT), epoch_ms(timestamp)) * 1000),
+    coalesce(headers['x-dead-id'], ''), coalesce(headers['x-dead-tries'], ''), body[:{SAMPLE_BYTES}]
+"""
+_KINDS = f"""
+    SELECT came_from AS queue, reason, error, count(*) AS "count", max(died) AS last,
+        arg_max({{'id': id, 'tries': tries, 'body': body}}, died, {SAMPLES}) AS samples
+    FROM (SELECT DISTINCT ON (project, queue, epoch, seq) * FROM letters)
+    WHERE (len($queues) = 0 OR list_contains($queues, came_from))
+      AND ($since IS NULL OR epoch_ms(died) >= $since) AND ($until IS NULL OR epoch_ms(died) < $until)
+    GROUP BY came_from, reason, error
+    ORDER BY "count" DESC, last DESC, queue, reason, error LIMIT {KINDS_MAX}
+"""
+"""A letter that is in a lake and still queued is one."""

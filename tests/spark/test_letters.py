@@ -1,0 +1,60 @@
+"""The dead letters of the report, of a server and of a lake. Needs no Java."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from curbstone.spark import live
+from curbstone.spark.duck import database
+from curbstone.spark.lake_columns import MESSAGES
+from curbstone.spark.letters import Letters, dead_letters
+from curbstone.spark.parts import PartWriter
+from curbstone.spark.report import PAGE, report
+from curbstone.spark.server import Address, Secret, Server
+from curbstone.spark.table import Table
+from tests.server import ServerProcess
+from tests.spark.kit import call, make_queue, numbered, publish
+
+QUEUE = "shop/orders"
+
+
+def found(address: Address | None, lake: str = "", **limits: int) -> list[Letters]:
+    with database() as base:
+        return dead_letters(base, server=address, queues=(QUEUE,), lake=lake, **limits)
+
+
+def test_they_are_counted_once_by_reason_and_shown(server: ServerProcess, tmp_path: Path) -> None:
+    for queue in ("shop/dead", "shop/other"):
+        make_queue(server.url, queue)
+    make_queue(server.url, QUEUE, dead_letter="dead")
+    publish(server.url, QUEUE, numbered(7))
+    publish(server.url, "shop/dead", ["no dead letter, though it is there"])
+    path = "/v2/shop/queues/orders/messages"
+    leased = call(server.url, "POST", f"{path}/lease", {"count": 6})["messages"]
+    tokens = [message["ackId"] for message in leased]
+    for part, error in ((tokens[:4], "no <price>"), (tokens[4:5], "another")):
+        call(server.url, "POST", f"{path}/nack", {"ackIds": part, "reject": True, "error": error})
+    address, lake = Address(server.url, Secret(""), retry_s=1), str(tmp_path / "lake")
+    many, one = found(address)
+    assert (many.queue, many.reason, many.error, many.count) == (QUEUE, "rejected", "no <price>", 4)
+    assert len(many.samples) == 3 and {sample.body for sample in many.samples} < set(numbered(4))
+    assert (one.error, one.count, one.samples[0].body) == ("another", 1, numbered(7)[4])
+    assert one.samples[0].message_id == leased[4]["id"]
+    asked = Server(address)
+    writer = PartWriter(Table(lake, MESSAGES).uri, MESSAGES)
+    for batch in live.messages(asked, "shop", ("shop/dead",)):
+        writer.add(batch)
+    asked.close()
+    Table(lake, MESSAGES).commit("run", 0, writer.close())
+    assert found(address, lake) == found(None, lake) == found(address)
+    now_ms = round(one.last.timestamp() * 1000)
+    assert found(None, lake, until_ms=now_ms - 3_600_000) == []
+    assert len(found(None, lake, since_ms=now_ms - 3_600_000, until_ms=now_ms + 1)) == 2
+    report(tmp_path / "report", server=address, queues=(QUEUE,), since_ms=now_ms - 3_600_000)
+    page = (tmp_path / "report" / PAGE).read_text()
+    assert "no &lt;price&gt;" in page and "the range before" in page
+
+
+def test_a_queue_whose_dead_letters_go_nowhere_has_none(server: ServerProcess) -> None:
+    make_queue(server.url, QUEUE, dead_letter="gone")
+    assert found(Address(server.url, Secret(""), retry_s=1)) == []
