@@ -161,7 +161,7 @@ class Tokens:
         return at is not None
 
     def add(self, token: Token, on_done: Done, *, by_admin: bool = False) -> None:
-        """Keep a token; `on_done` when it is on disk. Where that fails it is forgotten again. Raise BadRequest."""
+        """Keep a token; `on_done` when it is on disk. If that fails it is forgotten again. Raise BadRequest."""
         for each in list(self._tokens.values()):
             if self._is_over(each):
                 del self._tokens[each.id]

@@ -111,7 +111,7 @@ class AsyncioHost:
     def submit_alone(self, plan: Callable[[], Job], done: JobDone, wait_ms: int) -> None:
         """Run a job while no other runs, and none has an end that was not told; others that are submitted wait for it.
 
-        `plan` is called at that instant, on the host's thread, and returns the job. Where those before it take longer
+        `plan` is called at that instant, on the host's thread, and returns the job. If those before it take longer
         than `wait_ms`, or another job is to be alone already, that is given up: `done(None, TimeoutError)`.
         """
         if self._held is not None:

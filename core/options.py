@@ -70,7 +70,7 @@ class QueueOptions:
     def nack_delay_ms(self, tries: int, seq: int) -> int:
         """Return how long a message waits that is given back, after `tries` deliveries before this one.
 
-        Where it backs off, messages that failed together do not come back together: each has a share of its own, of
+        If it backs off, messages that failed together do not come back together: each has a share of its own, of
         up to 15 % more or less. It hangs on the message and the try alone, so that a run can be repeated.
         """
         if not self.backs_off:

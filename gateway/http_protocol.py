@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with what it lacks: limits on the head, deadlines, bounded pipelining, and our WebSockets.
 
-A connection works on one request at a time. What a client sends behind it stays bytes: neither read on nor parsed
-until the answer is written and the client takes what it gets. After each answer it is the other connections' turn.
+A connection works on one request at a time. What a client sends behind it is neither read further nor parsed until the
+answer is written and the client takes what it gets. After each answer the other connections have their turn.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._let_go()
 
     def _let_go(self) -> None:
-        """It is over: drop what holds this connection in turn, and nothing waits for the garbage collector."""
+        """It is over: drop what holds this connection, so that its memory need not wait for the garbage collector."""
         self.parser = None  # type: ignore[assignment]
         self.cycle = self._answering = self.scope = None
 
@@ -224,7 +224,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _feed(self, piece: bytes, data: bytes) -> bool:
         """Parse; return whether the connection goes on as it is.
 
-        What belongs to a head or a trailer that is not whole the parser keeps to itself: it is counted here.
+        The parser keeps an incomplete head or trailer to itself, so its bytes are counted here.
         """
         self._is_getting_on = False
         try:
@@ -328,7 +328,7 @@ class HttpProtocol(HttpToolsProtocol):
         cycle.task = self.loop.create_task(cycle.run(self.config.loaded_app))
 
     def _ask_for_others(self, trusted: Networks) -> None:
-        """Note for whom the proxy asks that this connection is from."""
+        """Note for which client the proxy at the other end asks."""
         try:
             asker = asker_of(self.headers, self._peer, trusted)
         except Problem as problem:
@@ -389,12 +389,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline = self.loop.time() + self.timeout_keep_alive
 
     def _go_on(self) -> None:
-        """Take up what waits, where it may begin: nothing is being answered and the client takes what it gets."""
+        """Take up what waits, if nothing is being answered and the client takes what it gets."""
         if self._held and self._linger is None and not self.transport.is_closing():
             self._parse()
 
     def before_early_answer(self, cycle: Cycle) -> None:
-        """Where much is still to come of a body that may not be wanted, this answer is the last one."""
+        """If much is still to come of a body that may not be wanted, this answer is the last one."""
         if cycle.wants_to_be_asked or not 0 <= self._body_left <= SKIP_BYTES_MAX:
             cycle.keep_alive = False
 

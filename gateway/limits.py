@@ -44,7 +44,7 @@ BODY_S_MAX = 60
 """How long a request's body may take."""
 
 SKIP_BYTES_MAX = 64 * KIB
-"""Where no more than this is left of a body that nobody wants, it is skipped and the connection goes on."""
+"""If no more than this is left of a body that nobody wants, it is skipped and the connection goes on."""
 
 METADATA_BYTES_MAX = 32 * KIB
 """The most a message's metadata may take, as a header block."""

@@ -25,7 +25,7 @@ _TICK_S = 1.0
 
 
 class GatewayServer:
-    """Serves a gateway. Needs a running event loop; signals are none of its business."""
+    """Serves a gateway. It needs a running event loop, and does not handle signals."""
 
     def __init__(self, app: Gateway, entrance: Entrance | None = None) -> None:
         """`entrance`: that of all who connect to the process; its own if none is given."""
@@ -74,8 +74,8 @@ class GatewayServer:
         """Once a second: the Date header, and what takes too long."""
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         now = self._loop.time()
-        # Where the tick itself comes late the process was stopped or busy, and what clients sent meanwhile may not
-        # have been read: nobody is found silent before it was.
+        # If the tick itself comes late the process was stopped or busy, and what clients sent meanwhile may not
+        # have been read yet: only after that is anybody taken for silent.
         if now - self._ticked_at < 2 * _TICK_S:
             for connection in list(self._connections):
                 connection.check(now)

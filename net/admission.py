@@ -6,7 +6,7 @@ asked for each time, as the limit may be changed from outside while the process 
 
 No single other machine may take the whole share: of one address there are so many at most. Clients of this machine are
 not counted like that, for behind a proxy they are many. A few more may come if they can ask for health alone, for a
-server that is full must not look dead. Where clients log in, those who have not are fewer still, and
+server that is full must not look dead. If clients log in, those who have not are fewer still, and
 so are those of one user. It knows no sockets.
 """
 

@@ -1,6 +1,6 @@
 """Headers with a meaning to other brokers and none here: each is an ERROR that names the nearest thing.
 
-Ignored, it would fail in silence: a message is lost, comes too early, or stays for ever. Where a header says what holds
+Ignored, it would fail in silence: a message is lost, comes too early, or stays for ever. If a header says what holds
 anyway (`persistent:true` on a SEND) it passes. docs/stomp.md
 shows the table, and a test holds the two together.
 """

@@ -123,7 +123,7 @@ class Deaths:
     ) -> None:
         """Move a message that counts as wip to the dead-letter queue, or drop it where there is none.
 
-        The move is one transaction over both queues; `on_done` comes when it is on disk. Where it fails, the
+        The move is one transaction over both queues; `on_done` comes when it is on disk. If it fails, the
         message waits and dies again later.
         """
         state = self._state
@@ -156,7 +156,7 @@ class Deaths:
         self._elsewhere.move(group.name, [delivery], reason, undo, [(target, letter)], done)
 
     def try_again(self) -> None:
-        """Try some of those whose time has come; no consumer is needed. Where they succeed the next follow."""
+        """Try some of those whose time has come; no consumer is needed. If they succeed the next follow."""
         while self._condemned and self._trying < AT_ONCE and not self._state.is_closed:
             name, seq = next(iter(self._condemned))
             group = self._pending.groups.get(name)

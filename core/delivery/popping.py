@@ -1,7 +1,7 @@
 """Pops: one message, taken for good.
 
 It stays with its queue, as if it were leased, until the disk says that it is settled; only then it is given away.
-Where that can't be written, or whoever asked is gone before it is, the message goes back to its place, and no try is
+If that can't be written, or whoever asked is gone before it is, the message goes back to its place, and no try is
 counted: nobody has seen it. A commit that fails may be on the disk all the same until another one has succeeded: so
 long the pops in it are in doubt. They are not refused, but tried again until they are settled, or not wanted any more.
 """

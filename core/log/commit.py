@@ -184,7 +184,7 @@ class Commit:
     def grow_to(self, size: int, least: int) -> None:
         """Prepare the file ahead, with real zeros: a later sync then changes no size and no extent.
 
-        Where the disk has no room for `size`, `least` bytes will do.
+        If the disk has no room for `size`, `least` bytes will do.
         """
         assert size >= self.end and size >= least
         self.size = max(self.size, size)

@@ -4,7 +4,7 @@ Of each key that the group's cursor has come across one message has its turn: th
 ready, delayed, handed out or on its way to the dead letters, and keeps its turn until it is settled and that is on
 disk; so what comes back after a crash comes before anything that was handed out behind it. All others of the key are
 held back, in memory: a few entries for a message, and none for one that has no key or that the cursor has not reached.
-Where too many are held back the cursor stops until some of them have had their turn.
+If too many are held back the cursor stops until some of them have had their turn.
 """
 
 from __future__ import annotations

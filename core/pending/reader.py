@@ -110,7 +110,7 @@ class Reader:
     def load(self, run: Run, then: Callable[[], None]) -> None:
         """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
 
-        Where the system has no file descriptor or memory left, or can't say what is in the file for another reason
+        If the system has no file descriptor or memory left, or can't say what is in the file for another reason
         than damage, that is tried again until it can: nothing is given up for it.
         """
         waiting = self._loading.get(run)

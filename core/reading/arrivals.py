@@ -15,7 +15,7 @@ from curbstone.core.state import QueueState
 def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: Found) -> None:
     """Tell the first live seq that was published at `timestamp_ms` or later, else `next`; in a later turn.
 
-    Where the wall clock was set back the first run of messages that begins late enough decides.
+    If the wall clock was set back the first run of messages that begins late enough decides.
     """
     before: Run | None = None
     after: Run | None = None

@@ -220,7 +220,7 @@ class ReadingGroups:
     ) -> None:
         """Declare a group that sees what is live from `first` on.
 
-        Where the cleaner has to make room it is tried again, until the segments up to `last_segment` are gone.
+        If the cleaner has to make room it is tried again, until the segments up to `last_segment` are gone.
         """
         if error is None and first > self.next:
             error = BadRequest(f"bad start {first}: the queue's next message is {self.next}")
@@ -252,7 +252,7 @@ class ReadingGroups:
     def _has_room(self, name: str, first: int, last_segment: int) -> bool:
         """Return whether there is room to say of each message how often the group tried it; raise QueueFull.
 
-        Where there is not, and the cleaner may make some, it has begun.
+        If there is not, and the cleaner may make some, it has begun.
         """
         group = self._pending.groups.get(name)
         count = sum(_seen(run, first).bit_count() for run in self._pending.runs) - (group.pending if group else 0)

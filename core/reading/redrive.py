@@ -28,7 +28,7 @@ _EXTRAS_BYTES = 16
 class Redrive:
     """Moves up to `limit` letters to a queue, or each where it came from; `on_done` once.
 
-    Each piece is a transaction over the queue and those that get letters. Where a piece does not fit, half of it is
+    Each piece is a transaction over the queue and those that get letters. If a piece does not fit, half of it is
     tried, down to one letter; that one then stays.
     """
 

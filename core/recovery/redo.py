@@ -82,7 +82,7 @@ def _wanted(disk: Disk, path: str, parts: list[Redo]) -> Iterator[Redo]:
         for redo in parts:
             part = redo.part
             is_its = (part.uid, part.number, part.salt) == (header.uid, header.number, header.salt)
-            # What was confirmed lies in the file. Where a commit had failed the file may have been cut before it.
+            # What was confirmed lies in the file. If a commit had failed the file may have been cut before it.
             if is_its and part.offset + part.size <= size:
                 yield redo
 

@@ -3,7 +3,7 @@
 Publishes wait in a queue, settles and releases in lists. Each flush makes one batch of what fits,
 hands it to a worker thread and, when that returns, confirms: nothing is confirmed or delivered
 before. A failed commit confirms nothing: its publishes and pops are refused, its settles and releases
-are written again, unconfirmed, to a new segment. Where that fails too the queue refuses everything and
+are written again, unconfirmed, to a new segment. If that fails too the queue refuses everything and
 tries again every second.
 
 On a full disk publishes are refused, and nothing of them is left there. Settles are written, and
@@ -238,7 +238,7 @@ class Writer:
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
         """Confirm nothing, and write on in a new segment; what was promised is kept.
 
-        Where the disk was full nothing of it is there, so the segment stays good. What it held beside publishes
+        If the disk was full nothing of it is there, so the segment stays good. What it held beside publishes
         is tried again alone, and only then answered.
         """
         no_space = commit.is_undone

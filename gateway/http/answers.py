@@ -17,10 +17,10 @@ T = TypeVar("T")
 async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
     """Call `start` with a callback; return what the callback gets.
 
-    Where its first argument is an error, that is raised.
+    If its first argument is an error, that is raised.
     """
     future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
-    # An error leads to this frame by its traceback. Were it kept by anything here, the two would hold each other.
+    # An error leads to this frame by its traceback. If something here kept it, the two would hold each other in memory.
     errors: list[CurbstoneError] = []
 
     def on_done(*results: Any) -> None:

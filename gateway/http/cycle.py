@@ -1,7 +1,7 @@
 """One request and its answer, as an ASGI application sees them: what it receives, and where it sends.
 
-An answer that says its length leaves in one write, head and body together, where the body comes in one piece: a
-second write is a second system call, and for most answers the dearest part of them.
+If an answer says its length and its body comes in one piece, head and body leave in one write: a second write is a
+second system call, and for most answers that would be the most expensive part.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Cycle:
                 waiting.set_result(None)
 
     async def run(self, app: ASGIApp) -> None:
-        """Have the application answer. Where it fails to, the client gets a 500 or loses the connection."""
+        """Have the application answer. If it fails to, the client gets a 500 or loses the connection."""
         failure = "it returned without a whole answer"
         try:
             await app(self.scope, self.receive, self.send)

@@ -1,7 +1,7 @@
 """The rules that a request's head must keep before anything looks at what it asks for (RFC 9112). Pure.
 
-A head that two programs could read in two ways is refused and its connection ends: behind a proxy the difference
-is where one client's request ends and another's begins.
+A head that two programs could read in two ways is refused, and its connection ends. Behind a proxy they might disagree
+on where one client's request ends and another's begins, and one client could then smuggle in requests as another.
 """
 
 from __future__ import annotations

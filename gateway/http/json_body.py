@@ -1,8 +1,8 @@
 """Reading JSON that clients send: the one reader of this room, with bounds that are known before anything is built.
 
 A text is refused for what it would cost (`VALUES_MAX`, `DEPTH_MAX`) and for what it could hide (a name given twice
-in one object). The reader's way is to prove most texts harmless by counting single bytes, which is far cheaper than
-parsing; only where a count does not settle it are strings cut out and what is left looked at exactly.
+in one object). Most texts are proved harmless by counting single bytes, which is far cheaper than parsing. Only if a
+count leaves that open, strings are cut out and what is left is looked at exactly.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ async def read_object(
 ) -> dict[str, Any]:
     """Return the JSON object in the body, {} for an empty body; raise BadRequest for anything else.
 
-    Where `known` is given, no other member may be in it.
+    If `known` is given, no other member may be in it.
     """
     text = await read_body(scope, receive, bytes_max)
     if not text:

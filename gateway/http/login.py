@@ -147,7 +147,7 @@ class Logins:
     ) -> None:
         """Call back with what the client of a WebSocket may do, maybe at once.
 
-        Where it presents nothing and the protocol behind has a login of its own, that is nothing yet.
+        If it presents nothing and the protocol behind has a login of its own, that is nothing yet.
         """
         gate = self._gate
         if not gate.wants_login:

@@ -49,7 +49,7 @@ class Backup:
         self._source = source
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST: a tar archive. Where it ends before its last entry, `SHA256SUMS`, it failed."""
+        """POST: a tar archive. If it ends before its last entry, `SHA256SUMS`, it failed."""
         access_of(scope).administer("backup")
         fields = await read_object(scope, receive, BACKUP_LIST_BYTES_MAX, "a backup", ("had",))
         had = _had_in(fields.get("had", {}))

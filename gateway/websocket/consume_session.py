@@ -87,7 +87,7 @@ class ConsumeSession:
         self._acked: list[int] = []
         """Seqs acknowledged in the read that is being worked off."""
         self._ids: list[str] = []
-        """Where settling is answered: the ackIds of those."""
+        """If settling is answered: the ackIds of those."""
         self._stale: list[str] = []
         """Likewise: those of this read that name nothing."""
 
