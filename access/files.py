@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,16 +22,30 @@ def make_directory(path: Path) -> None:
         _sync_directory(path.parent)
 
 
-def read_trusted(path: Path, *, follow: bool = True) -> bytes:
-    """Return a file's contents; raise PermissionError where others may write it.
+def read_trusted(path: Path) -> bytes:
+    """Return the contents of a file that people write; raise PermissionError where others than its owner may, too.
 
-    `follow` a link, as in what people write: a mounted secret is one. In the data directory there are none.
+    A link is followed: a mounted secret is one.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
+    return _read(path, 0)
+
+
+def read_ours(path: Path, directory: Path) -> bytes:
+    """Return the contents of a file of a data directory; raise PermissionError where it can be another's.
+
+    Whoever may write to that directory could put one there. No link is followed.
+    """
+    return _read(path, os.O_NOFOLLOW, (0, os.geteuid(), directory.stat().st_uid))
+
+
+def _read(path: Path, flags: int, owners: Sequence[int] = ()) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
             raise PermissionError(0, "it is not a regular file")
+        if owners and facts.st_uid not in owners:
+            raise PermissionError(0, "it is another user's")
         if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(0, "others than its owner may write it; chmod go-w")
         with os.fdopen(os.dup(descriptor), "rb") as file:

@@ -100,7 +100,7 @@ def decode(data: bytes) -> dict[str, Token]:
 def read(data: Path) -> dict[str, Token]:
     """Return the tokens of a data directory; blocking. Raise DataDirectoryError."""
     try:
-        return decode(files.read_trusted(data / DIRECTORY / FILE, follow=False))
+        return decode(files.read_ours(data / DIRECTORY / FILE, data))
     except FileNotFoundError:
         return {}
     except OSError as error:

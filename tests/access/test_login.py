@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from curbstone.access import passwords
+from curbstone.access import passwords, tokens
 from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.gate import Caller
 from curbstone.access.passwords import WAITING_MAX
@@ -264,11 +265,23 @@ def test_a_users_file_may_be_a_link_and_the_file_of_tokens_may_not(world: World,
     world.file.symlink_to(tmp_path / "mounted")
     world.gate.open()
     assert world.token(world.login("ann", "open sesame"))
-    tokens = world.data / "access" / "tokens"
-    tokens.rename(tmp_path / "elsewhere")
-    tokens.symlink_to(tmp_path / "elsewhere")
+    kept = world.data / "access" / "tokens"
+    kept.rename(tmp_path / "elsewhere")
+    kept.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataDirectoryError, match="access/tokens can't be read"):
         world.gate.open()
+
+
+def test_a_file_of_tokens_that_another_user_put_there_is_not_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write to the data directory could put tokens of their own there."""
+    world.token(world.login("ann", "open sesame"))
+    world.gate.open()
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result([*real(file)[:4], 12345, *real(file)[5:10]]))
+    with pytest.raises(DataDirectoryError, match="access/tokens can't be read: it is another user's"):
+        tokens.read(world.data)
 
 
 def test_a_changed_file_is_seen_by_itself(world: World) -> None:
