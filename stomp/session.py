@@ -76,7 +76,7 @@ class Session:
         connection.on_reply_wanted = self._subscriptions.wait_for_reply
         self._settler = Settler(connection, self._subscriptions, self._publisher)
         self._transactions = Transactions(connection, self._settler)
-        self._vital = Liveness(limits, now_ms)
+        self._liveness = Liveness(limits, now_ms)
         self._sync = sync
         self._caller = caller
         self._is_audited = access.gate.wants_login
@@ -132,7 +132,7 @@ class Session:
         """Return the bytes to send, in order, and forget them."""
         output, self._connection.output = self._connection.output, []
         if output:
-            self._vital.sent = True
+            self._liveness.sent = True
         return output
 
     def receive(self, data: bytes, now_ms: int, wall_ms: int) -> None:
@@ -145,7 +145,7 @@ class Session:
         if self._is_audited:
             ASKING.set(self._caller)
         parser = self._parser
-        self._vital.heard(now_ms)
+        self._liveness.heard(now_ms)
         while True:
             received = parser.feed(data)
             if received:
@@ -160,23 +160,23 @@ class Session:
                 break
             data = b""
         self.unfinished_bytes, self.began_anew = parser.unfinished_bytes, bool(received)
-        self._vital.unfinished(self.unfinished_bytes, self.began_anew, now_ms)
+        self._liveness.unfinished(self.unfinished_bytes, self.began_anew, now_ms)
 
     def tick(self, now_ms: int) -> int:
         """Do what is due: heart-beats and deadlines. Return when to call again."""
         connection = self._connection
         if connection.ending:
-            if self._vital.overdue(now_ms):
+            if self._liveness.overdue(now_ms):
                 connection.close()
-        elif rule := self._vital.broken(now_ms):
+        elif rule := self._liveness.broken(now_ms):
             connection.fail(ProtocolError(rule))
-        elif self._vital.beat():
+        elif self._liveness.beat():
             connection.write(frames.HEART_BEAT)
-        return self._vital.next_ms(now_ms)
+        return self._liveness.next_ms(now_ms)
 
     def reading(self, on: bool, now_ms: int) -> None:
         """Say that reading stopped or went on; a client that is not read can't be late."""
-        self._vital.reading(on, now_ms)
+        self._liveness.reading(on, now_ms)
 
     def hold(self) -> None:
         """Deliver nothing more: the socket is full."""
@@ -335,7 +335,7 @@ class Session:
         )
         connection.version = self._parser.version = agreement.version
         beats = agreement.server_beats_ms, agreement.client_beats_ms
-        self._vital.agreed(*beats)
+        self._liveness.agreed(*beats)
         more = connect.expiry(answer, connection.wall_ms)
         if wished:
             told = ",".join([name for name in features.FEATURES if name in wished])

@@ -29,7 +29,7 @@ HELD_BYTES_MAX = 64 * 1024
 class Retry:
     """What is known of a message that was released, or that is not yet due."""
 
-    __slots__ = ("due_ms", "leads", "mature_ms", "message", "segment", "tries")
+    __slots__ = ("due_ms", "is_record_head", "mature_ms", "message", "segment", "tries")
 
     def __init__(self, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         self.tries = tries
@@ -40,7 +40,7 @@ class Retry:
         self.message = message
         self.segment: Segment | None = None
         """Where the latest record of this lies in the log, if there is one yet."""
-        self.leads = False
+        self.is_record_head = False
         """Whether it is the first seq of that record."""
 
 
@@ -165,7 +165,7 @@ class Group:
         """Replace what is known of a message; until that is on disk the record of before counts."""
         old = self.retries.get(seq)
         if old is not None:
-            retry.segment, retry.leads = old.segment, old.leads
+            retry.segment, retry.is_record_head = old.segment, old.is_record_head
         self.retries[seq] = retry
 
     def stored(self, released: Released, segment: Segment) -> None:
@@ -178,10 +178,10 @@ class Group:
                 retry.segment.states -= 1
             segment.states += 1
             retry.segment = segment
-            leads = seq == released.first
-            if leads != retry.leads:
-                self._room.recorded(1 if leads else -1)
-                retry.leads = leads
+            is_head = seq == released.first
+            if is_head != retry.is_record_head:
+                self._room.recorded(1 if is_head else -1)
+                retry.is_record_head = is_head
 
     def states_in(self, segment: Segment) -> list[Released]:
         """Return what the records of a segment that still count say, as it stands now."""
@@ -246,9 +246,9 @@ class Group:
         if retry.segment is not None:
             retry.segment.states -= 1
             retry.segment = None
-        if retry.leads:
+        if retry.is_record_head:
             self._room.recorded(-1)
-            retry.leads = False
+            retry.is_record_head = False
 
     def lose_records(self, segment: Segment) -> None:
         """The records in a segment are gone: what they said is known in memory only."""

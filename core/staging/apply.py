@@ -25,7 +25,7 @@ from curbstone.core.message import Message
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
 from curbstone.core.queue import Queue
 from curbstone.core.staging.files import Marker, PartFile, check_part
-from curbstone.core.staging.frames import FrameReader, Read, Share
+from curbstone.core.staging.frames import FrameMessages, FrameReader, QueueShare
 from curbstone.core.staging.transaction import StagedTransaction
 
 WINDOW_BYTES = 512 * 1024
@@ -42,7 +42,7 @@ logger = logging.getLogger("curbstone.core")
 class Target:
     """A queue that gets messages of a transaction, and the room that was reserved there for them."""
 
-    def __init__(self, name: str, share: Share, queue: Queue | None, skip: int = 0) -> None:
+    def __init__(self, name: str, share: QueueShare, queue: Queue | None, skip: int = 0) -> None:
         self.name = name
         self.share = share
         self.queue = queue
@@ -235,7 +235,7 @@ class Application:
 
     # --- reading, in a job
 
-    def _read(self) -> tuple[list[Read], int]:
+    def _read(self) -> tuple[list[FrameMessages], int]:
         """Return what a window holds, and where the next begins."""
         part = self._files[self._index]
         if self._file is None:
@@ -255,7 +255,7 @@ class Application:
                 raise StagedDamaged(f"{self.transaction.directory}/{part.name} is damaged at byte {self._offset}")
             size *= 2  # a large message
 
-    def _have_read(self, result: tuple[list[Read], int], error: BaseException | None) -> None:
+    def _have_read(self, result: tuple[list[FrameMessages], int], error: BaseException | None) -> None:
         self._has_job = False
         if self._is_over:
             self._close()
@@ -321,7 +321,7 @@ class Application:
         self.go_on()
 
 
-def _together(found: list[Read]) -> list[Read]:
+def _together(found: list[FrameMessages]) -> list[FrameMessages]:
     """Return what was read with the frames of each queue as one."""
     if len(found) == 1:
         return found
@@ -330,7 +330,7 @@ def _together(found: list[Read]) -> list[Read]:
     for name, messages, size in found:
         by_name.setdefault(name, []).extend(messages)
         sizes[name] = sizes.get(name, 0) + size
-    return [Read(name, messages, sizes[name]) for name, messages in by_name.items()]
+    return [FrameMessages(name, messages, sizes[name]) for name, messages in by_name.items()]
 
 
 def _chunks(messages: list[Message], size: int, most: int) -> Iterator[tuple[list[Message], int]]:

@@ -19,7 +19,7 @@ from curbstone.core.names import QueueName, queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.staging.apply import Target, windows_of
 from curbstone.core.staging.files import MARKER, Marker, Part, check_part, disk_error
-from curbstone.core.staging.frames import Share
+from curbstone.core.staging.frames import QueueShare
 from curbstone.core.staging.transaction import StagedTransaction
 from curbstone.core.values import State
 
@@ -33,7 +33,7 @@ Marked = Callable[[StagedTransaction, Marker, list[Target]], None]
 """Called when the marker is durable, with where the messages go."""
 
 
-class Commit:
+class StagedCommit:
     """See the module's docstring. Its end is a marker, or the answer that nothing has happened."""
 
     def __init__(
@@ -59,10 +59,10 @@ class Commit:
 
     def begin(self) -> None:
         """Find the queues, and reserve room there."""
-        shares: dict[str, Share] = {}
+        shares: dict[str, QueueShare] = {}
         for part in self._parts:
             for name, share in part.shares.items():
-                shares.setdefault(name, Share()).add(share)
+                shares.setdefault(name, QueueShare()).add(share)
         try:
             for name, share in shares.items():
                 queue = self._queue_of(queue_name(name, self._marker.project))

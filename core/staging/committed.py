@@ -111,7 +111,7 @@ def _record(data: bytes, place: int) -> CommittedId | None:
     return CommittedId(*fields)
 
 
-class Committed:
+class CommittedIds:
     """See the module's docstring. It is opened blocking, and written by jobs, one at a time."""
 
     def __init__(self, host: Host, disk: Disk) -> None:

@@ -27,7 +27,7 @@ from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, QueueFull, StagedDamaged, Unavailable, told
 from curbstone.core.log.commit import NO_SPACE
 from curbstone.core.log.window import read_around
-from curbstone.core.staging.frames import Share
+from curbstone.core.staging.frames import QueueShare
 from curbstone.core.staging.identity import Series
 
 ROOT = "staging"
@@ -66,7 +66,7 @@ class Part(NamedTuple):
     """CRC of its frames."""
     time_ms: int
     """Wall clock when it was staged."""
-    shares: dict[str, Share]
+    shares: dict[str, QueueShare]
     project: str = ""
     """Empty if the first release staged it."""
     is_damaged: bool = False
@@ -110,7 +110,7 @@ class Marker(NamedTuple):
     time_ms: int
     """Wall clock of the commit; delays count from there."""
     files: list[PartFile]
-    queues: dict[str, tuple[str, Share]]
+    queues: dict[str, tuple[str, QueueShare]]
     """By name: uid, and what is for it."""
     series: Series | None = None
 
@@ -135,7 +135,7 @@ def decode_marker(data: bytes) -> Marker | None:
         if line and end == b"\n%08x\n" % crc32(line):
             number, project, identifier, time_ms, files, queues, *rest = json.loads(line)
             series = Series(bytes.fromhex(rest[0][0]), rest[0][1]) if rest else None
-            shares = {name: (uid, Share(*numbers)) for name, (uid, *numbers) in queues.items()}
+            shares = {name: (uid, QueueShare(*numbers)) for name, (uid, *numbers) in queues.items()}
             return Marker(number, project, identifier, time_ms, [PartFile(*file) for file in files], shares, series)
     return None
 
@@ -201,7 +201,7 @@ def load_part(disk: Disk, directory: str, file_name: str) -> Part:
     if magic == _MAGIC and size == len(text) and crc32(text) == crc:
         facts = json.loads(text)
         if facts["bytes"] + size + _PART_END.size == file_bytes:
-            shares = {queue: Share(*numbers) for queue, numbers in facts["queues"].items()}
+            shares = {queue: QueueShare(*numbers) for queue, numbers in facts["queues"].items()}
             numbers = (facts["messages"], facts["bytes"], facts["crc"], facts["time"])
             return Part(name, file_name, *numbers, shares, facts.get("project", ""))
     return Part(name, file_name, 0, file_bytes, 0, 0, {}, is_damaged=True)

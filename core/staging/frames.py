@@ -32,7 +32,7 @@ _BLOCK = re.compile(rb"(?:(?!:)%b:%b\n)*" % (_TEXT, _TEXT))
 
 
 @dataclass(slots=True)
-class Share:
+class QueueShare:
     """What of a part, or of a whole transaction, is for one queue."""
 
     count: int = 0
@@ -45,7 +45,7 @@ class Share:
     delayed: int = 0
     """How many messages have a delay."""
 
-    def add(self, other: Share) -> None:
+    def add(self, other: QueueShare) -> None:
         """Count what another holds, too."""
         self.count += other.count
         self.size += other.size
@@ -61,7 +61,7 @@ class FrameCheck:
         self._body_bytes_max = body_bytes_max
         """Of a queue by its name; raises if there is no such queue."""
         self._ttl_ms_max = ttl_ms_max
-        self.shares: dict[str, Share] = {}
+        self.shares: dict[str, QueueShare] = {}
         self._limits: dict[str, int] = {}
         self._rest = b""
         """What came of an entry or head that is not all there yet, before `_pieces`."""
@@ -122,7 +122,7 @@ class FrameCheck:
         self._name = data[start : start + name_bytes].decode("utf-8", "replace")
         if self._name not in self._limits:
             self._limits[self._name] = self._body_bytes_max(self._name)
-            self.shares[self._name] = Share()
+            self.shares[self._name] = QueueShare()
         self._frame_left = left
         self._place, self._count = 0, count
         return start + name_bytes
@@ -199,7 +199,7 @@ class FrameCheck:
             self._good_blocks.add(block)
 
 
-class Read(NamedTuple):
+class FrameMessages(NamedTuple):
     """Messages of one frame that were read back: delays are in `timestamp_ms`, ttls in `expires_ms`."""
 
     name: str
@@ -215,9 +215,9 @@ class FrameReader:
         self._name = ""
         self._left = 0
 
-    def read(self, data: bytes) -> tuple[list[Read], int]:
+    def read(self, data: bytes) -> tuple[list[FrameMessages], int]:
         """Return the whole messages at the start of `data`, in order, and how many bytes they take."""
-        found: list[Read] = []
+        found: list[FrameMessages] = []
         at = 0
         while True:
             if not self._left:
@@ -233,7 +233,7 @@ class FrameReader:
             count, end = _whole_entries(data, at, self._left)
             if not count:
                 return found, at
-            found.append(Read(self._name, decode_entries(data, at, count, 0), end - at))
+            found.append(FrameMessages(self._name, decode_entries(data, at, count, 0), end - at))
             self._left -= count
             at = end
 

@@ -32,8 +32,8 @@ from curbstone.core.names import QueueName, queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.shared import Shared
 from curbstone.core.staging.apply import Application, Target, resumed_targets
-from curbstone.core.staging.commit import Commit
-from curbstone.core.staging.committed import Committed
+from curbstone.core.staging.commit import StagedCommit
+from curbstone.core.staging.committed import CommittedIds
 from curbstone.core.staging.files import MARKER, ROOT, Marker, decode_marker, disk_error, find_parts, read_file
 from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
@@ -80,7 +80,7 @@ class Staging:
         self.ground = Ground(host, shared.disk, bytes_max)
         self._queues = queues
         self._queue = queues.get
-        self.committed = Committed(shared.host, shared.disk)
+        self.committed = CommittedIds(shared.host, shared.disk)
         self._ttl_ms = ttl_ms
         self._salt = salt
         self._transactions: dict[bytes, StagedTransaction] = {}
@@ -185,7 +185,7 @@ class Staging:
         transaction.waiting.append(on_done)
         files = [part.frames for part in chosen]
         marker = Marker(self._salt() << 32 | self._salt(), project, identifier, 0, files, {}, series)
-        Commit(transaction, marker, chosen, self._queue, self._apply).begin()
+        StagedCommit(transaction, marker, chosen, self._queue, self._apply).begin()
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
         """Drop what is staged, if anything is. Raise AlreadyCommitted or Conflict if it is too late for that."""

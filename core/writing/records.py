@@ -130,7 +130,7 @@ class Records:
             item = waiting[index]
             group = groups.get(item.group)
             retry = group.retries.get(item.first) if group is not None else None
-            is_first = bool(kept) and retry is not None and not retry.leads
+            is_first = bool(kept) and retry is not None and not retry.is_record_head
             if index == 0 or item.group != waiting[index - 1].group:
                 size += released_bytes(item.group, 0)
             size += RELEASE_BYTES

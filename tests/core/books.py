@@ -16,7 +16,7 @@ def check_room(queue: Queue) -> None:
     unlogged = pending = 0
     for group in groups:
         pending += group.pending
-        unlogged += group.pending - sum(retry.leads for retry in group.retries.values())
+        unlogged += group.pending - sum(retry.is_record_head for retry in group.retries.values())
     notes = KEY_NOTE_BYTES * len(queue.notes.keys._known) + MARK_NOTE_BYTES * len(queue.notes.staged._known)
     notes += PRODUCER_NOTE_BYTES * len(queue.notes.producers._known)
     assert (room.pending, room.notes_bytes, room.kept) == (pending, notes, RETRY_BYTES * unlogged + notes)

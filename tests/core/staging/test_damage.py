@@ -12,7 +12,7 @@ from curbstone.core.errors import CurbstoneError, StagedDamaged, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.staging.committed import RECORD_BYTES, CommittedId, decode_ids
 from curbstone.core.staging.files import Marker, PartFile, decode_marker
-from curbstone.core.staging.frames import Share
+from curbstone.core.staging.frames import QueueShare
 from curbstone.core.staging.identity import HASH_BYTES
 from tests.core.lab import Lab
 from tests.core.staging.lab import PROJECT, commit, stage, staged_files, state
@@ -123,7 +123,7 @@ def test_every_flipped_bit_in_any_file_doubles_and_halves_nothing() -> None:
 
 
 def test_every_bit_of_a_marker_may_flip() -> None:
-    shares = {"a": ("0" * 12, Share(6, 300, 50, 1, 0)), "b": ("1" * 12, Share(1, 60, 60, 9, 1))}
+    shares = {"a": ("0" * 12, QueueShare(6, 300, 50, 1, 0)), "b": ("1" * 12, QueueShare(1, 60, 60, 9, 1))}
     marker = Marker(1 << 60, "default", "t", 1_700_000_000_000, [PartFile("p.1.0", 400, 77, 7)], shares)
     data = marker.encode()
     for index in range(8 * len(data)):
