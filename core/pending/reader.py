@@ -13,14 +13,7 @@ from typing import NamedTuple
 from curbstone.core.disk import Disk
 from curbstone.core.headers import KEY_MARK
 from curbstone.core.host import Host
-from curbstone.core.log.format import (
-    BATCH_BYTES,
-    BATCH_MAGIC_BYTES,
-    ENTRY_BYTES,
-    batch_is_whole,
-    decode_batch_header,
-    decode_entries,
-)
+from curbstone.core.log.batches import batches_in
 from curbstone.core.log.window import read_around
 from curbstone.core.message import Message
 from curbstone.core.pending.runs import Run, Runs, seqs_of
@@ -174,19 +167,15 @@ def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: in
     damage = "".join(
         [f"{path}: bytes {low} to {high} can't be read: the disk reports an error" for low, high in unreadable[:1]]
     )
-    index = 0
-    while index < len(data):
-        header = decode_batch_header(data, index)
-        if header is None or not batch_is_whole(data, index, header.length, salt):
-            damage = damage or f"{path}: bytes from {start + index} on do not check"
-            magic = data.find(BATCH_MAGIC_BYTES, index + 5)  # what follows is still good: look for the next batch
-            if magic < 0:
-                break
-            index = magic - 4
-            continue
-        if header.messages and header.first_seq <= last and header.messages_bytes >= ENTRY_BYTES:
-            for message in decode_entries(data, index + BATCH_BYTES, header.messages, header.first_seq):
+    good = 0
+    for batch in batches_in(data, salt):
+        if batch.at > good:
+            damage = damage or f"{path}: bytes from {start + good} on do not check"
+        good = batch.end_at
+        if batch.header.messages and batch.header.first_seq <= last:
+            for message in batch.messages():
                 if first <= message.seq <= last:
                     found[message.seq] = message
-        index += header.length
+    if good < len(data):
+        damage = damage or f"{path}: bytes from {start + good} on do not check"
     return Read(found, damage)

@@ -14,7 +14,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
-from curbstone.core.log.format import BATCH_BYTES, BatchHeader, Flag, batch_is_whole, decode_batch_header, decode_seqs
+from curbstone.core.log.batches import batch_at
+from curbstone.core.log.format import BatchHeader, Flag, decode_seqs
 from curbstone.core.log.log import Log
 from curbstone.core.notes.losses import Loss
 from curbstone.core.pending.group import Group
@@ -251,14 +252,14 @@ def _frames_of(file: File, place: _Place) -> Iterator[Frame]:
     view = memoryview(data)
     index = 0
     while index < len(data):
-        header = decode_batch_header(data, index)
-        if header is None or not batch_is_whole(data, index, header.length, place.salt):
+        batch = batch_at(data, index, place.salt)
+        if batch is None:
             raise Stale(f"{place.path}: bytes from {place.offset + index} on do not check")
-        if header.messages:
-            frame = _frame_of(view, index + BATCH_BYTES, header, place)
+        if batch.header.messages:
+            frame = _frame_of(view, batch.messages_at, batch.header, place)
             if frame is not None:
                 yield frame
-        index += header.length
+        index = batch.end_at
     if index != place.end - place.offset:
         raise Stale(f"{place.path}: it ends before {place.end}")
 

@@ -12,6 +12,7 @@ from itertools import islice
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
+from curbstone.core.log.batches import Batch, batch_at
 from curbstone.core.log.commit import Segment
 from curbstone.core.log.format import (
     BATCH_BYTES,
@@ -20,16 +21,15 @@ from curbstone.core.log.format import (
     SEGMENT_BYTES,
     Flag,
     Reason,
-    batch_is_whole,
     decode_batch_header,
     decode_groups,
     decode_released,
     decode_settled,
 )
 from curbstone.core.log.log import Log
+from curbstone.core.log.scan import Scan
 from curbstone.core.log.window import Window
 from curbstone.core.positions import PUBLISHED, RELEASED, Asked, Event
-from curbstone.core.recovery.recovery import Batch, Scan
 from curbstone.core.state import QueueState
 
 OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment is a sixteenth of it
@@ -170,7 +170,7 @@ def _is_batch(window: Window, offset: int, salt: int) -> bool:
     header = decode_batch_header(window.data, offset - window.start) if window.have(offset, BATCH_BYTES) else None
     if header is None or not window.have(offset, header.length):
         return False
-    return batch_is_whole(window.data, offset - window.start, header.length, salt)
+    return batch_at(window.data, offset - window.start, salt) is not None
 
 
 def _events_of(batch: Batch, position: int) -> Iterator[Event]:

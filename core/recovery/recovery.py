@@ -1,4 +1,4 @@
-"""Reading a queue's directory back: which files are the log, and what their batches say.
+"""Reading a queue's directory back: which files are the log.
 
 A crash can leave, besides the log: a torn batch at the end of the newest segment (its commit was not
 confirmed: cut off, overwritten by the next), the file of a segment whose creation was not finished,
@@ -11,69 +11,27 @@ crash can leave") lists all of it, redo files and directories included.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.log.commit import Segment, segment_path
 from curbstone.core.log.format import (
-    BATCH_BYTES,
-    BATCH_MAGIC_BYTES,
     ENTRY_BYTES,
     FORMAT,
     SEGMENT_BYTES,
-    BatchHeader,
     SegmentHeader,
     UnknownFormat,
-    batch_is_whole,
-    decode_batch_header,
     decode_segment_header,
-    may_be_batch,
 )
-from curbstone.core.log.window import Window, read_around
+from curbstone.core.log.scan import Scan
+from curbstone.core.log.window import read_around
 from curbstone.core.recovery.salvage import find_salt, next_seq_hint
 
 HEADLESS_BYTES_MAX = 16 * 1024 * 1024
 """How much of a segment is looked at for what its header said."""
 
 _NAME = re.compile(r"(\d{10,20})\.seg")
-
-
-class Batch(NamedTuple):
-    """A good batch: its header, and the bytes it lies in from `at` on; `offset` is its place in the file."""
-
-    header: BatchHeader
-    data: bytes
-    at: int
-    offset: int
-
-    @property
-    def messages_at(self) -> int:
-        """Index of the message entries."""
-        return self.at + BATCH_BYTES
-
-    @property
-    def releases_at(self) -> int:
-        """Index of the releases."""
-        return self.messages_at + self.header.messages_bytes
-
-    @property
-    def settles_at(self) -> int:
-        """Index of the settles."""
-        return self.releases_at + self.header.releases_bytes
-
-    @property
-    def notes_at(self) -> int:
-        """Index of the notes."""
-        return self.settles_at + self.header.settles_bytes
-
-    @property
-    def end_at(self) -> int:
-        """Index behind the batch."""
-        return self.at + self.header.length
 
 
 @dataclass
@@ -259,130 +217,3 @@ def file_bytes(disk: Disk, path: str) -> int:
         return file.size()
     finally:
         file.close()
-
-
-class Scan:
-    """Reads the batches of one segment in order; tells what does not check."""
-
-    def __init__(
-        self, disk: Disk, segment: Segment, last_batch: int, *, is_active: bool, start: int = SEGMENT_BYTES
-    ) -> None:
-        self._disk = disk
-        self._start = start
-        self._segment = segment
-        self._is_active = is_active
-        self.last_batch = last_batch
-        self.end = SEGMENT_BYTES
-        """Behind the last good batch."""
-        self.damage: list[str] = []
-        self.holes: list[tuple[int, int]] = []
-        """The first byte of each damage and the one behind it."""
-        self.torn_bytes = 0
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield the good batches."""
-        file = self._disk.open(self._segment.path)
-        window = Window(file, self._segment.end)
-        try:
-            yield from self._batches(window)
-        finally:
-            file.close()
-            for start, end in window.unreadable:
-                self._damaged(start, end, "can't be read: the disk reports an error")
-
-    def _batches(self, window: Window) -> Iterator[Batch]:
-        offset = self._start
-        while offset < self._segment.end:
-            batch = self._batch_at(window, offset)
-            is_next = batch is not None and batch.header.number == self.last_batch + 1
-            if batch is None or not (is_next or offset == self._start > SEGMENT_BYTES):
-                yield from self._in_order(window, offset)
-                return
-            yield self._passed(batch)
-            offset = self.end
-
-    def _passed(self, batch: Batch) -> Batch:
-        self.last_batch = batch.header.number
-        self.end = batch.offset + batch.header.length
-        return batch
-
-    def _in_order(self, window: Window, offset: int) -> Iterator[Batch]:
-        """Yield the good batches from `offset` on, where the next in number is not.
-
-        A block that a disk wrote to the wrong place can bring a good batch before its turn: the batches between
-        would have lower numbers. So all are looked up first, and the most that are in order are taken.
-        """
-        found: list[tuple[int, int]] = []
-        at = offset - 1
-        while (batch := self._next_good(window, at)) is not None:
-            found.append((batch.header.number, batch.offset))
-            at = batch.offset + batch.header.length - 1
-        end = offset
-        for _, place in most_in_order(found):
-            if end < place:
-                self._damaged(end, place)
-            good = self._batch_at(window, place)
-            assert good is not None
-            yield self._passed(good)
-            end = self.end
-        self._tail(window, end)
-
-    def _batch_at(self, window: Window, offset: int) -> Batch | None:
-        if not window.have(offset, BATCH_BYTES):
-            return None
-        header = decode_batch_header(window.data, offset - window.start)
-        if header is None or header.number <= self.last_batch or offset + header.length > self._segment.end:
-            return None
-        if not window.have(offset, header.length):
-            return None
-        index = offset - window.start
-        if not batch_is_whole(window.data, index, header.length, self._segment.salt):
-            return None
-        return Batch(header, window.data, index, offset)
-
-    def _next_good(self, window: Window, offset: int) -> Batch | None:
-        """Return the first good batch that begins behind `offset`: its magic is looked for, its CRC decides."""
-        offset += 1
-        while window.have(offset, BATCH_BYTES):
-            found = window.data.find(BATCH_MAGIC_BYTES, offset - window.start + 4)
-            if found < 0:
-                offset = window.start + len(window.data) - len(BATCH_MAGIC_BYTES) - 3
-                if not window.have(offset, BATCH_BYTES) or window.start != offset:
-                    return None
-                continue
-            offset = window.start + found - 4
-            batch = self._batch_at(window, offset)
-            if batch is not None:
-                return batch
-            offset += 1
-        return None
-
-    def _tail(self, window: Window, offset: int) -> None:
-        """Nothing good follows `offset`: a torn last commit, an unused rest, or a damaged end."""
-        if not self._is_active:
-            if offset < self._segment.end:
-                self._damaged(offset, self._segment.end)
-        elif window.have(offset, BATCH_BYTES) and may_be_batch(window.data, offset - window.start, self.last_batch + 1):
-            header = decode_batch_header(window.data, offset - window.start)
-            self.torn_bytes = min(header.length if header else BATCH_BYTES, self._segment.end - offset)
-
-    def _damaged(self, start: int, end: int, what: str = "do not check") -> None:
-        self.damage.append(f"{self._segment.path}: bytes {start} to {end} {what}")
-        self.holes.append((start, end))
-        self._segment.damaged = True
-
-
-def most_in_order(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest sequence of (number, place) whose numbers rise; the places do anyway."""
-    tops: list[int] = []  # index of the lowest last number of a sequence of each length
-    before: list[int] = []
-    for index, (number, _) in enumerate(found):
-        length = bisect_left(tops, number, key=lambda top: found[top][0])
-        before.append(tops[length - 1] if length else -1)
-        tops[length : length + 1] = [index]
-    chosen: list[tuple[int, int]] = []
-    index = tops[-1] if tops else -1
-    while index >= 0:
-        chosen.append(found[index])
-        index = before[index]
-    return chosen[::-1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from curbstone.core.log.batches import Batch
 from curbstone.core.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path
 from curbstone.core.log.format import (
     Flag,
     Note,
     Released,
     decode_delivered,
-    decode_entries,
     decode_floor,
     decode_notes,
     decode_released,
@@ -19,11 +19,12 @@ from curbstone.core.log.format import (
     time_of,
 )
 from curbstone.core.log.log import Log
+from curbstone.core.log.scan import Scan
 from curbstone.core.message import Message
 from curbstone.core.notes.notes import Notes
 from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run, seqs_of
-from curbstone.core.recovery.recovery import Batch, Chain, Scan, file_bytes, find_chain
+from curbstone.core.recovery.recovery import Chain, file_bytes, find_chain
 from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
 
@@ -229,7 +230,7 @@ class Replay:
         if not header.flags & Flag.EXTRAS:
             self._entitle(run, bits << (first - run.first), self._default_groups(first))
             return
-        for message in decode_entries(batch.data, batch.messages_at, count, first):
+        for message in batch.messages():
             self._admit(run, message)
 
     def _admit(self, run: Run, message: Message) -> None:
@@ -276,7 +277,7 @@ class Replay:
         made; it is pending again. So that runs stay apart, both are cut into stretches.
         """
         header = batch.header
-        copies = decode_entries(batch.data, batch.messages_at, header.messages, header.first_seq)
+        copies = batch.messages()
         place = (segment, batch.offset, batch.offset + header.length)
         self._state.next_seq = max(self._state.next_seq, copies[-1].seq + 1)
         rest: list[tuple[int, Run]] = []

@@ -17,12 +17,14 @@ from curbstone.cli.options import Json
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
 from curbstone.core.disk import OsFile
 from curbstone.core.errors import DataDirectoryError
+from curbstone.core.log.batches import Batch
 from curbstone.core.log.commit import ASIDE_SUFFIX
-from curbstone.core.log.format import Flag, Note, decode_entries, decode_floor, decode_notes
+from curbstone.core.log.format import Flag, Note, decode_floor, decode_notes
 from curbstone.core.log.meta import Meta, load_meta
 from curbstone.core.log.redo import Redo
+from curbstone.core.log.scan import Scan
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery.recovery import Batch, Chain, Scan, file_bytes, find_chain, holds_something
+from curbstone.core.recovery.recovery import Chain, file_bytes, find_chain, holds_something
 from curbstone.core.recovery.redo import read_redo
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.dry_recovery import DryRecovery
@@ -350,7 +352,7 @@ def _check_batch(batch: Batch, checked: Checked, damage: list[tuple[int, str]], 
     """Read what a batch holds, whose checksum is right; return the floor it sets, or 0."""
     header = batch.header
     try:
-        messages = decode_entries(batch.data, batch.messages_at, header.messages, header.first_seq)
+        messages = batch.messages()
         notes = list(decode_notes(batch.data, batch.notes_at, batch.end_at))
     except Exception as error:  # whatever it is, the bytes are not what was written
         damage.append((number, f"{checked.directory}: batch {header.number} can't be decoded: {error}"))

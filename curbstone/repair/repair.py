@@ -18,6 +18,7 @@ from pathlib import Path
 from curbstone.core.directories import QUEUES, TWIN_SUFFIX
 from curbstone.core.disk import Disk
 from curbstone.core.errors import MetaDamaged
+from curbstone.core.log.batches import Batch
 from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, segment_path
 from curbstone.core.log.format import (
     BATCH_BYTES,
@@ -35,11 +36,12 @@ from curbstone.core.log.format import (
 )
 from curbstone.core.log.log import random_salt
 from curbstone.core.log.meta import Meta, load_meta
+from curbstone.core.log.scan import Scan
 from curbstone.core.log.window import read_around
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery.recovery import Batch, Chain, Scan, find_chain, holds_something, last_commit_ms
+from curbstone.core.recovery.recovery import Chain, find_chain, holds_something, last_commit_ms
 from curbstone.core.recovery.salvage import flipped_bit
 from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.repair.meta import meta_again, renamed

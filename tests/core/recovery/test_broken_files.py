@@ -17,8 +17,8 @@ import pytest
 
 from curbstone.core.broker import Broker
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES
+from curbstone.core.log.scan import most_in_order
 from curbstone.core.log.window import PAGE_BYTES
-from curbstone.core.recovery.recovery import most_in_order
 from tests.core.lab import Lab, Peer, message
 from tests.core.recovery.ward import KINDS, Ward, body, damaged
 from tests.sim.world import SimFile

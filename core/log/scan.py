@@ -1,0 +1,136 @@
+"""Reading the batches of one segment file in order, whatever became of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from curbstone.core.disk import Disk
+from curbstone.core.log.batches import Batch, batch_at
+from curbstone.core.log.commit import Segment
+from curbstone.core.log.format import BATCH_BYTES, BATCH_MAGIC_BYTES, SEGMENT_BYTES, decode_batch_header, may_be_batch
+from curbstone.core.log.window import Window
+
+
+class Scan:
+    """Reads the batches of one segment in order; tells what does not check."""
+
+    def __init__(
+        self, disk: Disk, segment: Segment, last_batch: int, *, is_active: bool, start: int = SEGMENT_BYTES
+    ) -> None:
+        self._disk = disk
+        self._start = start
+        self._segment = segment
+        self._is_active = is_active
+        self.last_batch = last_batch
+        self.end = SEGMENT_BYTES
+        """Behind the last good batch."""
+        self.damage: list[str] = []
+        self.holes: list[tuple[int, int]] = []
+        """The first byte of each damage and the one behind it."""
+        self.torn_bytes = 0
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the good batches."""
+        file = self._disk.open(self._segment.path)
+        window = Window(file, self._segment.end)
+        try:
+            yield from self._batches(window)
+        finally:
+            file.close()
+            for start, end in window.unreadable:
+                self._damaged(start, end, "can't be read: the disk reports an error")
+
+    def _batches(self, window: Window) -> Iterator[Batch]:
+        offset = self._start
+        while offset < self._segment.end:
+            batch = self._batch_at(window, offset)
+            is_next = batch is not None and batch.header.number == self.last_batch + 1
+            if batch is None or not (is_next or offset == self._start > SEGMENT_BYTES):
+                yield from self._in_order(window, offset)
+                return
+            yield self._passed(batch)
+            offset = self.end
+
+    def _passed(self, batch: Batch) -> Batch:
+        self.last_batch = batch.header.number
+        self.end = batch.offset + batch.header.length
+        return batch
+
+    def _in_order(self, window: Window, offset: int) -> Iterator[Batch]:
+        """Yield the good batches from `offset` on, where the next in number is not.
+
+        A block that a disk wrote to the wrong place can bring a good batch before its turn: the batches between
+        would have lower numbers. So all are looked up first, and the most that are in order are taken.
+        """
+        found: list[tuple[int, int]] = []
+        at = offset - 1
+        while (batch := self._next_good(window, at)) is not None:
+            found.append((batch.header.number, batch.offset))
+            at = batch.offset + batch.header.length - 1
+        end = offset
+        for _, place in most_in_order(found):
+            if end < place:
+                self._damaged(end, place)
+            good = self._batch_at(window, place)
+            assert good is not None
+            yield self._passed(good)
+            end = self.end
+        self._tail(window, end)
+
+    def _batch_at(self, window: Window, offset: int) -> Batch | None:
+        if not window.have(offset, BATCH_BYTES):
+            return None
+        header = decode_batch_header(window.data, offset - window.start)
+        if header is None or header.number <= self.last_batch or offset + header.length > self._segment.end:
+            return None
+        if not window.have(offset, header.length):
+            return None
+        return batch_at(window.data, offset - window.start, self._segment.salt, offset)
+
+    def _next_good(self, window: Window, offset: int) -> Batch | None:
+        """Return the first good batch that begins behind `offset`: its magic is looked for, its CRC decides."""
+        offset += 1
+        while window.have(offset, BATCH_BYTES):
+            found = window.data.find(BATCH_MAGIC_BYTES, offset - window.start + 4)
+            if found < 0:
+                offset = window.start + len(window.data) - len(BATCH_MAGIC_BYTES) - 3
+                if not window.have(offset, BATCH_BYTES) or window.start != offset:
+                    return None
+                continue
+            offset = window.start + found - 4
+            batch = self._batch_at(window, offset)
+            if batch is not None:
+                return batch
+            offset += 1
+        return None
+
+    def _tail(self, window: Window, offset: int) -> None:
+        """Nothing good follows `offset`: a torn last commit, an unused rest, or a damaged end."""
+        if not self._is_active:
+            if offset < self._segment.end:
+                self._damaged(offset, self._segment.end)
+        elif window.have(offset, BATCH_BYTES) and may_be_batch(window.data, offset - window.start, self.last_batch + 1):
+            header = decode_batch_header(window.data, offset - window.start)
+            self.torn_bytes = min(header.length if header else BATCH_BYTES, self._segment.end - offset)
+
+    def _damaged(self, start: int, end: int, what: str = "do not check") -> None:
+        self.damage.append(f"{self._segment.path}: bytes {start} to {end} {what}")
+        self.holes.append((start, end))
+        self._segment.damaged = True
+
+
+def most_in_order(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the longest sequence of (number, place) whose numbers rise; the places do anyway."""
+    tops: list[int] = []  # index of the lowest last number of a sequence of each length
+    before: list[int] = []
+    for index, (number, _) in enumerate(found):
+        length = bisect_left(tops, number, key=lambda top: found[top][0])
+        before.append(tops[length - 1] if length else -1)
+        tops[length : length + 1] = [index]
+    chosen: list[tuple[int, int]] = []
+    index = tops[-1] if tops else -1
+    while index >= 0:
+        chosen.append(found[index])
+        index = before[index]
+    return chosen[::-1]
