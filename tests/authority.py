@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 import ssl
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -67,6 +69,14 @@ class Authority:
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name)
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
         return builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
+
+
+def believing(certificate: Path) -> str:
+    """Return the flag of a Chromium that is to believe this one certificate: it knows no authority of a test's."""
+    key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+    known = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    digest = base64.b64encode(hashlib.sha256(known).digest()).decode()
+    return f"--ignore-certificate-errors-spki-list={digest}"
 
 
 def _name(text: str) -> x509.Name:

@@ -164,6 +164,12 @@ def test_an_address_of_this_machine_only_needs_no_permission(address: str) -> No
     load({"stomp_addr": address, "http_addr": address})
 
 
+def test_without_options_it_listens_on_this_machine_alone() -> None:
+    settings = load({})
+    listening = [*settings.stomp_addr, *settings.http_addr, *settings.mqks_addr]
+    assert len(listening) == 3 and all(address.is_loopback for address in listening) and settings.is_loopback
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.168.1.5:1", "example.org:1", "localhost.example:1"])
 @pytest.mark.parametrize("option", ["stomp_addr", "http_addr", "mqks_addr"])
 def test_an_address_that_others_can_reach_needs_insecure(option: str, address: str) -> None:

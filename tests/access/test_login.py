@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from curbstone.access import passwords, tokens
+from curbstone.access.door import Access
 from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.gate import Caller
 from curbstone.access.passwords import WAITING_MAX
@@ -352,6 +353,33 @@ def test_a_certificate_is_a_login_where_the_file_names_it(world: World) -> None:
     assert world.login(caller=caller).identity.user == "box"
     with pytest.raises(NotLoggedIn):
         world.login(caller=caller._replace(certificate=("DNS:box.example.evil",)))
+
+
+def test_what_is_purged_redriven_and_deleted_is_in_the_audit_and_needs_manage(world: World) -> None:
+    ann, root = world.login("ann", "open sesame"), world.login("root", "all of it")
+    root.declare(A, {}, lambda _error: None)
+    world.lab.settle()
+
+    def change(access: Access) -> None:
+        for what in (
+            lambda: access.managed(A, "purge queue"),
+            lambda: access.redrive(A, None, 1, lambda *_: None),
+            lambda: access.delete(A, lambda _outcome: None),
+        ):
+            if access is ann:
+                with pytest.raises(NotAllowed, match="no right to manage"):
+                    what()
+            else:
+                what()
+
+    change(ann)
+    change(root)
+    told = [(line["user"], line["action"], line["outcome"], line["target"]) for line in world.gate.audit.recent[-4:]]
+    queue = f"queue {A}"
+    assert told == [
+        ("ann", "manage", "refused", queue),
+        *(("root", action, "ok", str(A)) for action in ("purge queue", "redrive", "delete queue")),
+    ]
 
 
 def test_the_audit_tells_who_came_who_failed_and_what_was_changed_and_no_secret(world: World) -> None:

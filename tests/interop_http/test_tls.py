@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import re
 import shlex
@@ -17,12 +15,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 import stomp
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.authority import Authority
+from tests.authority import Authority, believing
 from tests.interop import control
 from tests.interop.control import Control, chromium
 from tests.interop_http.test_browser import PAGE, never
@@ -159,14 +155,8 @@ def test_a_page_publishes_and_consumes_over_https_and_wss(
     server: ServerProcess, pages: Control, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(control.FILES, "/http.html", (PAGE, "text/html; charset=utf-8"))
-    certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
-    key = certificate.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    # The authority is none that Chromium knows: it is told this one key.
-    known = base64.b64encode(hashlib.sha256(key).digest()).decode()
     url = f"{pages.origin}/http.html?url={quote(https(server), safe='')}"
-    browser = chromium(url, tmp_path / "profile", f"--ignore-certificate-errors-spki-list={known}")
+    browser = chromium(url, tmp_path / "profile", believing(folder / "server.pem"))
     facts = pages.result(browser)
     assert [got["body"] for got in facts["overSocket"]] == facts["bodies"]
     assert [got["body"] for got in facts["overEvents"]] == facts["bodies"]
