@@ -54,14 +54,14 @@ class Agenda:
             self.dirty()
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` after turns in which the counts changed; returns what ends it."""
+        """Call `fn` after each turn in which the counts changed; return a function that ends this."""
         self.watchers.append(fn)
 
         def unwatch() -> None:
             nonlocal fn
             if fn in self.watchers:
                 self.watchers.remove(fn)
-            fn = _nothing  # whoever keeps this is mostly what it was for
+            fn = _nothing  # whoever keeps `unwatch` is mostly what `fn` belongs to: neither keeps the other in memory
 
         return unwatch
 

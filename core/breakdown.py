@@ -1,8 +1,8 @@
-"""How far an exception goes that nobody expected: as far as one queue, or one who was to be answered, and no further.
+"""How far an unexpected exception goes: it ends one queue, or loses one answer, and nothing else.
 
-Whatever a queue's turns, timers and jobs raise ends that queue: what it has in memory can't be believed any more. It
-refuses everything until the next start, which makes it anew from its log; all others go on. An exception of whoever
-is told something is logged, and the queue goes on. Both are bugs.
+If a queue's own turns, timers or jobs raise, what the queue has in memory can't be trusted any more. It then refuses
+everything until the next start, which makes it anew from its log; all other queues go on. If somebody else's callback
+raises, such as one that gets an answer, that is logged and the queue goes on. Both are bugs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class QueueHost:
         self._host.submit(job, partial(self.contain, done))
 
     def contain(self, fn: Callable[..., object], *args: Any) -> None:
-        """Call what belongs to the queue."""
+        """Call something of the queue's own: what it raises ends the queue."""
         try:
             fn(*args)
         except Exception as error:
@@ -56,7 +56,7 @@ class QueueHost:
             self._break_down(error)
 
     def tell(self, fn: Callable[..., object], *args: Any) -> None:
-        """Call somebody who is told something of the queue, and is not part of it."""
+        """Call back somebody who is no part of the queue: what that raises is logged."""
         try:
             fn(*args)
         except Exception as error:

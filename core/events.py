@@ -116,7 +116,7 @@ class Fanouts:
         return len(self._waiting)
 
     def begin(self, fanout: Fanout) -> None:
-        """Publish, now if it is not much and none is under way."""
+        """Publish: at once if it is not much and no other is under way."""
         self._waiting.append(fanout)
         if len(self._waiting) == 1:
             self._go_on()
@@ -180,7 +180,7 @@ class Fanout:
             self._answer()
 
     def _answer(self) -> None:
-        """Answer the messages in order, neighbours of which the same is to be said at once."""
+        """Answer the messages in order; neighbours with the same outcome get one answer."""
         if not self._refused:
             self._on_done(None, 0, len(self._messages))
             return

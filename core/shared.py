@@ -13,7 +13,7 @@ CACHE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Cache:
-    """The memory that the tails of all queues of a server may take together."""
+    """The memory that the newest messages of all queues of a server may take together."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self.bytes_max = bytes_max

@@ -89,7 +89,7 @@ class _Wish:
 
 
 class Transaction:
-    """A builder: nothing happens before `commit`, and dropping it is the abort."""
+    """Collects what is to be done. Nothing happens before `commit`; to abort, drop it."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

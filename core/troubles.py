@@ -2,8 +2,8 @@
 
 While there are any, messages can't all be taken: the server is not ready, and health says why. A matter is logged
 when it begins and when it is over, not each time it is tried in between. A queue finds out by itself whether it can
-write again. For what only clients ask for (new queues, options, transactions) nobody may ask a server that is not
-ready, so it is tried with a file of no use.
+write again. Other things are only tried when a client asks for them: new queues, options, transactions. While the
+server is not ready nobody may ask, so the disk is tried with a file that is written for this alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Troubles:
             logger.info("%s: all is well again", matter, extra={"matter": matter})
 
     def ended(self, matter: str, error: BaseException | None) -> None:
-        """A job ended, which may be a failure of the disk; that there is no such file, or already one, is none.
+        """A job ended. An error is a failure of the disk, unless it only says that a file is there, or is not.
 
         One that ends well proves little: it may not have synced anything.
         """

@@ -1,4 +1,4 @@
-"""The queues that want a turn, called at the end of this turn of the loop: what a turn gathers is written at once."""
+"""The queues that want a turn: they get it at the end of this turn of the loop, so all it gathered is one commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Turns:
         return len(self._dirty)
 
     def add(self, turn: Turn) -> None:
-        """Have a queue's turn called; once, however often it is added before."""
+        """Have a queue's turn called: once, however often it is added."""
         self._dirty[turn] = None
         if not self._is_set:
             self._is_set = True

@@ -2,9 +2,9 @@
 
 Python starts a full collection whenever enough was allocated, and it looks at all that lives. Under a load that makes
 and drops connections and subscriptions that was twice a second, for 40 to 95 ms each. So here they are called by the
-clock: each `LOOK_EVERY_MS` if there were young collections enough. Between two of them only `FULL_AFTER` young ones
-start one, which bounds what dead cycles may keep. Connections leave none (`tests/test_gone_connections.py`), so mostly
-there is nothing to find, and then the next look comes later and later.
+clock: each `LOOK_EVERY_MS`, if there were enough collections of young objects. In between only `FULL_AFTER` of those
+start one, which bounds the memory that dead cycles may take. Connections leave no cycles
+(`tests/test_gone_connections.py`), so mostly there is nothing to find, and then the next look comes later and later.
 
 What lives long is not even looked at: it is frozen. It is thawed and looked at once whenever the number of queues has
 doubled, or halved; so what has died since is kept for so long at most, and that is never more than what once lived.
@@ -88,6 +88,6 @@ def undisturbed() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Give the system what was freed, where the C library can; it takes some ms, not on the loop's thread."""
+    """Give freed memory back to the system, if the C library can; it takes some ms, so not on the loop's thread."""
     with suppress(AttributeError, OSError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -23,9 +23,9 @@ def doubts(file_system: str, typical_s: float = 1.0) -> list[str]:
 
 
 def writable_by_others(directory: Path) -> list[str]:
-    """Return what to say where other users may put something else in the place of what is in a directory.
+    """Return what to warn of if other users of the machine can replace what is in a directory.
 
-    To read they get nothing: the folders in it are made for their owner only.
+    They can't read it: the folders in it are made for their owner only.
     """
     mode = directory.stat().st_mode & 0o7777
     if not mode & 0o022:

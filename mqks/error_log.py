@@ -2,7 +2,7 @@
 
 A producer at a queue's cap gets an error for each publish, thousands in a second: the log must not grow with them.
 So an error that is the same again within `INTERVAL_MS` has the id of the first; how many there were is logged once
-that time is over. What the engine refuses is the same for whoever asks, a mistake is its client's own.
+that time is over. What the engine refuses is the same error whoever asked; a mistake is one of its client alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ErrorLog:
         self._entries: dict[tuple[str, str], _Entry] = {}
 
     def report(self, peer: str, text: str, *, is_mistake: bool) -> bytes:
-        """Return the id under which the log has this error, which is the client's own mistake or the engine's word."""
+        """Log an error, unless it was logged just now; return its id. `is_mistake`: it is its client's own."""
         key = (peer if is_mistake else "", text)
         entry = self._entries.get(key)
         if entry is not None:

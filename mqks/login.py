@@ -1,7 +1,7 @@
 """Who is at the other end of an MQKS connection: `{id} auth {user} {password}`, or `{id} auth {token}`.
 
-Before that every other action is an error, unless the certificate is a login or the users file lets in who presents
-nothing. Logging in again, as the same user, makes a long connection outlive its token.
+Before the login every other action is an error, unless the certificate is a login, or the users file lets in clients
+that present nothing. A connection that logs in again, as the same user, outlives the token it began with.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Login:
 
     @property
     def is_somebody(self) -> bool:
-        """Whether it is known who is there, or just being looked at."""
+        """Whether it is known who is there, or is being found out."""
         return bool(self.access.identity.user) or self.is_pending
 
     def begin(self) -> None:
-        """Let in who needs no `auth`."""
+        """Let in a client that needs no `auth`."""
         try:
             access = self._gate.enter(NOTHING, self._caller)
         except CurbstoneError:
@@ -126,6 +126,6 @@ class Login:
         self._is_over = True
         if self._presence is not None:
             self._presence.leave()
-        # Whom to tell knows this login, too.
+        # The callback would keep this login in memory, and this login the callback.
         self._end = self._changed = self._logged_in = _nothing
         self._unacked = _none

@@ -1,9 +1,9 @@
 """What all MQKS connections of a server share: their consumers, and which queues go when unused.
 
 A consumer belongs to its connection: the id that its client chose means nothing on another one.
-`--delete-queue-when-unused` is a wish about a queue, set anew by each consume and kept with the queue. It is
-granted for queues that were made with it; one that was made to stay can't be made to go by whoever consumes
-from it. When the server ends, so do all consumers, which is no reason for queues to go; after its start they
+`--delete-queue-when-unused` asks for a queue to be deleted when it has no consumer. Each consume sets it anew, and it
+is kept with the queue; but only queues that were made with it can have it, so that no consumer can make a queue go that
+was made to stay. When the server stops all consumers end, and no queue is deleted for that: after the next start they
 have `RETURN_MS` to come back.
 """
 

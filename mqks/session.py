@@ -1,12 +1,12 @@
 """One MQKS connection, without its socket: bytes in, bytes out.
 
 The owner of the socket calls `receive` with what it read, sends what `take_output` returns whenever
-`changed` was called, and closes the socket once `closing` is true and everything is sent. It calls `tick`
-when that is due, as long as a line is unfinished.
+`changed` was called, and closes the socket once `closing` is true and everything is sent. While a line is
+unfinished it calls `tick` when `tick_ms` says.
 
-Requests are carried out in their order; those that cost more than their bytes let others have their turn
-between them. Those that change something on disk are answered after the commit, the others at once. Only a
-request with `--confirm` gets its `ok`; an `error` is always told.
+Requests are carried out in their order. After one that costs more than its bytes tell, other connections
+have their turn. Requests that change something on disk are answered after the commit, the others at once.
+Only a request with `--confirm` gets an `ok`; an `error` is always answered.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Session:
             self._finish()
 
     def shut_down(self) -> None:
-        """The server stops; commits under way are waited for."""
+        """The server stops: end when the commits under way are done."""
         self._finish()
 
     def send_away(self, reason: str) -> None:
@@ -200,7 +200,7 @@ class Session:
         self._output = []
         self._login.leave()
         self._registry.sessions.discard(self)
-        # Late answers of the engine still come; whom to tell of them, and what carries out requests, hold this one.
+        # Late answers of the engine still come. The callbacks dropped here would keep this session in memory.
         self._changed = _nothing
         del self._actions
 
@@ -246,7 +246,7 @@ class Session:
         text = line.text
         if self._is_first:
             self._is_first = False
-            # A page in a browser can make it send what it likes to any port, but not without this first line.
+            # A page can make its browser send anything to any port, but not without this first line of HTTP.
             if _HTTP.fullmatch(text):
                 self.write(HTTP_ANSWER)
                 self._finish()
@@ -349,7 +349,7 @@ class Session:
             self._close()
 
     def _look_at_room(self) -> None:
-        """Read on where enough of what came is done."""
+        """Read on if enough of what came is done."""
         if self.congested and not self._waiting and not self._unconfirmed.is_too_much:
             self.congested = False
             self._changed()
