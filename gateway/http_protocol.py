@@ -7,7 +7,6 @@ answer is written and the client takes what it gets. After each answer the other
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, NoReturn, cast
 from urllib.parse import unquote
 
@@ -26,6 +25,7 @@ from curbstone.gateway.http.ends import Ends
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, target_of
 from curbstone.gateway.http.login import caller_of
+from curbstone.gateway.http.passed_over import parser_behind
 from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.limits import (
     BODY_S_MAX,
@@ -37,7 +37,7 @@ from curbstone.gateway.limits import (
     SKIP_BYTES_MAX,
 )
 from curbstone.gateway.settings import OF_HEALTH
-from curbstone.gateway.websocket.protocol import WebSocketProtocol, shake_hands
+from curbstone.gateway.websocket.protocol import WebSocketProtocol, refusing, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
 from curbstone.net.admission import FULL, Visit, is_of_this_machine
 from curbstone.net.linger import Linger
@@ -84,6 +84,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_getting_on = False
         """Whether what was parsed last began a request or brought some of a body."""
         self._framing: list[tuple[bytes, bytes]] = []
+        self._is_passed_over = False
+        """Whether the head offers another protocol, which is not taken up."""
         self._body_left = 0
         """What is to come of a body whose length is known, -1 for one in chunks."""
         self._answering: Cycle | None = None
@@ -230,8 +232,12 @@ class HttpProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
-            self._upgrade(piece[upgrade.args[0] :] + data[self._held_from :])
-            return False
+            self._held_from -= len(piece) - upgrade.args[0]
+            if not self._is_passed_over:
+                self._upgrade(data[self._held_from :])
+                return False
+            self._is_passed_over = False
+            self.parser = parser_behind(self, self._body_left)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, MemoryError):
                 self._problem = Problem(503, "there is not enough memory for this request")
@@ -312,8 +318,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self._trusted is not None:
             self._ask_for_others(self._trusted)
         self._in_head = False
-        if self.parser.should_upgrade() and self._should_upgrade():
-            return
+        if self.parser.should_upgrade():
+            if self._should_upgrade():
+                return
+            self._is_passed_over = True
         self._in_body = True
         self._body_left = framing.length
         self._deadline = self.loop.time() + BODY_S_MAX
@@ -351,7 +359,9 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The body is whole."""
+        """The body is whole, or the parser takes it for another protocol's."""
+        if self._is_passed_over:
+            return
         self._deadline = _NEVER
         if self._in_body and self._answering is not None:
             self._answering.finish()
@@ -438,11 +448,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ WebSockets
 
     def _upgrade(self, rest: bytes) -> None:
-        """Hand the connection over to a WebSocket; an offer of any other protocol is not taken up."""
-        if not self._should_upgrade():
-            self.cycle.keep_alive = False  # the parser does not go on behind it
-            self.flow.hold()
-            return
+        """Hand the connection over to a WebSocket."""
         gateway = cast(Gateway, self.app)
         self._behind = rest
         self._deadline = _NEVER
@@ -464,7 +470,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._take_leave(access)
             return
         if isinstance(access, CurbstoneError):
-            shaken = shake_hands(request, self.scope["method"], partial(_refuse, access))
+            shaken = shake_hands(request, self.scope["method"], refusing(access))
         else:
             if access.identity.user:
                 self._visit.logged_in(access.identity.user)
@@ -492,7 +498,3 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _should_upgrade_to_ws(self) -> bool:
         return True
-
-
-def _refuse(error: CurbstoneError, _request: SocketRequest) -> NoReturn:
-    raise error

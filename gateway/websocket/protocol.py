@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request
@@ -20,7 +20,7 @@ from curbstone.gateway.http.problem import Problem, problem_of
 from curbstone.gateway.limits import CLOSE_S_MAX, DEAD_AFTER_S, MESSAGE_BYTES_PER_S, MESSAGE_S_MAX, PING_AFTER_S
 from curbstone.gateway.websocket.codec import PING, Frames
 from curbstone.gateway.websocket.refused_session import RefusedSession, asks_for_frames
-from curbstone.gateway.websocket.session import Session, SocketRequest
+from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.net import stream
 from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.net.turns import Turns
@@ -45,6 +45,15 @@ class Loop(stream.Loop, Protocol):
 
     def time(self) -> float:
         """Seconds by a clock that never jumps."""
+
+
+def refusing(error: CurbstoneError) -> Opener:
+    """Return what opens no session, but raises this."""
+
+    def refuse(_request: SocketRequest) -> NoReturn:
+        raise error
+
+    return refuse
 
 
 def shake_hands(
