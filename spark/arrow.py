@@ -8,12 +8,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curbstone.core.headers import CONTENT_TYPE, encode
+from curbstone.core.headers import CONTENT_TYPE, KEY, check_key, encode
 from curbstone.core.names import group_name
 from curbstone.spark.columns import Columns
 from curbstone.spark.frames import Event, Page, read_block, read_extras, read_page, write_extras
@@ -43,6 +43,7 @@ TYPES = {
     "tries": pa.int32(),
     "expires": TIMESTAMP,
     "groups": pa.list_(pa.field("element", pa.string())),
+    "key": pa.string(),
     "position": pa.int64(),
     "event": pa.string(),
     "count": pa.int64(),
@@ -74,6 +75,7 @@ def message_batch(data: bytes, queue: str, epoch: str, schema: pa.Schema) -> pa.
         "tries": lambda: _tries(page),
         "expires": lambda: _of_extras(page, lambda time_ms, _groups: time_ms * 1000 or None, TIMESTAMP),
         "groups": lambda: _of_extras(page, lambda _time_ms, groups: groups, TYPES["groups"]),
+        "key": pieces.keys,
     }
     batch = pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
     return batch if page.keep is None else batch.filter(pa.array(page.keep))
@@ -100,6 +102,12 @@ def _every_third(start: int, stop: int) -> pa.Array:
     return int64(array("q", range(start, stop, 3)))
 
 
+class _Decoded(NamedTuple):
+    types: pa.Array
+    keys: pa.Array
+    headers: pa.Array
+
+
 class _Pieces:
     """A page seen as one binary array: header block, body, what lies between, header block, body …"""
 
@@ -107,37 +115,46 @@ class _Pieces:
         self._count = len(page)
         buffers = [None, pa.py_buffer(page.cuts), pa.py_buffer(data)]
         self._all = pa.Array.from_buffers(pa.binary(), 3 * self._count, buffers)
-        self._decoded: tuple[pa.Array, pa.Array] | None = None
+        self._decoded: _Decoded | None = None
 
     def bodies(self) -> pa.Array:
         return self._column(1)
 
     def content_types(self) -> pa.Array:
-        return self._blocks()[0]
+        return self._blocks().types
 
     def headers(self) -> pa.Array:
-        return self._blocks()[1]
+        return self._blocks().headers
+
+    def keys(self) -> pa.Array:
+        return self._blocks().keys
 
     def _column(self, place: int) -> pa.Array:
         return self._all.take(_every_third(place, 3 * self._count))
 
-    def _blocks(self) -> tuple[pa.Array, pa.Array]:
-        """Content types and headers; a block that many messages share is read once."""
+    def _blocks(self) -> _Decoded:
+        """What the header blocks say; one that many messages share is read once."""
         if self._decoded is None:
             encoded = self._column(0).dictionary_encode()
             types: list[str | None] = []
+            keys: list[str | None] = []
             names: list[str] = []
             values: list[str] = []
             ends = array("i", [0])
             for block in encoded.dictionary.to_pylist():
                 headers = read_block(block)
                 types.append(headers.pop(CONTENT_TYPE, None))
+                keys.append(headers.get(KEY))
                 names += headers
                 values += headers.values()
                 ends.append(len(names))
             offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
             maps = pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.string()))
-            self._decoded = pa.array(types, pa.string()).take(encoded.indices), maps.take(encoded.indices)
+            self._decoded = _Decoded(
+                pa.array(types, pa.string()).take(encoded.indices),
+                pa.array(keys, pa.string()).take(encoded.indices),
+                maps.take(encoded.indices),
+            )
         return self._decoded
 
 
@@ -166,19 +183,23 @@ class Blocks:
     MOST = 10_000
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str | None, tuple[tuple[str, str], ...]], bytes] = {}
+        self._known: dict[tuple[str | None, str | None, tuple[tuple[str, str], ...]], bytes] = {}
 
-    def of(self, content_type: str | None, headers: Sequence[tuple[str, str]]) -> bytes:
-        """Return the block; a content type given beside the headers wins over one among them."""
-        key = (content_type, tuple(headers))
-        block = self._known.get(key)
+    def of(self, content_type: str | None, headers: Sequence[tuple[str, str]], key: str | None = None) -> bytes:
+        """Return the block; a content type or a key given beside the headers wins over one among them.
+
+        Raise ValueError for a given key that no message may have.
+        """
+        meant = (content_type, key, tuple(headers))
+        block = self._known.get(meant)
         if block is None:
-            pairs = [(name, value) for name, value in headers if content_type is None or name != CONTENT_TYPE]
-            if content_type is not None:
-                pairs.insert(0, (CONTENT_TYPE, content_type))
+            given = {name: value for name, value in ((CONTENT_TYPE, content_type), (KEY, key)) if value is not None}
+            pairs = [*given.items(), *(pair for pair in headers if pair[0] not in given)]
+            if key is not None:
+                check_key(key)
             if len(self._known) >= self.MOST:
                 self._known.clear()
-            block = self._known[key] = encode(pairs)
+            block = self._known[meant] = encode(pairs)
         return block
 
 
@@ -189,16 +210,24 @@ def bytes_of(column: pa.Array) -> list[bytes | None]:
 
 
 def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
-    """Return the header block of each row, from the columns `headers` and `content_type` where there are any."""
+    """Return the header block of each row, from the columns `headers`, `content_type` and `key` where there are any.
+
+    Raise ValueError for a key that no message may have.
+    """
     names = batch.schema.names
     count = batch.num_rows
-    types: list[str | None] = batch.column("content_type").to_pylist() if "content_type" in names else [None] * count
+
+    def texts(name: str) -> list[str | None]:
+        found: list[str | None] = batch.column(name).to_pylist() if name in names else [None] * count
+        return found
+
+    types, keys = texts("content_type"), texts("key")
     if "headers" not in names:
-        if len(set(types)) == 1:
+        if "key" not in names and len(set(types)) == 1:
             return [blocks.of(types[0], ())] * count
-        return [blocks.of(content_type, ()) for content_type in types]
+        return [blocks.of(content_type, (), key) for content_type, key in zip(types, keys, strict=True)]
     headers: list[list[tuple[str, str]] | None] = batch.column("headers").to_pylist()
-    return [blocks.of(content_type, pairs or ()) for content_type, pairs in zip(types, headers, strict=True)]
+    return [blocks.of(kind, pairs or (), key) for kind, pairs, key in zip(types, headers, keys, strict=True)]
 
 
 def extras_of(batch: Any) -> list[bytes] | None:

@@ -107,7 +107,7 @@ def _read_range(server: Server, part: Range, options: ReadOptions, columns: Colu
     names = names_of(columns)
     if "body" not in names:
         query["body"] = "false"
-    if not {"headers", "content_type"} & names:
+    if not {"headers", "content_type", "key"} & names:
         query["headers"] = "false"
     at = part.low
     while at < part.high:

@@ -33,10 +33,11 @@ MESSAGES = StructType(
         StructField("tries", IntegerType()),
         StructField("expires", TimestampType()),
         StructField("groups", GROUPS),
+        StructField("key", StringType()),
     ]
 )
 """`queue` is `project/queue`; `epoch` is another one when a queue was deleted and made anew. Null in `expires`
-is never, in `groups` all of them."""
+is never, in `groups` all of them. `key` is the ordering key, which stays among the headers, too."""
 
 JOURNAL = StructType(
     [
@@ -65,6 +66,7 @@ _WRITTEN: dict[str, tuple[DataType, ...]] = {
     "delay": (IntegerType(), LongType()),
     "ttl": (IntegerType(), LongType()),
     "groups": (GROUPS,),
+    "key": (StringType(),),
 }
 
 

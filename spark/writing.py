@@ -109,9 +109,9 @@ def _add_batch(
     bodies = bytes_of(batch.column("body" if "body" in names else "value"))
     if None in bodies:
         raise PipelineError("a row's body is null; a message has a body, maybe an empty one")
-    made = header_blocks(batch, blocks)
     delays = _delays(batch)
     try:
+        made = header_blocks(batch, blocks)
         extras = extras_of(batch)
     except (ValueError, BadRequest) as error:
         raise PipelineError(str(error)) from None

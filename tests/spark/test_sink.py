@@ -58,6 +58,22 @@ def test_ttl_and_groups_are_written_and_read_again(spark: Any, server: ServerPro
         assert line in last_line(caught.value)
 
 
+def test_ordering_keys_are_written_and_read_again(spark: Any, server: ServerProcess) -> None:
+    rows = [("a", "k", None), ("b", None, {"x-key": "other"}), ("c", "k", {"x-key": "beaten"}), ("d", None, None)]
+    write(spark.createDataFrame(rows, "body STRING, key STRING, headers MAP<STRING,STRING>").coalesce(1), server)
+    frame = spark.read.format("curbstone").options(url=server.url, queue=QUEUE).load()
+    found = [(bytes(row.body), row.key, row.headers) for row in frame.select("body", "key", "headers").collect()]
+    assert found == [
+        *((b"a", "k", {"x-key": "k"}), (b"b", "other", {"x-key": "other"})),
+        *((b"c", "k", {"x-key": "k"}), (b"d", None, {})),
+    ]
+    leased = call(server.url, "POST", "/v2/shop/queues/out/messages/lease", {"count": 9})["messages"]
+    assert [message["message"] for message in leased] == ["a", "b", "d"], "c waits for a"
+    with pytest.raises(Exception) as caught:
+        write(spark.createDataFrame([("a", "")], "body STRING, key STRING"), server)
+    assert "an ordering key is not empty" in last_line(caught.value)
+
+
 def test_what_was_read_can_be_written_in_its_order(spark: Any, server: ServerProcess) -> None:
     publish(server.url, "shop/in", numbered(500), **{"x-msg-x-a": "b"})
     read = spark.read.format("curbstone").options(url=server.url, queue="shop/in", minPartitions=3).load()
