@@ -19,5 +19,6 @@ bring() {
 
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || bring chromium Chromium
 command -v nc >/dev/null || bring netcat-openbsd nc
+command -v php >/dev/null || bring php-cli PHP # small; Go and a JDK are large, and used where they are
 
 exit $complete
