@@ -6,10 +6,8 @@ uvicorn app:app          and, beside it:    python worker.py
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel
 
 from curbstone_client import Client, ClientError
 
@@ -17,18 +15,23 @@ client = Client(project="shop")  # CURBSTONE_URL, or a server on this machine
 
 
 @asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
+async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
     async with client:
         await client.declare("orders", max_tries=5, dead_letter="orders.dead")
         yield
 
 
-async def place(request: Request) -> JSONResponse:
+class Order(BaseModel):
+    total: int
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/orders", status_code=202)
+async def place(order: Order) -> dict[str, str]:
     try:
-        stored = await client.queue("orders").publish(await request.json(), timeout=5)
+        stored = await client.queue("orders").publish(order.model_dump(), timeout=5)
     except ClientError as error:
-        return JSONResponse({"error": str(error)}, 503)
-    return JSONResponse({"id": stored.id}, 202)
-
-
-app = Starlette(routes=[Route("/orders", place, methods=["POST"])], lifespan=lifespan)
+        raise HTTPException(503, str(error)) from error
+    return {"id": stored.id}
