@@ -1,9 +1,11 @@
-"""The audit: who came, who was refused, who changed what. JSON lines in `access/audit`; it can't be turned off.
+"""The audit: who came, who was refused, who changed what. JSON lines; it can't be turned off.
+
+What was done is in `access/audit`, refusals of users in `access/refused`, failed logins in `access/failed`: whoever
+causes many of one kind pushes out nothing of another, neither on disk nor of what `recent` keeps.
 
 Logins are written once in ten minutes for each user, credential and address; failures and refusals at once the first
-time, and then as a count every ten seconds. Of failures and of refusals some are told apart in ten seconds, the rest is
-one count: nobody can wash out what others did, and who has not logged in has a quarter of what `recent` keeps. No line
-holds a secret, a query or a body.
+time, and then as a count every ten seconds, likewise sessions. Of each of these some are told apart in ten seconds, the
+rest is one count. No line holds a secret, a query or a body.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 FILES, FILE_BYTES = 10, 10 * 1024 * 1024
 RECENT = 1000
-RECENT_FAILED = RECENT // 4
+RECENT_FAILED = RECENT_REFUSED = RECENT // 4
+TAIL_BYTES = 256 * 1024
+"""So much of each file is read at a start."""
 LOGIN_EVERY_MS = 10 * 60_000
 COUNT_EVERY_MS = 10_000
 KNOWN_MAX = 10_000
@@ -38,16 +42,25 @@ logger = logging.getLogger("curbstone.access")
 Entry = dict[str, Any]
 
 
+class _Kept:
+    """Lines of one kind: the last of them, and a file of many more."""
+
+    def __init__(self, path: Path | None, recent: int) -> None:
+        self.path = path
+        self.recent: deque[Entry] = deque(maxlen=recent)
+        self.unwritten: list[bytes] = []
+
+
 class Audit:
     """Called on the host's thread; lines are written on another, in order."""
 
     def __init__(self, host: Host, path: Path | None) -> None:
-        """`path`: the file; None where nothing is kept beyond the process."""
+        """`path`: the file of what was done; None where nothing is kept beyond the process."""
         self._host = host
-        self._path = path
-        self._recent: deque[Entry] = deque(maxlen=RECENT - RECENT_FAILED)
-        self._recent_failed: deque[Entry] = deque(maxlen=RECENT_FAILED)
-        self._unwritten: list[bytes] = []
+        self._done = _Kept(path, RECENT - RECENT_FAILED - RECENT_REFUSED)
+        self._refused = _Kept(path and path.with_name(REFUSED), RECENT_REFUSED)
+        self._failed = _Kept(path and path.with_name(FAILED), RECENT_FAILED)
+        self._all = (self._done, self._refused, self._failed)
         self._is_writing = False
         self._is_failing = False
         self._logins: dict[tuple[str, str, str], int] = {}
@@ -58,20 +71,19 @@ class Audit:
 
     def load(self) -> None:
         """Read what was written last; blocking."""
-        if self._path is None:
-            return
-        for line in files.read_tail(self._path, 256 * 1024).splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict) and isinstance(entry.get("time"), int):
-                self._remember(entry)
+        for path in [kept.path for kept in self._all if kept.path is not None]:
+            for line in files.read_tail(path, TAIL_BYTES).splitlines():
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(entry, dict) and isinstance(entry.get("time"), int):
+                    self._kept(entry).recent.append(entry)
 
     @property
     def recent(self) -> list[Entry]:
         """The last lines, the oldest first."""
-        return list(merge(self._recent, self._recent_failed, key=lambda entry: int(entry["time"])))
+        return list(merge(*(kept.recent for kept in self._all), key=lambda entry: int(entry["time"])))
 
     def note(
         self, action: str, outcome: str, *, user: str, credential: str = "", peer: str = "", protocol: str = "",
@@ -99,6 +111,12 @@ class Audit:
             self._logins.clear()
         self._logins[key] = now_ms
         self.note("login", "ok", user=user, credential=credential, peer=str(caller), protocol=caller.protocol)
+
+    def session(self, user: str, credential: str, caller: Caller, target: str) -> None:
+        """A login became a session."""
+        entry = self._entry("open session", "ok", user=user, credential=credential, peer=str(caller),
+                            protocol=caller.protocol, target=target)  # fmt: skip
+        self._again(("session", user, source_of(caller.address), caller.protocol), entry, REFUSED_MAX)
 
     def failed(self, user: str, caller: Caller) -> None:
         """A login failed. `user`: of the users file, or empty."""
@@ -136,22 +154,25 @@ class Audit:
             if count:
                 self._write({**entry, "time": self._host.wall_ms(), "count": count})
 
-    def _remember(self, entry: Entry) -> None:
+    def _kept(self, entry: Entry) -> _Kept:
+        if entry.get("outcome") == REFUSED:
+            return self._refused
         is_failure = entry.get("action") == "login" and entry.get("outcome") == FAILED
-        (self._recent_failed if is_failure else self._recent).append(entry)
+        return self._failed if is_failure else self._done
 
     def _write(self, entry: Entry) -> None:
-        self._remember(entry)
-        if self._path is not None:
-            self._unwritten.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+        kept = self._kept(entry)
+        kept.recent.append(entry)
+        if kept.path is not None:
+            kept.unwritten.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
             self._flush()
 
     def _flush(self) -> None:
-        path = self._path
-        if self._is_writing or not self._unwritten or path is None:
+        lines = [(kept.path, b"".join(kept.unwritten)) for kept in self._all if kept.path and kept.unwritten]
+        if self._is_writing or not lines:
             return
-        data = b"".join(self._unwritten)
-        self._unwritten.clear()
+        for kept in self._all:
+            kept.unwritten.clear()
         self._is_writing = True
 
         def done(_: object, error: BaseException | None) -> None:
@@ -161,4 +182,8 @@ class Audit:
             self._is_failing = error is not None
             self._flush()
 
-        self._host.submit(lambda: files.append(path, data, FILE_BYTES, FILES), done)
+        def write() -> None:
+            for path, data in lines:
+                files.append(path, data, FILE_BYTES, FILES)
+
+        self._host.submit(write, done)

@@ -344,10 +344,7 @@ class LoginGate:
         except CurbstoneError:
             self._forget(made)
             raise
-        self.audit.note(
-            "open session", "ok", user=user.name, credential=known.identity.credential, peer=str(caller),
-            protocol=caller.protocol, target=secret.id,
-        )  # fmt: skip
+        self.audit.session(user.name, known.identity.credential, caller, secret.id)
         return secret, made.access
 
     def close_session(self, access: Access) -> None:

@@ -156,6 +156,26 @@ def test_failures_from_many_addresses_wash_nothing_out(world: World) -> None:
     assert failed[-1]["target"] == "others" and failed[-1]["count"] == 2 * FAILED_MAX
 
 
+def test_one_user_washes_nothing_out_by_refusals_or_sessions(world: World) -> None:
+    """Whoever had a login could push all else out of what is kept, within a minute or so."""
+    ann = world.login("ann", "open sesame")
+    world.gate.audit.note("reload", "ok", user="")
+    for turn in range(RECENT // REFUSED_MAX):
+        for number in range(REFUSED_MAX):
+            with pytest.raises(NotAllowed):
+                ann.queue(queue_name(f"q{number}", f"web{turn}"), Right.SEND)
+        for _ in range(REFUSED_MAX):
+            world.gate.open_session(ann, HERE)
+        world.lab.pass_time(10_001)
+    done = [each for each in world.gate.audit.recent if each["outcome"] == "ok"]
+    assert [each["action"] for each in done].count("reload") == 1 and len(done) < 2 * RECENT // REFUSED_MAX + 4
+    assert sum(each.get("count", 1) for each in done if each["action"] == "open session") == RECENT
+    kept = {file.name for file in (world.data / "access").iterdir() if file.name != "tokens"}
+    assert kept == {"audit", "refused"}
+    again = World(world.file.parent, USERS).gate.audit.recent
+    assert [each["action"] for each in again].count("reload") == 1
+
+
 def test_refusals_of_many_targets_are_told_in_a_sum(world: World) -> None:
     ann = world.login("ann", "open sesame")
     for number in range(3 * REFUSED_MAX):
