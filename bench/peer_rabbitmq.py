@@ -1,6 +1,11 @@
-"""RabbitMQ over its STOMP plugin, with classic durable and with quorum queues: the same load as for curbstone."""
+"""RabbitMQ over its STOMP plugin, with classic durable and with quorum queues: the same load as for curbstone.
+
+And Curbstone with that same node as its engine, for who compares the two ways to speak STOMP to a quorum queue: CPU and
+memory are then those of gateway and node together.
+"""
 
 import contextlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -12,7 +17,7 @@ from pathlib import Path
 from bench import peer_clients
 from bench.measure import Target
 from bench.peer import Subject, free_port, started, together
-from bench.server import Process, cpu_seconds
+from bench.server import Process, Server, Usage, cpu_seconds, gateway_command
 from bench.stomp_load import Account, DrainJob, shown, subscribe
 from bench.wire import BenchError
 from bench.workloads import run_groups
@@ -25,6 +30,7 @@ WORKLOADS = frozenset(
     }
 )
 WEB_WORKLOADS = frozenset({"send-1", "send-1000", "drain"})
+GATEWAY_WORKLOADS = WORKLOADS - {"fanout-100"}
 CONFIG = """\
 listeners.tcp.1 = 127.0.0.1:{amqp}
 stomp.listeners.tcp.1 = 127.0.0.1:{stomp}
@@ -43,17 +49,20 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     amqp = ("127.0.0.1", free_port())
     environment = _environment(folder, amqp[1], address[1], web[1])
     try:
-        with started([program], folder, web, environment) as process:
+        with contextlib.ExitStack() as stack:
+            process = stack.enter_context(started([program], folder, web, environment))
             process.pid = _await_beam(process)
             classic = Account(address, ("guest", "guest"), "/", b"persistent:true\n", DURABLE)
             quorum = Account(address, ("guest", "guest"), "/", b"persistent:true\n" + QUORUM, QUORUM)
             over_web = replace(classic, address=web, web_path="/ws")
             loads = peer_clients.of_rabbitmq()
             over_amqp = partial(peer_clients.measured, Target("RabbitMQ", process, Account(amqp)), amqp, loads)
+            subjects_of_gateway = stack.enter_context(_gateway(folder, process, amqp[1]))
             yield [
                 together(_subject("RabbitMQ quorum", process, quorum, WORKLOADS), peer_clients.names(loads), over_amqp),
                 _subject("RabbitMQ classic durable", process, classic, WORKLOADS),
                 _subject("RabbitMQ Web-STOMP, classic", process, over_web, WEB_WORKLOADS),
+                *subjects_of_gateway,
             ]
     finally:
         # Erlang's name server starts by itself and would stay; this one is on a port of its own.
@@ -110,6 +119,41 @@ class RabbitTarget(Target):
         wire = self.account.connect()
         subscribe(wire, job, receipt=True)
         wire.close()
+
+
+class GatewayTarget(Target):
+    """A gateway, and the node that it makes its messages durable by."""
+
+    def __init__(self, name: str, gateway: Server, node: Process, account: Account) -> None:
+        super().__init__(name, gateway, account, gateway.http, gateway.mqks)
+        self._node = node
+
+    def usage(self) -> Usage:
+        used = super().usage()
+        return replace(used, cpu_s=used.cpu_s + self._node.cpu_s())
+
+
+@contextlib.contextmanager
+def _gateway(folder: Path, node: Process, port: int) -> Iterator[list[Subject]]:
+    """Curbstone on the node, over TCP and over WebSockets; nothing where it can't be installed."""
+    if importlib.util.find_spec("pika") is None:
+        yield []
+        return
+    gateway = Server(gateway_command(f"amqp://guest:guest@127.0.0.1:{port}/"), folder / "gateway.log")
+    try:
+        over_tcp = Account(gateway.stomp)
+        over_web = Account(gateway.http, web_path="/stomp")
+        yield [
+            _measured("Curbstone on RabbitMQ quorum", gateway, node, over_tcp, GATEWAY_WORKLOADS),
+            _measured("Curbstone on RabbitMQ quorum, WebSocket", gateway, node, over_web, WEB_WORKLOADS),
+        ]
+    finally:
+        gateway.stop()
+
+
+def _measured(name: str, gateway: Server, node: Process, account: Account, workloads: frozenset[str]) -> Subject:
+    target = GatewayTarget(name, gateway, node, account)
+    return Subject(name, lambda size, plan: run_groups(target, set(workloads), size, plan), workloads)
 
 
 def _environment(folder: Path, amqp: int, stomp: int, web: int) -> dict[str, str]:

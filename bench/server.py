@@ -78,9 +78,9 @@ class Control:
         self.expect(204, "DELETE", queue_path(queue))
 
     def waiting(self, queue: str) -> int:
-        """Messages the queue still holds in any state."""
+        """Messages the queue still holds in any state; a cluster does not know how many are delayed."""
         info = json.loads(self.expect(200, "GET", queue_path(queue)))
-        return int(info["rdy"]) + int(info["wip"]) + int(info["delayed"])
+        return int(info["rdy"]) + int(info["wip"]) + int(info.get("delayed", 0))
 
     def syncs(self) -> float | None:
         """The server's own count of fsync and fdatasync calls, if it has one."""
@@ -190,6 +190,13 @@ def curbstone_command(data: Path, cap: int, extra: Sequence[str] = ()) -> list[s
         raise BenchError("no curbstone command beside this Python or on PATH: install the project first (make install)")
     listen = ["--stomp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--mqks-addr", "127.0.0.1:0"]
     return [program, "serve", "--data", str(data), *listen, "--cap", str(cap), *extra]
+
+
+def gateway_command(engine: str) -> list[str]:
+    """Curbstone on a cluster, which keeps nothing on disk."""
+    command = curbstone_command(Path(), 1 << 30)
+    place = command.index("--data")
+    return [*command[:place], *command[place + 2 :], "--engine", engine]
 
 
 def sink_command() -> list[str]:
