@@ -19,6 +19,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from curbstone.rabbit.address import Address
 from curbstone.rabbit.door import (
     LOST,
+    REFUSED,
     AmqpError,
     Arrived,
     Channel,
@@ -214,23 +215,21 @@ class PikaChannel:
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
         """See `Channel.publish`."""
-        self._raw.basic_publish(
-            exchange,
-            key,
-            body,
-            spec.BasicProperties(
-                content_type=properties.content_type,
-                headers=properties.headers,
-                delivery_mode=2,
-                expiration=properties.expiration,
-                message_id=properties.message_id,
-                timestamp=properties.timestamp,
-                correlation_id=properties.correlation_id,
-                reply_to=properties.reply_to,
-                type=properties.type,
-            ),
-            mandatory,
+        fields = spec.BasicProperties(
+            content_type=properties.content_type,
+            headers=properties.headers,
+            delivery_mode=2,
+            expiration=properties.expiration,
+            message_id=properties.message_id,
+            timestamp=properties.timestamp,
+            correlation_id=properties.correlation_id,
+            reply_to=properties.reply_to,
+            type=properties.type,
         )
+        try:
+            self._raw.basic_publish(exchange, key, body, fields, mandatory)
+        except exceptions.AMQPError as error:  # AMQP has no bytes for it
+            raise AmqpError(REFUSED, _reason(error)) from error
 
     def declare_queue(
         self,

@@ -71,7 +71,7 @@ class Channel(Protocol):
         """Have what is published here confirmed; the first message has the tag 1."""
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
-        """Publish a durable message."""
+        """Publish a durable message; raise AmqpError where it can't be sent, and then it has no tag."""
 
     def declare_queue(
         self,

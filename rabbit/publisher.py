@@ -93,11 +93,15 @@ class Shard:
             return
         exchange, key, properties, body, mandatory, _several = sent.parcel
         sent.is_returned = False
+        try:
+            channel.publish(exchange, key, properties, body, mandatory=mandatory)
+        except AmqpError as error:  # it was not sent, and the broker counts on without it
+            self._host.call_soon(partial(self._end, sent, Unavailable(f"the message can't be sent: {error}")))
+            return
         self._unconfirmed[self._next_tag] = sent
         if mandatory and properties.message_id:
             self._by_id[properties.message_id] = self._next_tag
         self._next_tag += 1
-        channel.publish(exchange, key, properties, body, mandatory=mandatory)
 
     def _up(self, connection: Connection) -> None:
         def opened(channel: Channel) -> None:

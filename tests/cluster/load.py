@@ -167,8 +167,9 @@ class Load:
                     acks = []
                     for frame in frames:
                         if frame.command == "RECEIPT":
-                            message_id = held.pop(frame.headers["receipt-id"])
-                            self.history.append(Settled(message_id, life))
+                            settled = held.pop(frame.headers["receipt-id"], "")
+                            if settled:  # else both copies of one that was stored twice were here at once
+                                self.history.append(Settled(settled, life))
                             continue
                         if frame.command != "MESSAGE":
                             raise Refused(str(frame))

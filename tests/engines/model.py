@@ -14,6 +14,7 @@ from curbstone.rabbit.door import (
     LOCKED,
     LOST,
     NOT_FOUND,
+    REFUSED,
     AmqpError,
     Arrived,
     Confirmed,
@@ -25,6 +26,7 @@ from curbstone.rabbit.door import (
     Returned,
     Settled,
 )
+from curbstone.rabbit.topology import NAME_BYTES_MAX
 from tests.engines.model_queue import ModelConsumer, ModelQueue, Stored, topic_takes
 
 NODE = "model:5672"
@@ -263,6 +265,8 @@ class ModelChannel:
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
         """See `Channel.publish`."""
+        if len(key.encode()) > NAME_BYTES_MAX:
+            raise AmqpError(REFUSED, "the routing key is too long")
         self._published += 1
         tag = self._published
 
@@ -471,8 +475,7 @@ class ModelChannel:
         """See `Channel.ack`."""
 
         def work() -> None:
-            tags = [each for each in self._unsettled if each <= tag] if multiple else [tag]
-            for each in tags:
+            for each in [each for each in self._unsettled if each <= tag] if multiple else [tag]:
                 self._end(each)
 
         self._send(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from random import Random
 from typing import Any
@@ -10,8 +11,11 @@ import pytest
 
 from curbstone.core.errors import Conflict, CurbstoneError, EventRefused, MessageTooLarge, QueueFull, Unavailable
 from curbstone.core.message import Message
+from curbstone.core.names import queue_name
 from curbstone.core.port import Queue
-from tests.engines.worlds import DEFAULTS, ModelWorld, World
+from curbstone.rabbit.door import REFUSED, AmqpError, Properties
+from tests.engines.model import ModelChannel
+from tests.engines.worlds import DEFAULTS, ModelWorld, NodeWorld, World
 
 CAP = "64KiB"
 FILLING = "x" * 60_000
@@ -175,3 +179,42 @@ def test_a_batch_for_a_queue_at_its_cap_is_refused_as_long_as_one_waits(model: M
     model.pass_time(1500)
     assert isinstance(batch(model, queue, BODY, BODY)[0], QueueFull)
     assert model.bodies(queue, wait_ms=5000) == [FILLING, BODY, BODY]
+
+
+def test_the_longest_names_have_delays_too(cluster: ModelWorld | NodeWorld) -> None:
+    """The routing key was too long. What came behind was confirmed by the confirms of what came before it."""
+    name = queue_name(f"{secrets.token_hex(8)}{'n' * 184}")
+    assert cluster.answer(lambda done: cluster.broker.declare(name, {}, done)) == (None,)
+    queue = cluster.broker.get(name)
+    cluster.publish(queue, "later", delay_ms=300)
+    cluster.publish(queue, "a", "b")
+    peer = cluster.peer(queue)
+    peer.expect("a", "b", "later")
+    peer.settle("nack", "a", delay_ms=200)
+    peer.expect("a", "b", "later", "a")
+    peer.settle("ack", "a", "b", "later")
+
+
+def test_a_message_that_cannot_be_sent_takes_no_confirm_of_another(
+    model: ModelWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = model.queue()
+    publish = ModelChannel.publish
+
+    def refuses(self: ModelChannel, exchange: str, key: str, properties: Properties, body: bytes, **more: bool) -> None:
+        if body == b"bad":
+            raise AmqpError(REFUSED, "AMQP has no bytes for it")
+        publish(self, exchange, key, properties, body, **more)
+
+    monkeypatch.setattr(ModelChannel, "publish", refuses)
+    answers: dict[str, CurbstoneError | None] = {}
+    for body in ("a", "bad", "b", "c"):
+        if body == "c":
+            model.until(lambda: len(answers) == 3)
+            model.model.refuses = 1_000_000
+        queue.publish([Message(body.encode())], lambda error, _f, _c, body=body: answers.update({body: error}))  # type: ignore[misc]
+    model.until(lambda: len(answers) == 4)
+    assert answers["a"] is answers["b"] is None
+    assert isinstance(answers["bad"], Unavailable) and isinstance(answers["c"], QueueFull)
+    model.model.refuses = 0
+    assert model.bodies(queue) == ["a", "b"]
