@@ -20,6 +20,7 @@ from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
 from tests.sim.durable import Durable
 from tests.sim.history import History, Unit, Violation
+from tests.sim.overflow import Overflow
 from tests.sim.producer import Producers
 from tests.sim.reader import GROUP, Reader, is_pending
 from tests.sim.transactions import transact
@@ -39,6 +40,7 @@ class Run:
         self.disk = SimDisk(self.rng)
         self.directories = Directories(self, seed, focus)
         self.durable = Durable(self, seed, focus)
+        self.overflow = Overflow(self, seed, focus)
         self.disk.caps = self.directories.cap_of
         self.history = History()
         self.history.keys = 3 if focus == "keys" else Random(f"keys {seed}").choice([0, 0, 0, 2, 7])
@@ -91,6 +93,7 @@ class Run:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
         self.directories.started()
         self.answers.started()
+        self.overflow.started()
         self.durable.started()
         self.epoch = object()
 
@@ -113,7 +116,9 @@ class Run:
         weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
         weights["publish"] += 2
         weights["go_on"] += 6
-        weights |= self.directories.weights() | self.producers.weights() | self.durable.weights()
+        weights |= (
+            self.directories.weights() | self.producers.weights() | self.durable.weights() | self.overflow.weights()
+        )
         names = list(weights)
         for _ in range(self.steps):
             action = self.rng.choices(names, list(weights.values()))[0]
@@ -373,6 +378,7 @@ class Run:
         """Take everything out of all queues and judge."""
         self.directories.drain()
         self.durable.drain()
+        self.overflow.drain()
         for consumer in self.consumers:
             for delivery in consumer.unsettled.values():
                 self.history.live.pop(self.history.token(delivery.message, consumer.group), None)
@@ -389,6 +395,7 @@ class Run:
         out = self._drain_queues()
         self._check()
         self.history.judge(self.drained)
+        self.overflow.judge(self.drained)
         for name, messages in out.items():
             self._judge_order(name, messages)
 
@@ -478,4 +485,5 @@ ACTIONS: dict[str, Callable[[Run], None]] = {
 ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
     name: lambda run, action=action: action(run.directories) for name, action in OF_DIRECTORIES.items()
 }
+ALL_ACTIONS["overflow"] = lambda run: run.overflow.act()
 ALL_ACTIONS["durable"] = lambda run: run.durable.act()

@@ -29,6 +29,7 @@ from curbstone.core.notes.losses import Losses
 from curbstone.core.notes.producers import Producers
 from curbstone.core.pending.group import Group, IsDead, Taken
 from curbstone.core.pending.ordering import Ordering
+from curbstone.core.pending.pending import Pending
 from curbstone.core.values import Numbered
 from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.meta_writer import MetaWriter
@@ -70,7 +71,7 @@ def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -
     assert sum(simulate(seed, faults=faults) for seed in range(first, first + SEEDS_AT_ONCE)) > 0
 
 
-@pytest.mark.parametrize("focus", ["remake", "recap", "fill", "pause", "numbers", "keys"])
+@pytest.mark.parametrize("focus", ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow"])
 def test_nothing_confirmed_is_lost_when_much_comes_of_one_kind(focus: str) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_AT_ONCE):
         simulate(seed, faults=seed % 2 == 1, focus=focus)
@@ -190,6 +191,20 @@ def test_the_simulator_sees_what_a_full_disk_refused_come_back(monkeypatch: pyte
 def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Outbox, "settled_ranges", lambda self, group, reason, ranges: self._agenda.dirty())
     assert finds_something(range(20))
+
+
+def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Pending.clear_unheld
+
+    def clear(self: Pending, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
+        oldest = {group.first_pending(seq)} - group.wip
+        group.wip |= oldest
+        cleared = original(self, group, seq)
+        group.wip -= oldest
+        return cleared
+
+    monkeypatch.setattr(Pending, "clear_unheld", clear)
+    assert finds_something(range(20), focus="overflow")
 
 
 def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytest.MonkeyPatch) -> None:
