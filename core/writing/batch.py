@@ -90,7 +90,8 @@ class Batch:
         if not (asked or drops or roll or outbox.must_write or self._marks_due()):
             return None
         outbox.must_write = False
-        self._add_delays()
+        if not publishes.is_plain:
+            self._add_delays()
         notes = self._notes(drops)
         messages = self.copies or publishes.messages
         first_seq = self.copies[0].seq if self.copies else state.next_seq
@@ -131,8 +132,6 @@ class Batch:
 
     def _add_delays(self) -> None:
         """A message that is published with a delay is released at once, with a due time."""
-        if self.publishes.is_plain:
-            return
         delayed = [message for message in self.publishes.messages if message.delay_ms]
         now_ms = self._sources.state.host.now_ms()
         released = [

@@ -98,11 +98,6 @@ class _ForPublish(_Reason):
             self.state = LAST_DROP
         return True
 
-    def forget(self) -> None:
-        """No publish waits any more."""
-        if self.state is not SPENT:
-            self.state = RESTING
-
 
 class _ForSettles(_Reason):
     """Settles have used up room that was kept for them."""
@@ -192,7 +187,8 @@ class Cleaner:
 
     def unblocked(self) -> None:
         """No publish waits any more."""
-        self._publish.forget()
+        if self._publish.state is not SPENT:
+            self._publish.state = RESTING
 
     def erase(self, on_done: Done | None = None) -> None:
         """Drop everything that is not live, and leave no file with its bytes."""

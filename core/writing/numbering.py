@@ -29,9 +29,9 @@ class Numbering:
 
     __slots__ = ("_producers", "coming")
 
-    def __init__(self, producers: Producers) -> None:
+    def __init__(self, producers: Producers, coming: dict[bytes, LastNumber]) -> None:
         self._producers = producers
-        self.coming: dict[bytes, LastNumber] = {}
+        self.coming = coming
         """The last numbers with which the batch leaves its producers."""
 
     def look(self, numbered: Numbered, count: int) -> Found:

@@ -42,7 +42,7 @@ class Publishes:
 
     __slots__ = (
         "_budget", "_coming_groups", "_numbering", "_records", "_room", "_sources", "_space", "_state", "_tries_bytes",
-        "bytes", "is_plain", "messages", "taken", "whole",
+        "bytes", "is_plain", "messages", "numbers", "taken", "whole",
     )  # fmt: skip
 
     def __init__(self, sources: Sources, records: Records) -> None:
@@ -65,6 +65,8 @@ class Publishes:
         self._budget = 0
         """Bytes that the cap leaves for entries, and for what is said of them later."""
         self._numbering: Numbering | None = None
+        self.numbers: dict[bytes, LastNumber] = {}
+        """The last numbers with which the batch leaves its producers."""
         self._coming_groups: set[str] = set()
         """Groups that nobody declared and that begin to exist with this batch."""
 
@@ -72,11 +74,6 @@ class Publishes:
     def tx(self) -> int:
         """The number in the broker's journal of the transaction of which the batch is a part; 0 for none."""
         return self.whole.tx if self.whole is not None else 0
-
-    @property
-    def numbers(self) -> dict[bytes, LastNumber]:
-        """The last numbers with which the batch leaves its producers."""
-        return self._numbering.coming if self._numbering is not None else {}
 
     def take(self) -> None:
         """Take what fits: into the active segment, or into a new one; and under the cap."""
@@ -140,7 +137,7 @@ class Publishes:
 
     def _take_numbered(self, publish: Publish, numbered: Numbered) -> bool:
         """Take what of a numbered publish is not stored already."""
-        numbering = self._numbering = self._numbering or Numbering(self._sources.notes.producers)
+        numbering = self._numbering = self._numbering or Numbering(self._sources.notes.producers, self.numbers)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
             return False  # it hangs on what is in this batch: it is known when that is on disk, or refused
