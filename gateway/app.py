@@ -101,6 +101,8 @@ def routes(
         Route(QUEUE + "/request", Resource(POST=requests.post)),
         Route("/v2/replies/{id}", Resource(POST=requests.answer)),
         Route(QUEUE + "/explain", Resource(GET=Explain().get)),
+        Route(QUEUE + "/pause", Resource(POST=upkeep.pause)),
+        Route(QUEUE + "/resume", Resource(POST=upkeep.resume)),
         Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
         Route(QUEUE + "/browse", Resource(GET=Browse().get)),

@@ -15,18 +15,16 @@ def pause(
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
     """Have a queue deliver nothing, by no protocol; it goes on taking messages. With --publish the other way round."""
-    _set(queue, server, {"publish_paused" if publish else "paused": True})
+    _call(queue, server, "/pause", {"deliver": not publish, "publish": publish})
 
 
 def resume(queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> None:
     """Undo `pause`, with and without --publish."""
-    _set(queue, server, {"paused": False, "publish_paused": False})
+    _call(queue, server, "/resume")
 
 
-def _set(queue: str, server: str, changes: dict[str, bool]) -> None:
+def _call(queue: str, server: str, path: str, body: dict[str, bool] | None = None) -> None:
     from curbstone.cli.client import Client, queue_of
 
-    name = queue_of(queue)
     with Client(server) as client:
-        client.queue("GET", name)  # a PUT would make it
-        client.queue("PUT", name, json=changes)
+        client.queue("POST", queue_of(queue), path, json=body)

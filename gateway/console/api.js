@@ -31,6 +31,8 @@ export const groups = name => json('GET', `${pathOf(name)}/groups`)
 export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringify(options))
 export const remove = name => call('DELETE', pathOf(name))
 export const purge = name => json('POST', `${pathOf(name)}/purge`)
+/** Have a queue deliver nothing (`pause`), or undo that (`resume`). */
+export const halt = (name, verb) => json('POST', `${pathOf(name)}/${verb}`)
 export const redrive = (name, request) => json('POST', `${pathOf(name)}/redrive`, request)
 /** Return what the log says of one message: `events`, its `state`, and `next` where there was more to look through. */
 export const history = (name, id) => json('GET', `${pathOf(name)}/messages/${encodeURIComponent(id)}/history`)

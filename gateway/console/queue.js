@@ -53,9 +53,10 @@ export class QueuePage {
     this.holders = new Holders(name)
     this.messages = new MessageList(name)
     const button = (text, act, danger) => h('button', { type: 'button', class: danger ? 'danger' : null, click: act }, text)
+    this.halt = button('Pause', () => this.pause())
     this.element = h('div', {},
       h('div', { class: 'bar' }, h('h2', {}, h('a', { href: '#' }, 'Queues'), ` / ${name.project}/${name.queue}`),
-        button('Send …', () => this.send()), button('Redrive …', () => this.redrive()),
+        button('Send …', () => this.send()), button('Redrive …', () => this.redrive()), this.halt,
         button('Purge …', () => this.purge(), true), button('Delete …', () => this.remove(), true)),
       this.trouble, this.cards, this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)),
       this.holders.element, this.messages.element, this.about)
@@ -90,7 +91,9 @@ export class QueuePage {
   async load() {
     try {
       const [info, { groups }] = await Promise.all([api.info(this.name), api.groups(this.name), this.holders.load()])
-      const paused = info.options.paused ? ['paused: nothing is delivered'] : []
+      const { paused: isPaused, publish_paused: isClosed } = info.options
+      const paused = [...(isPaused ? ['paused: nothing is delivered'] : []), ...(isClosed ? ['paused: nothing is taken in'] : [])]
+      put(this.halt, paused.length ? 'Resume' : 'Pause')
       this.trouble.replaceChildren(...[...(info.damaged ?? []).map(text => `damaged: ${text}`), ...paused]
         .map(text => h('span', { class: 'badge bad' }, text)))
       this.about.replaceChildren(this.about.firstChild, options(info.options), groups.length ? groupTable(groups) : '')
@@ -108,6 +111,13 @@ export class QueuePage {
     if (!data) return
     const id = await api.send(this.name, data.get('body'), data.get('type'))
     notice(`${id} is on disk`)
+    await this.load()
+  }
+
+  /** Pause it where it delivers, else resume it. */
+  async pause() {
+    const { paused } = await api.halt(this.name, this.halt.textContent.toLowerCase())
+    notice(`${this.name.queue} ${paused ? 'is paused: nothing is delivered' : 'delivers again'}`)
     await this.load()
   }
 

@@ -87,12 +87,14 @@ def encoding_named(name: object) -> Encoding:
     return encoding
 
 
-def group_of(values: Mapping[str, object]) -> str:
+def group_of(query: Mapping[str, str]) -> str:
     """Return the group a consumer reads as, "" for the unnamed one."""
-    group = values.get("group", "")
-    if not isinstance(group, str):
-        raise BadRequest(f"bad group {_shown(group)}: a string")
-    return group_name(group) if group else ""
+    return group_named(query.get("group", ""))
+
+
+def group_named(name: str) -> str:
+    """Return the group of that name, which may be none."""
+    return group_name(name) if name else ""
 
 
 def groups_of(value: object) -> tuple[str, ...]:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
-from curbstone.core.errors import BadRequest
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import lease_json
 from curbstone.gateway.formats.parameters import (
     encoding_named,
     encoding_of,
-    group_of,
+    group_named,
     lease_ms,
     query_of,
     seconds_ms,
     wait_ms,
-    whole_number,
 )
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.departure import is_gone
-from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.reply import reply, reply_json
-from curbstone.gateway.limits import COUNT_MAX
+from curbstone.gateway.http.typed_body import B, Body, MaybeText, Seconds, Text, YesOrNo, read_typed, rule, whole
+from curbstone.gateway.limits import COUNT_MAX, LEASE_S_MAX
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
@@ -37,10 +36,51 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
     from curbstone.core.values import Lease
 
-_LEASE = ("count", "seconds", "wait", "group", "encoding")
-_ACK = ("ackIds",)
-_NACK = ("ackIds", "delay", "error", "reject")
-_EXTEND = ("ackIds", "seconds")
+
+Lasting = Annotated[float | None, rule(f"a number of seconds from 0 to {LEASE_S_MAX:g}")]
+
+
+class Wanted(Body):
+    """Which messages are leased."""
+
+    what = "a lease"
+
+    count: Annotated[int, whole(1, COUNT_MAX)] = 1
+    seconds: Lasting = None
+    wait: Seconds = 0
+    group: Text = ""
+    encoding: MaybeText = None
+
+
+class Settled(Body):
+    """Which leases a call is about."""
+
+    what = "an ack"
+
+    ack_ids: Annotated[list[str], rule("a list of strings")] = msgspec.field(name="ackIds")
+
+    @property
+    def tokens(self) -> list[str]:
+        """The leases, each once."""
+        return list(dict.fromkeys(self.ack_ids))
+
+
+class Returned(Settled):
+    """Which leases end unprocessed, and what becomes of their messages."""
+
+    what = "a nack"
+
+    delay: Seconds = None
+    error: Text = ""
+    reject: YesOrNo = False
+
+
+class Extended(Settled):
+    """Which leases last longer."""
+
+    what = "an extension"
+
+    seconds: Lasting = None
 
 
 class Leases:
@@ -54,15 +94,11 @@ class Leases:
 
     async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST lease: up to `count` messages, each of which returns by itself after `seconds`."""
-        queue, fields = await self._call(scope, receive, _LEASE)
-        count = whole_number("count", fields.get("count", 1), 1, COUNT_MAX)
-        duration_ms = lease_ms(fields.get("seconds", queue.options.lease))
-        longest_ms = wait_ms(fields.get("wait", 0))
-        group = group_of(fields)
-        encoding = encoding_of(query_of(scope))
-        if fields.get("encoding") is not None:
-            encoding = encoding_named(fields["encoding"])
-        leases = await self.take(queue, count, duration_ms, group, longest_ms, scope, receive)
+        queue, asked = await self._call(scope, receive, Wanted)
+        duration_ms = _lasting_ms(queue, asked.seconds)
+        group = group_named(asked.group)
+        encoding = encoding_of(query_of(scope)) if asked.encoding is None else encoding_named(asked.encoding)
+        leases = await self.take(queue, asked.count, duration_ms, group, wait_ms(asked.wait or 0), scope, receive)
         texts = [lease_json(queue, lease, encoding) for lease in leases]
         await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}", 200, [(b"cache-control", b"no-store")])
 
@@ -107,8 +143,8 @@ class Leases:
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST ack: settle; answered after the commit."""
-        queue, fields = await self._call(scope, receive, _ACK)
-        tokens = _tokens(fields)
+        queue, asked = await self._call(scope, receive, Settled)
+        tokens = asked.tokens
         _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, tokens, Outcome.ACK, done))
         self._traffic.acked += settled
         self._streams.settled(tokens)
@@ -116,20 +152,16 @@ class Leases:
 
     async def nack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST nack: back to the queue, maybe later, or to the dead-letter queue."""
-        queue, fields = await self._call(scope, receive, _NACK)
-        tokens = _tokens(fields)
-        delay_ms = seconds_ms("delay", fields["delay"]) if fields.get("delay") is not None else None
-        error = fields.get("error", "")
-        if not isinstance(error, str):
-            raise BadRequest("bad error: it must be a string")
-        reject = fields.get("reject", False)
-        if not isinstance(reject, bool):
-            raise BadRequest("bad reject: true or false")
-        outcome = Outcome.REJECT if reject else Outcome.NACK
+        queue, asked = await self._call(scope, receive, Returned)
+        tokens = asked.tokens
+        delay_ms = seconds_ms("delay", asked.delay) if asked.delay is not None else None
+        outcome = Outcome.REJECT if asked.reject else Outcome.NACK
         _, settled, stale = await answer(
-            lambda done: access_of(scope).settle_leases(queue, tokens, outcome, done, delay_ms=delay_ms, error=error)
+            lambda done: access_of(scope).settle_leases(
+                queue, tokens, outcome, done, delay_ms=delay_ms, error=asked.error
+            )
         )
-        if reject:
+        if asked.reject:
             self._traffic.rejected += settled
         else:
             self._traffic.returned += settled
@@ -138,20 +170,18 @@ class Leases:
 
     async def extend(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST extend: the leases last `seconds` from now."""
-        queue, fields = await self._call(scope, receive, _EXTEND)
-        tokens = _tokens(fields)
-        duration_ms = lease_ms(fields.get("seconds", queue.options.lease))
+        queue, asked = await self._call(scope, receive, Extended)
+        tokens = asked.tokens
+        duration_ms = _lasting_ms(queue, asked.seconds)
         _, stale = await answer(lambda done: access_of(scope).extend(queue, tokens, duration_ms, done))
         self._streams.extended(tokens, duration_ms)
         await reply_json(send, {"settled": len(tokens) - len(stale), "stale": stale})
 
-    async def _call(self, scope: Scope, receive: Receive, known: tuple[str, ...]) -> tuple[Queue, dict[str, Any]]:
+    async def _call(self, scope: Scope, receive: Receive, kind: type[B]) -> tuple[Queue, B]:
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
-        return queue, await read_object(scope, receive, self._settings.json_bytes_max, "the body", known)
+        return queue, await read_typed(scope, receive, self._settings.json_bytes_max, kind)
 
 
-def _tokens(fields: dict[str, Any]) -> list[str]:
-    tokens = fields.get("ackIds")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise BadRequest("bad ackIds: a list of strings")
-    return list(dict.fromkeys(tokens))
+def _lasting_ms(queue: Queue, seconds: float | None) -> int:
+    """Return how long a lease lasts: as asked, or as its queue has it."""
+    return lease_ms(queue.options.lease if seconds is None else seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -21,17 +21,37 @@ from curbstone.core.host import Host
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.gateway.formats.parameters import query_of, seconds_ms
 from curbstone.gateway.http.answers import answer
-from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of, caller_of, cookie_name
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import Header, reply, reply_json
 from curbstone.gateway.http.resource import Resource
-from curbstone.gateway.limits import LOGIN_BYTES_MAX, SECONDS_MAX
+from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, Text, read_typed, rule
+from curbstone.gateway.limits import LOGIN_BYTES_MAX
 
 if TYPE_CHECKING:  # it is loaded if there are users
     from curbstone.access.login import LoginGate
 
 _FRESH: Header = (b"cache-control", b"no-store")
+
+
+class TicketWanted(Body):
+    """What a ticket is for."""
+
+    what = "a ticket"
+
+    way: Annotated[str, rule(", ".join(WAYS), pattern=rf"\A({'|'.join(WAYS)})\Z")]
+    queue: MaybeText = None
+
+
+class TokenWanted(Body):
+    """Whose token it is, what may be done with it, and for how long."""
+
+    what = "a token"
+
+    user: MaybeText = None
+    grants: Annotated[list[str] | None, rule("a list of texts")] = None
+    seconds: Seconds = None
+    label: Text = ""
 
 
 class Logins:
@@ -78,20 +98,19 @@ class Logins:
 
     async def make_ticket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST /v2/tickets: for one use of one queue one way, in an address."""
-        fields = await read_object(scope, receive, LOGIN_BYTES_MAX, "a ticket", ("way", "queue"))
+        asked = await read_typed(scope, receive, LOGIN_BYTES_MAX, TicketWanted)
         access = access_of(scope)
         _check_login(access)
-        way = fields.get("way")
-        if way not in WAYS:
-            raise BadRequest(f"bad way: {', '.join(WAYS)}")
         name: QueueName | None = None
-        if way == "stomp":
-            if "queue" in fields:
+        if asked.way == "stomp":
+            if asked.queue is not None:
                 raise BadRequest("a ticket for stomp names no queue")
+        elif asked.queue is None:
+            raise BadRequest(f"queue is missing: a ticket for {asked.way} is for one")
         else:
-            name = parse_queue_name(_text(fields, "queue"), access.home)
-            access.check(Right.SEND if way == "publish" else Right.RECEIVE, name)
-        secret = self._users().make_ticket(access, way, name)
+            name = parse_queue_name(asked.queue, access.home)
+            access.check(Right.SEND if asked.way == "publish" else Right.RECEIVE, name)
+        secret = self._users().make_ticket(access, asked.way, name)
         await reply_json(send, {"ticket": str(secret), "expires": self._host.wall_ms() + TICKET_MS}, 201, [_FRESH])
 
     # --- tokens
@@ -106,23 +125,18 @@ class Logins:
 
     async def make_token(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST /v2/tokens: a token, whose secret is in this answer alone."""
-        known = ("user", "grants", "seconds", "label")
-        fields = await read_object(scope, receive, LOGIN_BYTES_MAX, "a token", known)
+        asked = await read_typed(scope, receive, LOGIN_BYTES_MAX, TokenWanted)
         access = access_of(scope)
         _check_login(access)
-        user = _text(fields, "user") if "user" in fields else access.identity.user
-        grants = fields.get("grants")
-        if grants is not None and not (isinstance(grants, list) and all(isinstance(each, str) for each in grants)):
-            raise BadRequest("bad grants: a list of texts")
-        lasts_ms = seconds_ms("seconds", fields["seconds"], SECONDS_MAX) if fields.get("seconds") is not None else 0
+        user = access.identity.user if asked.user is None else asked.user
+        lasts_ms = seconds_ms("seconds", asked.seconds or 0)
         expires_ms = self._host.wall_ms() + lasts_ms if lasts_ms else 0
-        label = _text(fields, "label") if "label" in fields else ""
         gate = self._users()
         made: list[tuple[str, Token]] = []
 
         def start(done: Any) -> None:
             secret, token = gate.make_token(
-                access, user=user, grants=grants, expires_ms=expires_ms, label=label, on_done=done
+                access, user=user, grants=asked.grants, expires_ms=expires_ms, label=asked.label, on_done=done
             )
             made.append((str(secret), token))
 
@@ -241,13 +255,6 @@ def _presence(presence: Presence) -> dict[str, object]:
         "since": presence.since_ms,
         "unacked": presence.unacked(),
     }
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise BadRequest(f"bad {name}: it must be a string")
-    return value
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from functools import partial
+from typing import Annotated, Any, Literal
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
@@ -14,16 +14,37 @@ from curbstone.core.names import group_name
 from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.gateway.formats.parameters import SEQ_MAX, whole_number
 from curbstone.gateway.http.answers import answer
-from curbstone.gateway.http.json_body import check_members, read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.http.typed_body import Body, MaybeText, read_typed, rule, whole
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
-ON_FULL = ("hold", "skip")
-_PUT = ("start", "on_full")
-_ACK = ("upTo", "epoch", "reader")
-_READER = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+Reader = Annotated[str, rule("1 to 64 of A-Z a-z 0-9 . _ : -", pattern=r"\A[A-Za-z0-9._:-]{1,64}\Z")]
+
+
+class Declared(Body):
+    """What a group begins with, and what it does at the cap."""
+
+    what = "a group"
+
+    start: Annotated[Any, rule('earliest, latest, a seq, or {"timestamp": ms}')] = EARLIEST
+    on_full: Annotated[Literal["hold", "skip"] | msgspec.UnsetType, rule("hold or skip")] = msgspec.UNSET
+
+
+class Ack(Body):
+    """Up to where a group is done, and in which life of the queue."""
+
+    what = "an ack"
+
+    up_to: Annotated[int, whole(0, SEQ_MAX, "the last message the group is done with")] = msgspec.field(name="upTo")
+    epoch: MaybeText = None
+
+
+class AckOfReader(Ack):
+    """Likewise, from one of the programs that read as the group."""
+
+    reader: Reader = ""
 
 
 class ReadingGroups:
@@ -46,11 +67,10 @@ class ReadingGroups:
         """PUT: declare the group, or change what it does at the cap."""
         queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
         name = _group_in(scope)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a group", _PUT)
-        start = _start_of(fields.get("start", EARLIEST))
-        skips = _skips_of(fields["on_full"]) if "on_full" in fields else None
+        declared = await read_typed(scope, receive, self._settings.json_bytes_max, Declared)
+        skips = None if declared.on_full is msgspec.UNSET else declared.on_full == "skip"
         info: GroupInfo
-        _, info = await answer(partial(queue.reading.declare, name, start, skips))
+        _, info = await answer(partial(queue.reading.declare, name, _start_of(declared.start), skips))
         await reply_json(send, _json(info))
 
     async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -66,12 +86,10 @@ class ReadingGroups:
         """POST ack: the group is done with everything up to `upTo`; answered after the commit."""
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         name = _group_in(scope)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max, "an ack", _ACK)
-        seq, epoch = _seq_and_epoch(fields)
-        queue.reading.check_epoch(epoch)
-        reader = reader_of(fields["reader"]) if "reader" in fields else ""
+        ack = await read_typed(scope, receive, self._settings.json_bytes_max, AckOfReader)
+        queue.reading.check_epoch(ack.epoch)
         info: GroupInfo
-        _, info = await answer(partial(queue.reading.ack_to, name, seq, reader=reader))
+        _, info = await answer(partial(queue.reading.ack_to, name, ack.up_to, reader=ack.reader))
         await reply_json(send, _json(info))
 
 
@@ -81,36 +99,6 @@ def _group_in(scope: Scope) -> str:
 
 def _json(info: GroupInfo) -> dict[str, object]:
     return info._asdict()
-
-
-def _skips_of(value: object) -> bool:
-    if value not in ON_FULL:
-        raise BadRequest(f"bad on_full {str(value)[:80]!r}: {' or '.join(ON_FULL)}")
-    return value == "skip"
-
-
-def ack_in(value: object) -> tuple[int, str | None]:
-    """Return the seq up to which a queue is done, and the epoch that is meant, from an ack among several."""
-    if not isinstance(value, dict):
-        raise BadRequest("bad ack: an object with upTo, and the epoch")
-    check_members(value, _ACK[:2], "an ack")
-    return _seq_and_epoch(value)
-
-
-def _seq_and_epoch(fields: Mapping[str, object]) -> tuple[int, str | None]:
-    if "upTo" not in fields:
-        raise BadRequest("upTo is missing: the last message the group is done with")
-    seq = whole_number("upTo", fields["upTo"], 0, SEQ_MAX)
-    epoch = fields.get("epoch")
-    if "epoch" in fields and not isinstance(epoch, str):
-        raise BadRequest("bad epoch: it must be a string")
-    return seq, epoch if isinstance(epoch, str) else None
-
-
-def reader_of(value: object) -> str:
-    if not isinstance(value, str) or not _READER.fullmatch(value):
-        raise BadRequest("bad reader: 1 to 64 of A-Z a-z 0-9 . _ : -")
-    return value
 
 
 def _start_of(value: object) -> Start:

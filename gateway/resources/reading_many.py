@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
-from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchGroup, NoSuchQueue
+from curbstone.core.errors import CurbstoneError, NoSuchGroup, NoSuchQueue
 from curbstone.core.names import QueueName, queue_name
-from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, wait_ms, whole_number
+from curbstone.gateway.formats.parameters import SEQ_MAX, group_named, wait_ms, whole_number
 from curbstone.gateway.http.answers import answers
-from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import FirstOf, Held, Polls
 from curbstone.gateway.http.problem import problem_json, problem_of
 from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.typed_body import Body, Seconds, Text, read_typed, rule, typed
 from curbstone.gateway.resources.offsets import bytes_asked, standing
-from curbstone.gateway.resources.reading_groups import ack_in, reader_of
+from curbstone.gateway.resources.reading_groups import Ack, Reader
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -28,8 +28,31 @@ if TYPE_CHECKING:
 
 QUEUES_MAX = 10_000
 """Of one call."""
-_OFFSETS = ("queues", "group", "wait", "bytes")
-_ACKS = ("queues", "group", "reader")
+
+Named = Annotated[dict[str, Any], rule(
+    f"an object with 1 to {QUEUES_MAX} members, each the name of a queue", min_length=1, max_length=QUEUES_MAX
+)]  # fmt: skip
+
+
+class Look(Body):
+    """Which queues are looked at, each with the seq behind which there may be news."""
+
+    what = "a look at offsets"
+
+    queues: Named
+    group: Text = ""
+    wait: Seconds = 0
+    bytes: Annotated[Any, rule('"staged", or a number of bytes')] = None
+
+
+class Acks(Body):
+    """Of which queues a group is done with messages, each with its ack."""
+
+    what = "acks"
+
+    queues: Named
+    group: Annotated[str, rule("which one is done with the messages", min_length=1)]
+    reader: Reader = ""
 
 
 class ReadingMany:
@@ -42,13 +65,13 @@ class ReadingMany:
     async def offsets(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: where queues stand; with `wait` once one has more than the seq it is given with, or the time is up."""
         access = access_of(scope)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a look at offsets", _OFFSETS)
+        look = await read_typed(scope, receive, self._settings.json_bytes_max, Look)
         after = {
-            name: whole_number(f"seq of {name}", seq, 0, SEQ_MAX) for name, seq in _queues_in(scope, fields).items()
+            name: whole_number(f"seq of {name}", seq, 0, SEQ_MAX) for name, seq in _by_name(scope, look.queues).items()
         }
-        group = group_of(fields)
-        longest_ms = wait_ms(fields.get("wait", 0))
-        size_max = bytes_asked(access, fields["bytes"]) if "bytes" in fields else None
+        group = group_named(look.group)
+        longest_ms = wait_ms(look.wait or 0)
+        size_max = bytes_asked(access, look.bytes) if look.bytes is not None else None
         found = _found(access, after, group)
         if longest_ms and found and len(found) == len(after) and not _has_news(found, after):
             starts = [partial(queue.reading.wait_for, after[name], longest_ms) for name, queue in found.items()]
@@ -61,20 +84,16 @@ class ReadingMany:
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: a group is done with messages of several queues; answered after the commits, each for itself."""
         access = access_of(scope)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max, "acks", _ACKS)
-        group = group_of(fields)
-        if not group:
-            raise BadRequest("group is missing: which one is done with the messages")
-        reader = reader_of(fields["reader"]) if "reader" in fields else ""
-        asked = {name: ack_in(value) for name, value in _queues_in(scope, fields).items()}
+        acks = await read_typed(scope, receive, self._settings.json_bytes_max, Acks)
+        group = group_named(acks.group)
+        asked = {name: typed(value, Ack) for name, value in _by_name(scope, acks.queues).items()}
         for name in asked:
             access.check(Right.RECEIVE, name)
 
         def start(name: QueueName, on_done: Callable[..., None]) -> None:
             queue = access.queue(name, Right.RECEIVE)
-            seq, epoch = asked[name]
-            queue.reading.check_epoch(epoch)
-            queue.reading.ack_to(group, seq, on_done, reader)
+            queue.reading.check_epoch(asked[name].epoch)
+            queue.reading.ack_to(group, asked[name].up_to, on_done, acks.reader)
 
         results = await answers([partial(start, name) for name in asked])
         done, problems = {}, {}
@@ -86,11 +105,8 @@ class ReadingMany:
         await reply_json(send, {"queues": done, "problems": problems})
 
 
-def _queues_in(scope: Scope, fields: Mapping[str, Any]) -> dict[QueueName, Any]:
-    """Return what is said of each queue in the member `queues`."""
-    given = fields.get("queues")
-    if not isinstance(given, dict) or not 1 <= len(given) <= QUEUES_MAX:
-        raise BadRequest(f"bad queues: an object with 1 to {QUEUES_MAX} members, each the name of a queue")
+def _by_name(scope: Scope, given: Mapping[str, Any]) -> dict[QueueName, Any]:
+    """Return what is said of each queue of the project."""
     project = scope["path_params"]["project"]
     return {queue_name(name, project): value for name, value in given.items()}
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
-from curbstone.core.errors import AlreadyCommitted, BadRequest
+from curbstone.core.errors import AlreadyCommitted
 from curbstone.core.names import queue_name
 from curbstone.core.port_staging import StagedPart, Upload
 from curbstone.core.traffic import Traffic
@@ -16,10 +16,10 @@ from curbstone.core.values import PART_BYTES_MAX, TTL_MS_MAX
 from curbstone.gateway.formats.ndjson import Lines
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.body import check_length, pieces_of
-from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.http.typed_body import Body, read_typed, rule
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 BINARY = "application/vnd.curbstone.batches"
 LINES = "application/x-ndjson"
+
+
+class Commit(Body):
+    """Which parts are published."""
+
+    what = "a commit"
+
+    parts: Annotated[list[str] | None, rule("a list of the names of parts")] = None
 
 
 class Transactions:
@@ -68,9 +76,8 @@ class Transactions:
     async def commit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST: publish what is staged, all or nothing; answered when it is on disk."""
         project, identifier = _names(scope)
-        fields = await read_object(scope, receive, self._settings.json_bytes_max, "a commit", ("parts",))
-        parts = _parts_in(fields)
-        commit = partial(access_of(scope).staging.commit, project, identifier, parts)
+        asked = await read_typed(scope, receive, self._settings.json_bytes_max, Commit)
+        commit = partial(access_of(scope).staging.commit, project, identifier, asked.parts)
         _, repeated, messages = await answer(commit)
         if not repeated:
             self._traffic.published += messages
@@ -118,15 +125,6 @@ def _names(scope: Scope) -> tuple[str, str]:
 def _content_type(scope: Scope) -> str:
     value: bytes = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
     return value.decode("latin-1").partition(";")[0].strip().lower()
-
-
-def _parts_in(fields: dict[str, Any]) -> list[str] | None:
-    parts = fields.get("parts")
-    if parts is None:
-        return None
-    if not isinstance(parts, list) or not all(isinstance(name, str) for name in parts):
-        raise BadRequest("bad parts: a list of the names of parts")
-    return parts
 
 
 def _committed(error: AlreadyCommitted) -> Problem:

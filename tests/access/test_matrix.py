@@ -50,6 +50,8 @@ HTTP: list[tuple[str, str, str, dict[str, object]]] = [
     ("ensureQueue", "manage", f"PUT {Q}", {"json": {"ttl": 5}}),
     ("createMqQueue", "manage", "PUT /mq/q", {}),
     ("purgeQueue", "manage", f"POST {Q}/purge", {}),
+    ("pauseQueue", "manage", f"POST {Q}/pause", {}),
+    ("resumeQueue", "manage", f"POST {Q}/resume", {}),
     ("redriveQueue", "manage", f"POST {Q}/redrive", {"json": {}}),
     ("declareGroup", "manage", f"PUT {Q}/groups/h", {"json": {"start": LATEST}}),
     ("removeGroup", "manage", f"DELETE {Q}/groups/h", {}),

@@ -58,6 +58,17 @@ def test_a_message_is_shown_as_text_whatever_it_holds(page: Page) -> None:
     assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
 
 
+def test_a_queue_is_paused_and_resumed(page: Page, server: ServerProcess) -> None:
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    open_queue(page, "shop/orders")
+    press(page, "Pause")
+    page.until("document.querySelector('.trouble').textContent === 'paused: nothing is delivered'")
+    assert httpx.delete(f"{server.url}/v2/shop/queues/orders/messages", trust_env=False).status_code == 204
+    press(page, "Resume")
+    page.until("document.querySelector('.trouble').textContent === ''")
+    assert httpx.delete(f"{server.url}/v2/shop/queues/orders/messages", trust_env=False).status_code == 200
+
+
 def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: ServerProcess) -> None:
     page.until("document.querySelectorAll('tbody tr').length === 2")
     open_queue(page, "shop/orders")

@@ -252,3 +252,25 @@ async def test_a_queue_that_takes_nothing_in_is_507_over_all_protocols_and_deliv
         await socket.send(b"3")
         assert await socket.recv() == ""
     assert await gateway.pop_all() == [b"1", b"3"]
+
+
+async def test_a_queue_is_paused_and_resumed_by_its_paths(gateway: Running) -> None:
+    await gateway.publish(b"1")
+    reply = await gateway.http.post(QUEUE + "/pause")
+    assert (reply.status_code, reply.json()) == (200, {"paused": True, "publish_paused": False})
+    assert await gateway.pop_all() == []
+    reply = await gateway.http.post(QUEUE + "/pause", json={"deliver": False, "publish": True})
+    assert reply.json() == {"paused": True, "publish_paused": True}
+    assert (await gateway.http.post(MESSAGES, content=b"2")).status_code == 507
+    assert (await gateway.http.get(QUEUE)).json()["options"]["publish_paused"]
+    reply = await gateway.http.post(QUEUE + "/resume")
+    assert (reply.status_code, reply.json()) == (200, {"paused": False, "publish_paused": False})
+    await gateway.publish(b"3")
+    assert await gateway.pop_all() == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+async def test_a_pause_makes_no_queue(gateway: Running, verb: str) -> None:
+    reply = await gateway.http.post(f"/v2/p1/queues/missing/{verb}")
+    assert (reply.status_code, reply.json()["type"]) == (404, "/docs/problems#no-such-queue")
+    assert (await gateway.http.get("/v2/p1/queues/missing")).status_code == 404

@@ -1,0 +1,90 @@
+"""The bodies of calls as types: a struct for each, whose rules are the words of its errors.
+
+What a call may say stands in one place, and nothing of it is checked by hand. A whole number may come as 5.0 or as
+text: JSON has one kind of number, and what fills in a form has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from curbstone.core.errors import BadRequest
+from curbstone.gateway.http.body import read_body
+from curbstone.gateway.http.json_body import check_members, parse_json
+from curbstone.gateway.limits import SECONDS_MAX
+
+_AT_MEMBER = re.compile(r"`\$\.([A-Za-z_]+)")
+_MISSING = re.compile(r"missing required field `([A-Za-z_]+)`")
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    """What a call may say. `what` is what errors call it, as in "a lease"; each member has its rule beside its type."""
+
+    what: ClassVar[str] = "the body"
+
+
+B = TypeVar("B", bound=Body)
+
+
+def rule(text: str, **bounds: Any) -> msgspec.Meta:
+    """Return a rule, as errors say it, and its bounds (see `msgspec.Meta`)."""
+    return msgspec.Meta(description=text, **bounds)
+
+
+def whole(least: int, most: int, meaning: str = "") -> msgspec.Meta:
+    """Return the rule of a whole number, and what the number means where its name does not say it."""
+    return rule(f"{meaning and meaning + ', '}a whole number from {least} to {most}", ge=least, le=most)
+
+
+Seconds = Annotated[float | None, rule(f"a number of seconds from 0 to {SECONDS_MAX:g}")]
+Text = Annotated[str, rule("it must be a string")]
+MaybeText = Annotated[str | None, rule("it must be a string")]
+YesOrNo = Annotated[bool, rule("true or false")]
+
+
+async def read_typed(scope: Scope, receive: Receive, bytes_max: int, kind: type[B]) -> B:
+    """Return what the JSON object in the body says; an empty body says nothing. Raise BadRequest."""
+    text = await read_body(scope, receive, bytes_max)
+    return typed(parse_json(text) if text else {}, kind)
+
+
+def typed(value: object, kind: type[B]) -> B:
+    """Return a value of JSON as this type; raise BadRequest, which names the member and the rule that it broke."""
+    if not isinstance(value, dict):
+        raise BadRequest(f"{kind.what} must be a JSON object")
+    check_members(value, kind.__struct_encode_fields__, kind.what)
+    try:
+        body = msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        told = str(error)
+    else:
+        for name, member in _members(kind):
+            # Numbers are read loosely; read like that, 1 would be true.
+            if isinstance(getattr(body, member), bool) and not isinstance(value.get(name, False), bool):
+                raise _bad(kind, name, value)
+        return body
+    if missing := _MISSING.search(told):
+        raise BadRequest(f"{missing[1]} is missing: {_rule_of(kind, missing[1])}")
+    at = _AT_MEMBER.search(told)
+    assert at, told
+    raise _bad(kind, at[1], value)
+
+
+def _bad(kind: type[Body], name: str, value: dict[str, Any]) -> BadRequest:
+    return BadRequest(f"bad {name} {repr(value[name])[:80]}: {_rule_of(kind, name)}")
+
+
+def _rule_of(kind: type[Body], name: str) -> str:
+    hint = get_type_hints(kind, include_extras=True)[dict(_members(kind))[name]]
+    text: str = get_args(hint)[1].description
+    return text
+
+
+def _members(kind: type[Body]) -> Iterable[tuple[str, str]]:
+    """Return the name of each member in JSON, and here."""
+    return zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
