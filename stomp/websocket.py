@@ -1,7 +1,7 @@
 """STOMP over WebSocket: the sessions of the TCP server, in messages instead of a stream.
 
 It is a guest on somebody else's listener and knows neither its sockets nor its frames: what it needs of them is
-`Request`, `Wire` and two functions that encode a message. Its own side, `StompSocket`, is what such a listener
+`Request`, `net.wire.Wire` and two functions that encode a message. Its own side, `StompSocket`, is what such a listener
 drives; `curbstone/serve.py` joins the two.
 
 What comes in is one stream, wherever the messages are cut: a STOMP frame may be spread over several messages, and
@@ -20,6 +20,16 @@ from typing import TYPE_CHECKING, Protocol
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
+from curbstone.net.wire import (
+    GOING_AWAY,
+    NORMAL,
+    POLICY_VIOLATION,
+    PROTOCOL_ERROR,
+    TOO_BIG,
+    TRY_AGAIN,
+    Wire,
+    reason_text,
+)
 from curbstone.stomp import frames
 from curbstone.stomp.errors import ProtocolError, one_line
 from curbstone.stomp.limits import Limits
@@ -33,9 +43,6 @@ if TYPE_CHECKING:
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Best first. Which version is spoken is settled by CONNECT alone."""
-
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1000, 1001, 1002, 1008, 1009, 1013
-_REASON_BYTES_MAX = 120
 
 log = logging.getLogger("curbstone.stomp")
 
@@ -60,28 +67,6 @@ class Request(Protocol):
 
     def header(self, name: bytes) -> bytes:
         """Return a header's value, b"" if there is none; repeated ones are joined with commas."""
-
-
-class Wire(Protocol):
-    """The way to the caller."""
-
-    def send(self, frames: bytes) -> None:
-        """Send encoded messages; after `close` nothing."""
-
-    def close(self, code: int, reason: str = "") -> None:
-        """Close after what was sent."""
-
-    def at_flush(self, fn: Callable[[], None]) -> None:
-        """Call `fn`, which is always the same, at the end of this turn, before what was sent leaves."""
-
-    def limit_unsent(self, bytes_max: int) -> None:
-        """Read nothing while the socket is full and more than that waits for the peer to read."""
-
-    def hold(self) -> None:
-        """Stop reading for a while."""
-
-    def resume(self) -> None:
-        """Go on reading."""
 
 
 class StompSockets:
@@ -253,7 +238,7 @@ class StompSocket:
             code = NORMAL
         else:
             log.info("websocket %s: %s", self._name, one_line(failure), extra={"peer": self._name})
-        self._wire.close(code, failure.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore"))
+        self._wire.close(code, reason_text(failure))
 
 
 def _is_utf8(data: bytes) -> bool:

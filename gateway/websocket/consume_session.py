@@ -29,7 +29,8 @@ from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.limits import WINDOW_MAX
 from curbstone.gateway.websocket.codec import Inbound, binary_frame, text_frame
 from curbstone.gateway.websocket.login import token_in
-from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
+from curbstone.gateway.websocket.session import close_for, error_frame
+from curbstone.net.wire import GOING_AWAY, Wire
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue

@@ -15,7 +15,8 @@ from curbstone.access.gate import ASKING, Credentials
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
-from curbstone.gateway.websocket.session import Wire, error_frame
+from curbstone.gateway.websocket.session import error_frame
+from curbstone.net.wire import Wire
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access

@@ -86,7 +86,7 @@ def shake_hands(
 
 
 class WebSocketProtocol(stream.Stream):
-    """One WebSocket. An asyncio protocol, and a `session.Wire`; `check` is called each second."""
+    """One WebSocket. An asyncio protocol, and a `net.wire.Wire`; `check` is called each second."""
 
     _transport: Transport
 

@@ -26,10 +26,11 @@ from curbstone.gateway.limits import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import token_in
-from curbstone.gateway.websocket.session import GOING_AWAY, Wire, close_for, error_frame
+from curbstone.gateway.websocket.session import close_for, error_frame
 from curbstone.gateway.websocket.socket_numbers import MEMBERS, REPEATED, SocketNumbers, gap_frame
 from curbstone.gateway.websocket.targets import Target
 from curbstone.net.unconfirmed import Unconfirmed
+from curbstone.net.wire import GOING_AWAY, Wire
 
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin

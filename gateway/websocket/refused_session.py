@@ -7,7 +7,8 @@ A page in a browser can't see the status of a refused handshake. It gets the err
 from __future__ import annotations
 
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.websocket.session import SocketRequest, Wire, error_frame, reason_text
+from curbstone.gateway.websocket.session import SocketRequest, error_frame
+from curbstone.net.wire import Wire, reason_text
 
 APPLICATION = 4000
 """Close codes from here on are the application's to give."""

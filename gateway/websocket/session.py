@@ -14,13 +14,10 @@ import orjson
 from curbstone.access.door import Access
 from curbstone.access.gate import Caller
 from curbstone.gateway.websocket.codec import Inbound, text_frame
+from curbstone.net.wire import NORMAL, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN, Wire, reason_text
 
-NORMAL = 1000
-GOING_AWAY = 1001
-TOO_BIG = 1009
-
-_CODES = {401: 1008, 403: 1008, 408: 1008, 413: TOO_BIG, 503: 1013}
-_REASON_BYTES_MAX = 120
+_CODES = {401: POLICY_VIOLATION, 403: POLICY_VIOLATION, 408: POLICY_VIOLATION, 413: TOO_BIG, 503: TRY_AGAIN}
+"""The close codes of errors, by their status; NORMAL for the others."""
 
 
 class SocketRequest(NamedTuple):
@@ -41,28 +38,6 @@ class SocketRequest(NamedTuple):
     def header(self, name: bytes) -> bytes:
         """Return a header's value, b"" if there is none; repeated ones are joined."""
         return b", ".join([value for key, value in self.headers if key == name])
-
-
-class Wire(Protocol):
-    """The way to the peer. What is sent in one turn of the loop leaves in one write."""
-
-    def send(self, frames: bytes) -> None:
-        """Send encoded frames (see `frames.text_frame`); after `close` nothing."""
-
-    def close(self, code: int, reason: str = "") -> None:
-        """Close after what was sent; the session hears `closed` before this returns."""
-
-    def at_flush(self, fn: Callable[[], None]) -> None:
-        """Call `fn`, which is always the same, at the end of this turn, before what was sent leaves."""
-
-    def limit_unsent(self, bytes_max: int) -> None:
-        """Read nothing while the socket is full and more than that waits for the peer to read."""
-
-    def hold(self) -> None:
-        """Stop reading for a while, so that the peer can't send more."""
-
-    def resume(self) -> None:
-        """Go on reading."""
 
 
 class Session(Protocol):
@@ -116,8 +91,3 @@ def error_frame(code: int, text: str) -> bytes:
 def close_for(wire: Wire, status: int, text: str) -> None:
     """Close behind an error, whose text is the reason that a close frame has room for."""
     wire.close(_CODES.get(status, NORMAL), reason_text(text))
-
-
-def reason_text(text: str) -> str:
-    """Return as much of a text as a close frame has room for."""
-    return text.encode()[:_REASON_BYTES_MAX].decode("utf-8", "ignore")

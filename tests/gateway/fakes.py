@@ -65,29 +65,29 @@ class FakeWire:
         session.start(self)
 
     def send(self, frames: bytes) -> None:
-        """See `sockets.Wire`."""
+        """See `net.wire.Wire`."""
         if self.code is None:
             self._client.receive_data(frames)
 
     def at_flush(self, fn: Callable[[], None]) -> None:
-        """See `session.Wire`."""
+        """See `net.wire.Wire`."""
         fn()
 
     def limit_unsent(self, bytes_max: int) -> None:
-        """See `session.Wire`."""
+        """See `net.wire.Wire`."""
 
     def close(self, code: int, reason: str = "") -> None:
-        """See `sockets.Wire`."""
+        """See `net.wire.Wire`."""
         if self.code is None:
             self.code = code
             self._session.closed()
 
     def hold(self) -> None:
-        """See `sockets.Wire`."""
+        """See `net.wire.Wire`."""
         self.is_held = True
 
     def resume(self) -> None:
-        """See `sockets.Wire`."""
+        """See `net.wire.Wire`."""
         self.is_held = False
 
     def take(self) -> list[Sent]:
