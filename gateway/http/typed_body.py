@@ -64,8 +64,9 @@ def typed(value: object, kind: type[B]) -> B:
         told = str(error)
     else:
         for name, member in _members(kind):
-            # Numbers are read loosely; read like that, 1 would be true.
-            if isinstance(getattr(body, member), bool) and not isinstance(value.get(name, False), bool):
+            # Numbers are read loosely; read like that, 1 would be true, and "null" nothing.
+            got = getattr(body, member)
+            if isinstance(got, bool | None) and type(value.get(name, got)) is not type(got):
                 raise _bad(kind, name, value)
         return body
     if missing := _MISSING.search(told):

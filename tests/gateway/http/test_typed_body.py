@@ -18,6 +18,7 @@ class Order(Body):
     count: Annotated[int, whole(1, 10)] = 1
     ack_ids: Annotated[list[str], rule("a list of strings")] = msgspec.field(name="ackIds", default_factory=list)
     delay: Seconds = None
+    parts: Annotated[list[str] | None, rule("a list of strings")] = None
     note: MaybeText = None
     is_urgent: YesOrNo = False
     size: Annotated[Literal["s", "m"] | None, rule("s or m")] = None
@@ -36,6 +37,8 @@ class Order(Body):
         ({"upTo": -1}, "bad upTo -1: the last that is done, a whole number from 0 to 9"),
         ({"ackIds": "a"}, "bad ackIds 'a': a list of strings"),
         ({"ackIds": ["a", 1]}, "bad ackIds ['a', 1]: a list of strings"),
+        ({"delay": "null"}, "bad delay 'null': a number of seconds from 0 to 3.1536e+08"),
+        ({"parts": "null"}, "bad parts 'null': a list of strings"),
         ({"delay": "soon"}, "bad delay 'soon': a number of seconds from 0 to 3.1536e+08"),
         ({"note": 1}, "bad note 1: it must be a string"),
         ({"is_urgent": "yes"}, "bad is_urgent 'yes': true or false"),
@@ -43,7 +46,7 @@ class Order(Body):
         ({"is_urgent": "true"}, "bad is_urgent 'true': true or false"),
         ({"size": "x" * 200}, f"bad size '{'x' * 79}: s or m"),
         ({"shelf": "ab\n"}, r"bad shelf 'ab\n': 1 to 3 letters"),
-        ({"ack_ids": []}, "unknown member 'ack_ids'; an order may have upTo, count, ackIds, delay, "),
+        ({"ack_ids": []}, "unknown member 'ack_ids'; an order may have upTo, count, ackIds, delay, parts, "),
         ([], "an order must be a JSON object"),
     ],
 )
