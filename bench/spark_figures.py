@@ -18,7 +18,7 @@ class Run:
     rows: int
     seconds: float
     spark_s: float
-    """Java and all of its Python workers."""
+    """Java, all of its Python workers, and the process that asks them."""
     server_s: float
     other_s: float
     """Of everything else on the machine."""

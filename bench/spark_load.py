@@ -5,11 +5,13 @@ staged transactions, which is the fastest way in. All counts are checked, outsid
 """
 
 import contextlib
+import json
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from bench.wire import BenchError
 ROWS = 1_000_000
 SIZE = 100
 QUEUE, TARGET = "default/bench", "default/written"
+QUEUES = tuple(f"default/many-{number:02d}" for number in range(100))
+"""The same messages, spread over them."""
 LOCAL = {"spark.sql.shuffle.partitions": "2"}
 
 Say = Callable[[str], None]
@@ -74,38 +78,48 @@ class Pipeline:
         """The parent of everything of Spark's but this process."""
         return int(self.spark.sparkContext._gateway.proc.pid)
 
-    def rows(self, partitions: int) -> Any:
+    def rows(self, partitions: int, *more: str) -> Any:
         """As many rows as the queue gets, with columns that can be written."""
-        body = f"rpad(cast(id AS STRING), {SIZE}, 'x') AS body"
-        return self.spark.range(self.count, numPartitions=partitions).selectExpr(body, "'text/plain' AS content_type")
+        columns = (f"rpad(cast(id AS STRING), {SIZE}, 'x') AS body", "'text/plain' AS content_type", *more)
+        return self.spark.range(self.count, numPartitions=partitions).selectExpr(*columns)
 
     def write(self, queue: str) -> None:
         self.rows(4).write.format("curbstone").options(url=self._url, queue=queue).mode("append").save()
 
-    def read(self, queue: str = QUEUE, **options: Any) -> Any:
-        return self.spark.read.format("curbstone").options(url=self._url, queue=queue, **options).load()
+    def write_many(self) -> None:
+        """Write as many rows in all into the hundred queues."""
+        rows = self.rows(4, f"concat('many-', lpad(cast(id % {len(QUEUES)} AS STRING), 2, '0')) AS queue")
+        rows.write.format("curbstone").options(url=self._url).mode("append").save()
+
+    def read(self, *queues: str, **options: Any) -> Any:
+        names = ",".join(queues or (QUEUE,))
+        return self.spark.read.format("curbstone").options(url=self._url, queues=names, **options).load()
 
     def noop(self) -> None:
         """Read every column of every row into Java."""
         self.read().write.format("noop").mode("overwrite").save()
 
     @contextlib.contextmanager
-    def queue(self, name: str) -> Iterator[None]:
-        """A queue that is gone again afterwards."""
-        self._control.declare(name)
+    def queues(self, *names: str) -> Iterator[None]:
+        """Queues that are gone again afterwards; each has room for its share."""
+        cap = max(1 << 24, 2 * self.count * (SIZE + 200) // len(names))
+        for name in names:
+            self._control.expect(201, "PUT", queue_path(name), json.dumps({"cap": cap}))
         try:
             yield
         finally:
-            self._control.delete(name)
+            for name in names:
+                self._control.delete(name)
 
     @contextlib.contextmanager
-    def group(self) -> Iterator[str]:
-        """A group of the queue that is gone again afterwards."""
+    def group(self, *queues: str) -> Iterator[str]:
+        """A group of the queues that is gone again afterwards."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         try:
             yield name
         finally:
-            self._control.expect(204, "DELETE", f"{queue_path(QUEUE)}/groups/{name}")
+            for queue in queues or (QUEUE,):
+                self._control.expect(204, "DELETE", f"{queue_path(queue)}/groups/{name}")
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Path]:
@@ -116,10 +130,28 @@ class Pipeline:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def stream(self, group: str, folder: Path, **options: Any) -> None:
-        """Stream all that the queue holds to Parquet files in `folder`/rows."""
+    def archive(self, group: str, folder: Path) -> int:
+        """Archive all that the queue holds in a lake, `folder`; return how many messages that are."""
+        from curbstone.spark.archive import archive
+
+        return archive(
+            self.spark, str(folder), {"url": self._url, "queues": QUEUE, "groupId": group}, once=True
+        ).messages
+
+    def report(self, folder: Path) -> int:
+        """Report on the queue; return how many messages were published."""
+        from curbstone.spark.options import address_of
+        from curbstone.spark.report import report
+
+        return sum(
+            row.published for row in report(folder, server=address_of(self._url, ""), queues=(QUEUE,)) if not row.group
+        )
+
+    def stream(self, group: str, folder: Path, *queues: str, **options: Any) -> None:
+        """Stream all that the queues hold to Parquet files in `folder`/rows."""
         source = self.spark.readStream.format("curbstone")
-        stream = source.options(url=self._url, queue=QUEUE, groupId=group, **options).load()
+        names = ",".join(queues or (QUEUE,))
+        stream = source.options(url=self._url, queues=names, groupId=group, **options).load()
         writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
         writer.option("path", str(folder / "rows")).trigger(availableNow=True).start().awaitTermination()
 
@@ -140,11 +172,11 @@ def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> No
         if found != pipeline.count:
             raise BenchError(f"{name}: {found:,} rows of {pipeline.count:,}")
 
-    def streamed(name: str) -> None:
-        with pipeline.group() as group, pipeline.place() as folder:
-            timed(name, lambda: pipeline.stream(group, folder))
+    def streamed(name: str, *queues: str) -> None:
+        with pipeline.group(*queues) as group, pipeline.place() as folder:
+            timed(name, lambda: pipeline.stream(group, folder, *queues))
             rows = pipeline.spark.read.parquet(str(folder / "rows"))
-            checked(name, rows.select("seq").distinct().count())
+            checked(name, rows.select("queue", "seq").distinct().count())
 
     timed("write, cold", lambda: pipeline.write(QUEUE))
     checked("read, cold", timed("read, cold", lambda: pipeline.read().count()))
@@ -156,7 +188,19 @@ def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> No
     for _ in range(runs):
         streamed("stream to Parquet")
     for _ in range(runs):
-        with pipeline.queue(TARGET):
+        with pipeline.group() as group, pipeline.place() as folder:
+            checked("archive", timed("archive, into a Delta table", partial(pipeline.archive, group, folder)))
+    for _ in range(runs):
+        with pipeline.place() as folder:
+            checked("report", timed("report", partial(pipeline.report, folder)))
+    with pipeline.queues(*QUEUES):
+        pipeline.write_many()
+        for _ in range(runs):
+            checked("read of 100", timed("read, of 100 queues", lambda: pipeline.read(*QUEUES).count()))
+        for _ in range(runs):
+            streamed("stream of 100 queues to Parquet", *QUEUES)
+    for _ in range(runs):
+        with pipeline.queues(TARGET):
             timed("write", lambda: pipeline.write(TARGET))
             checked("what was written", pipeline.read(TARGET).select("body").distinct().count())
 
@@ -165,12 +209,12 @@ def _timed(pipeline: Pipeline, name: str, step: Callable[[], Any]) -> tuple[Any,
     server, java = pipeline.server, pipeline.java_pid
     rss_before = server.rss()
     server.forget_peak()
-    server_s, machine_s, spark_s = server.cpu_s(), machine_seconds(), cpu_seconds_of_family(java)
+    server_s, machine_s, spark_s = server.cpu_s(), machine_seconds(), cpu_seconds_of_family(java) + time.process_time()
     started = time.monotonic()
     result = step()
     seconds = time.monotonic() - started
     server_s, machine_s = server.cpu_s() - server_s, machine_seconds() - machine_s
-    spark_s = cpu_seconds_of_family(java) - spark_s
+    spark_s = cpu_seconds_of_family(java) + time.process_time() - spark_s
     other_s = max(0.0, machine_s - server_s - spark_s)
     found = Run(name, pipeline.count, seconds, spark_s, server_s, other_s, rss_before, server.peak_rss(), server.rss())
     return result, found

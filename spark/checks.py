@@ -42,8 +42,9 @@ def check_writable(path: str, what: str) -> None:
 
 def check_lake(path: str, table: str) -> None:
     """Raise PipelineError where nothing was ever archived."""
-    if local_folder(path) is not None and not Table(path, table).exists:
-        raise PipelineError(f"there are no {table} in the lake {path}")
+    stored = Table(path, table)
+    if local_folder(path) is not None and not stored.exists:
+        raise stored.lacking()
 
 
 def check_server(address: Address, queues: Sequence[str], *, must_exist: bool = True) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import DAY
+from curbstone.spark.lake_columns import DAY, JOURNAL
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -62,6 +62,11 @@ class Table:
             raise PipelineError(f"the lake {self.lake} was written by an earlier release: {advice}")
         return bool(DeltaTable.is_deltatable(self.uri))
 
+    def lacking(self) -> PipelineError:
+        """Return the error that nothing was ever stored."""
+        verb = "is" if self.name == JOURNAL else "are"
+        return PipelineError(f"there {verb} no {self.name} in the lake {self.lake}")
+
     def old_batches(self) -> list[str]:
         """Return the folders of batches, below the table, as the first release wrote them; in order."""
         from pyarrow import fs
@@ -83,7 +88,7 @@ class Table:
         from deltalake.exceptions import DeltaError
 
         if not self.exists:
-            raise PipelineError(f"there are no {self.name} in the lake {self.lake}")
+            raise self.lacking()
         table = DeltaTable(self.uri)
         if version is not None:
             try:

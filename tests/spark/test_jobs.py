@@ -155,7 +155,7 @@ def test_a_wrong_command_line_is_code_2(job: str, arguments: list[str], line: st
         ("archive", ["shop/none", "--lake", "{folder}/lake"], "no such queue: shop/none"),
         ("archive", ["a", "--lake", "{folder}/file/lake"], "--lake {folder}/file/lake: can't write there: Not a dir"),
         ("report", ["a", "--out", "{folder}/file/out"], "--out {folder}/file/out: can't write there: Not a directory"),
-        ("report", ["--lake", "{folder}/none", "--out", "{folder}/out"], "there are no journal in the lake"),
+        ("report", ["--lake", "{folder}/none", "--out", "{folder}/out"], "there is no journal in the lake"),
         ("replay", ["a", "--lake", "{folder}/none"], "there are no messages in the lake"),
     ],
 )
