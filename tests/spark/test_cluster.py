@@ -167,16 +167,27 @@ def test_a_second_attempt_of_a_slow_task_doubles_nothing(server: ServerProcess, 
 
 
 @pytest.mark.soak
-def test_a_stream_whose_executors_are_killed_is_exact(server: ServerProcess, folder: Path, python: Path) -> None:
+def test_a_stream_is_exact_whose_executors_server_and_driver_are_killed(
+    server: ServerProcess, folder: Path, python: Path
+) -> None:
     make_queue(server.url, "shop/in")
     make_queue(server.url, "shop/out")
     publish(server.url, "shop/in", numbered(2000))
-    with Cluster(folder) as cluster:
-        running = Submit(cluster, python).step("copy", server, folder)
-        for goal in (200, 700, 1200):
-            jobs.until(lambda goal=goal: len(content_types(server, "out")) >= goal, running)  # type: ignore[misc]
+    with Cluster(folder, workers=2) as cluster:
+        submit = Submit(cluster, python)
+
+        def copied(goal: int) -> None:
+            jobs.until(lambda: len(content_types(server, "out")) >= goal, running)
+
+        running = submit.step("copy", server, folder)
+        for goal in (200, 600):
+            copied(goal)
             os.kill(cluster.executors()[0], signal.SIGKILL)
-        found_by(running)
+        copied(1000)
+        server.restart(same_ports=True)
+        copied(1300)
+        jobs.kill(running)  # the driver
+        found_by(submit.step("copy", server, folder))
     assert taken(server.url, "shop/out") == numbered(2000)
 
 
