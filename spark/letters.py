@@ -111,9 +111,11 @@ _COLUMNS = f"""
     make_timestamptz(coalesce(TRY_CAST(headers['x-dead-time'] AS BIGINT), epoch_ms(timestamp)) * 1000),
     coalesce(headers['x-dead-id'], ''), coalesce(headers['x-dead-tries'], ''), body[:{SAMPLE_BYTES}]
 """
+_AGE = "lpad(epoch_ms(died)::VARCHAR, 20, '0') || lpad(seq::VARCHAR, 20, '0') || id"
+"""Many die in one millisecond: then the later seq is the later one, so that the same letters give the same samples."""
 _KINDS = f"""
     SELECT came_from AS queue, reason, error, count(*) AS "count", max(died) AS last,
-        arg_max({{'id': id, 'tries': tries, 'body': body}}, died, {SAMPLES}) AS samples
+        arg_max({{'id': id, 'tries': tries, 'body': body}}, {_AGE}, {SAMPLES}) AS samples
     FROM (SELECT DISTINCT ON (project, queue, epoch, seq) * FROM letters)
     WHERE (len($queues) = 0 OR list_contains($queues, came_from))
       AND ($since IS NULL OR epoch_ms(died) >= $since) AND ($until IS NULL OR epoch_ms(died) < $until)

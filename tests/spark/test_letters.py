@@ -46,6 +46,7 @@ def test_they_are_counted_once_by_reason_and_shown(server: ServerProcess, tmp_pa
         writer.add(batch)
     asked.close()
     Table(lake, MESSAGES).commit("run", 0, writer.close())
+    # All the same, though four died in one millisecond.
     assert found(address, lake) == found(None, lake) == found(address)
     now_ms = round(one.last.timestamp() * 1000)
     assert found(None, lake, until_ms=now_ms - 3_600_000) == []
