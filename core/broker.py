@@ -310,11 +310,11 @@ class Broker(AloneBroker):
             raise Unavailable("the server is shutting down")
         queue = self._queues.get(name)
         if queue is None:
-            check_options(name, self.defaults.merged(changes, name.project), None, self.max_cap)
+            check_options(name, self.defaults.merged(changes, name.project), None, self.max_cap, self.shared.schemas)
             self._create(name, changes).meta_writer.when_open(on_done)
             return
         meta = _unbroken(queue).meta.with_options(changes, queue.state.next_seq)
-        check_options(name, meta.options, queue, self.max_cap)
+        check_options(name, meta.options, queue, self.max_cap, self.shared.schemas)
         if meta == queue.meta and not queue.meta_writer.is_behind:
             queue.meta_writer.when_open(on_done)
         else:

@@ -119,6 +119,16 @@ class MessageTooLarge(CurbstoneError):
     """The message exceeds the queue's `max_message_size`, or can never fit its cap."""
 
 
+class SchemaViolation(CurbstoneError):
+    """A body does not satisfy the queue's schema; `members` say where it breaks which rule, as JSON Pointers."""
+
+    def __init__(self, text: str, pointer: str = "", rule: str = "") -> None:
+        where = f" at {pointer}" if pointer else ""
+        which = f" (rule {rule})" if rule else ""
+        super().__init__(f"the body does not satisfy the queue's schema{where}: {text}{which}")
+        self.members = {"pointer": pointer, "rule": rule}
+
+
 class QueueFull(CurbstoneError):
     """The message does not fit under the cap, even after cleaning; nothing was changed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -17,6 +18,7 @@ MIB = 1024 * KIB
 CAP_BYTES_MIN = 64 * KIB
 CAP_BYTES_MAX = 1 << 44
 GROUPS_MAX = 32
+SCHEMA_BYTES_MAX = 8 * KIB
 SECONDS_MAX = 10 * 365 * 86400
 
 REFUSE, DROP_OLDEST = OVERFLOWS = ("refuse", "drop-oldest")
@@ -56,6 +58,8 @@ class QueueOptions:
     """What happens at the cap: new messages are refused, or the oldest that nobody holds give way to them."""
     unused: float | None = None
     """The queue goes when so long nobody took from it; None for never."""
+    schema: str = ""
+    """The JSON Schema that bodies satisfy, as text; empty for none."""
 
     @property
     def drops_oldest(self) -> bool:
@@ -81,7 +85,9 @@ class QueueOptions:
 
     def as_json(self) -> dict[str, object]:
         """Return the options as they are written in JSON."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        plain["schema"] = json.loads(self.schema) if self.schema else None
+        return plain
 
     def merged(self, changes: Mapping[str, object], project: str) -> QueueOptions:
         """Return these options with the JSON values of `changes` put in; raise BadRequest naming the option."""
@@ -153,6 +159,20 @@ def _groups(name: str, value: object, _project: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(group_name(item) for item in value))
 
 
+def _schema(name: str, value: object, _project: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, dict):
+        raise BadRequest(f"bad option {name}: it is a JSON Schema, an object, or null")
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise BadRequest(f"bad option {name}: it is no JSON") from None
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise BadRequest(f"bad option {name}: it has more than {SCHEMA_BYTES_MAX} bytes")
+    return text
+
+
 _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "cap": _size(CAP_BYTES_MIN, CAP_BYTES_MAX),
     "max_message_size": _size(1, 1 << 30),
@@ -167,6 +187,7 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "publish_paused": _flag,
     "overflow": _overflow,
     "unused": _unused,
+    "schema": _schema,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from curbstone.core.disk import Disk
 from curbstone.core.host import Host
 from curbstone.core.options import SyncMode
+from curbstone.core.schemas import NoSchemas, Schemas
 from curbstone.core.stats import Commits
 from curbstone.core.troubles import Troubles
 from curbstone.core.values import Leased
@@ -24,6 +25,8 @@ class Shared:
     """See the module's docstring."""
 
     def __init__(self, host: Host, disk: Disk, sync: SyncMode) -> None:
+        self.schemas: Schemas = NoSchemas()
+        """What makes rules of schemas; who opens a broker may give it another."""
         self.host = host
         self.disk = disk
         self.sync = sync

@@ -9,6 +9,7 @@ from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, 
 from curbstone.core.log.meta import Meta
 from curbstone.core.message import Message
 from curbstone.core.options import QueueOptions
+from curbstone.core.schemas import Door
 from curbstone.core.shared import Shared
 from curbstone.core.stats import Stats
 
@@ -19,7 +20,7 @@ class QueueState:
     """See the module's docstring. It asks nobody, and does nothing."""
 
     __slots__ = (
-        "broken", "committed_end", "damaged", "host", "is_closed", "meta", "_meta_bytes", "name", "next_seq",
+        "broken", "committed_end", "damaged", "door", "host", "is_closed", "meta", "_meta_bytes", "name", "next_seq",
         "options", "shared", "stats", "uid", "write_failure",
     )  # fmt: skip
 
@@ -34,6 +35,8 @@ class QueueState:
         """The options in force: those of `meta`, with the server's defaults put in."""
         self._meta_bytes = 0
         """0 while nobody has asked."""
+        self.door: Door | None
+        """What bodies have to satisfy, None for nothing."""
         self.change(meta)
         self.stats = Stats()
         self.damaged: list[str] = []
@@ -52,6 +55,7 @@ class QueueState:
         """Take over what the queue is from now on."""
         self.meta = meta
         self.options = meta.options
+        self.door = Door(lambda: self.shared.schemas, self.options.schema) if self.options.schema else None
         self._meta_bytes = 0
 
     @property
@@ -90,6 +94,12 @@ class QueueState:
         """Return what to say of a message that is."""
         most = self.options.max_message_size
         return MessageTooLarge(f"the message has {len(message.body)} bytes, the queue's max_message_size is {most}")
+
+    def unfit(self, message: Message) -> CurbstoneError | None:
+        """Return why a message may not come in: it is too large, or breaks the queue's schema."""
+        if len(message.body) > self.options.max_message_size:
+            return self.too_large(message)
+        return self.door.refusal(message.body) if self.door is not None else None
 
     def message_id(self, seq: int) -> str:
         """Return the id of a message: the same on every delivery and every protocol."""

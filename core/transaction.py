@@ -204,8 +204,8 @@ class Transaction:
         if refusal is not None:
             return refusal
         for message in share.messages:
-            if len(message.body) > queue.options.max_message_size:
-                return queue.state.too_large(message)
+            if (unfit := queue.state.unfit(message)) is not None:
+                return unfit
         if share.size > queue.options.cap // 2:
             cap = queue.options.cap
             return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")

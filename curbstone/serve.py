@@ -56,6 +56,7 @@ from curbstone.net.certificates import BadCertificate, Certificates
 from curbstone.net.entrance import Entrance
 from curbstone.net.peer import Networks
 from curbstone.net.turns import Turns
+from curbstone.schemas import JsonSchemas
 from curbstone.settings import Settings, warnings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
@@ -208,6 +209,7 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
             max_staged=settings.max_staged,
             staged_ttl_ms=int(settings.staged_ttl * 1000),
         )
+    broker.shared.schemas = JsonSchemas()
     log.info(
         "curbstone %s, data in %s: %d queues recovered in %.2f s",
         __version__,

@@ -24,6 +24,7 @@ DELETING = (
 TAKING_ONE = "Redriving one letter by its id needs the local engine: on a cluster only the next one can be taken."
 PAUSING = "Pausing a queue needs the local engine: on a cluster its consumers have to stop."
 DROPPING = "A queue that drops its oldest messages (option overflow) needs the local engine."
+CHECKING = "A queue that checks bodies (option schema) needs the local engine."
 GOING = "A queue that goes when nobody uses it (option unused) needs the local engine."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
@@ -40,6 +41,8 @@ def check_options(options: QueueOptions) -> None:
     """Raise NotSupported for options that need the local engine."""
     if options.unused is not None:
         _refuse(GOING)
+    if options.schema:
+        _refuse(CHECKING)
     if options.paused or options.publish_paused:
         _refuse(PAUSING)
     if options.drops_oldest:

@@ -21,6 +21,7 @@ from curbstone.core.errors import (
     NotSupported,
     NumberGap,
     QueueFull,
+    SchemaViolation,
     StaleDelivery,
     Unavailable,
 )
@@ -39,6 +40,7 @@ _CODES: dict[type[CurbstoneError], int] = {
     StaleDelivery: 410,
     MessageTooLarge: 413,
     KeyReused: 422,
+    SchemaViolation: 422,
     TooMany: 429,
     NotSupported: 501,
     Busy: 503,

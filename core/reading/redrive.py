@@ -7,7 +7,7 @@ from collections import deque
 from curbstone.core import headers, port
 from curbstone.core.delivery.dead import Elsewhere, without_provenance
 from curbstone.core.delivery.waiters import Counter
-from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, SchemaViolation
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.log.publish import SETTLE_BYTES
 from curbstone.core.log.room import RELEASE_BYTES, Room
@@ -23,6 +23,8 @@ STAYING_BYTES_MAX = 32 * 1024 * 1024
 """What of letters that stay is held back meanwhile, so that it is not looked at twice."""
 
 _EXTRAS_BYTES = 16
+_OF_LETTERS = (QueueFull, MessageTooLarge, SchemaViolation, NoSuchQueue)
+"""Refusals that say something of the letters, or of where they go: others may move."""
 
 
 class Redrive:
@@ -145,7 +147,7 @@ class Redrive:
             self._moved += len(piece)
             self._left -= len(piece)
             self._most = min(2 * self._most, AT_ONCE)
-        elif self._state.is_closed or not isinstance(error, QueueFull | MessageTooLarge | NoSuchQueue):
+        elif self._state.is_closed or not isinstance(error, _OF_LETTERS):
             self._finish(error)
             return
         elif len(piece) > 1:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from curbstone.core.disk import replace_file
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, QueueFull, Unavailable
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.staging.apply import Target, windows_of
@@ -70,6 +70,8 @@ class StagedCommit:
                 if share.longest > most:
                     text = f"a message has {share.longest} bytes, the max_message_size of queue {queue.name} is {most}"
                     raise MessageTooLarge(text)
+                if queue.options.schema:
+                    raise Conflict(f"queue {queue.name} has a schema, which staged messages are not checked against")
                 self._targets.append(Target(name, share, queue))
         except CurbstoneError as error:
             self._fail(error)

@@ -32,31 +32,32 @@ class Intake:
         self, messages: list[Message], on_done: Published, key: IdempotencyKey | None, numbered: Numbered | None
     ) -> None:
         """Publish all or nothing."""
-        options = self._state.options
-        cap, most = options.cap, options.max_message_size
+        cap = self._state.options.cap
         tries = RELEASE_BYTES * sum(map(self._pending.entitled_count, messages))
         size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES + tries
-        too_large = next((message for message in messages if len(message.body) > most), None)
         publish = Publish(messages, on_done, size)
         publish.numbered = numbered
         publish.key = key
-        if too_large is not None:
-            publish.refusal = self._state.too_large(too_large)
-        elif size > cap // ATOMIC_SHARE:
+        if self._may_be_unfit(messages):
+            publish.refusal = next(filter(None, map(self._state.unfit, messages)), None)
+        if publish.refusal is None and size > cap // ATOMIC_SHARE:
             publish.refusal = MessageTooLarge(f"{size} bytes at once can never fit the queue's cap of {cap} bytes")
         self._outbox.publish(publish)
 
     def each(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
-        """Publish messages one by one; what is too large is answered in its turn."""
-        most = self._state.options.max_message_size
+        """Publish messages one by one; what may not come in is answered in its turn."""
         start = 0
-        if any([len(message.body) > most for message in messages]):
+        if self._may_be_unfit(messages):
             for place, message in enumerate(messages):
-                if len(message.body) > most:
+                if (refusal := self._state.unfit(message)) is not None:
                     self._publish(messages[start:place], on_done, numbered and numbered.behind(start))
-                    self.refused([message], on_done, self._state.too_large(message))
+                    self.refused([message], on_done, refusal)
                     start = place + 1
         self._publish(messages[start:] if start else messages, on_done, numbered and numbered.behind(start))
+
+    def _may_be_unfit(self, messages: list[Message]) -> bool:
+        most = self._state.options.max_message_size
+        return self._state.door is not None or any([len(message.body) > most for message in messages])
 
     def refused(self, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:
         """Say of messages that they are refused."""

@@ -36,6 +36,7 @@ from curbstone.cli.queues import queues
 from curbstone.cli.recv import recv
 from curbstone.cli.redrive import redrive
 from curbstone.cli.repair import repair
+from curbstone.cli.schema import schema
 from curbstone.cli.send import send
 from curbstone.cli.serve import serve
 from curbstone.cli.sql import sql
@@ -75,6 +76,7 @@ COMMANDS = (
         resume,
         move,
         redrive,
+        schema,
         push,
         cron,
     ),

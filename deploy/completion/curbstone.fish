@@ -25,6 +25,7 @@ complete -c curbstone -n '__fish_use_subcommand' -a redrive -d 'Move dead letter
 complete -c curbstone -n '__fish_use_subcommand' -a repair -d 'Save what can be saved of damaged segments, and move the rest to DIR/damaged'
 complete -c curbstone -n '__fish_use_subcommand' -a restore -d 'Make a data directory of a backup, or put one queue of it into a data directory'
 complete -c curbstone -n '__fish_use_subcommand' -a resume -d 'Undo `pause`, with and without --publish'
+complete -c curbstone -n '__fish_use_subcommand' -a schema -d 'Print the JSON Schema that the messages of a queue have to satisfy, set it, or remove it'
 complete -c curbstone -n '__fish_use_subcommand' -a send -d 'Publish messages, in order'
 complete -c curbstone -n '__fish_use_subcommand' -a serve -d 'Serve queues until SIGTERM or SIGINT'
 complete -c curbstone -n '__fish_use_subcommand' -a sql -d 'Query a lake (messages, journal, gaps) and a server (queues, and queued'
@@ -163,6 +164,10 @@ complete -c curbstone -n '__fish_seen_subcommand_from restore' -l help -d 'Show 
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -F
 complete -c curbstone -n '__fish_seen_subcommand_from resume' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'
 complete -c curbstone -n '__fish_seen_subcommand_from resume' -l help -d 'Show this message and exit.'
+complete -c curbstone -n '__fish_seen_subcommand_from schema' -l remove -d 'Let everything in again'
+complete -c curbstone -n '__fish_seen_subcommand_from schema' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'
+complete -c curbstone -n '__fish_seen_subcommand_from schema' -l help -d 'Show this message and exit.'
+complete -c curbstone -n '__fish_seen_subcommand_from schema' -F
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l jsonl -d 'Lines of stdin are objects {"message":…}, as `recv --json` prints them'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l whole -d 'All of stdin is one message, byte for byte'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l content-type -rf -d ''

@@ -160,6 +160,7 @@ function options(values) {
   const text = (name, value) => {
     if (SIZES.has(name)) return `${bytes(value)} (${number(value)})`
     if (SECONDS.has(name)) return value ? `${value} s` : 'none'
+    if (name === 'schema' && value) return JSON.stringify(value)
     if (Array.isArray(value)) return value.join(', ') || 'none'
     return value === '' || value === null ? 'none' : value === 0 ? 'no limit' : String(value)
   }

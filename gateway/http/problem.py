@@ -24,6 +24,7 @@ from curbstone.core.errors import (
     NoSuchTransaction,
     NotSupported,
     QueueFull,
+    SchemaViolation,
     StaleDelivery,
     Unavailable,
 )
@@ -47,6 +48,7 @@ _STATUS: dict[type[CurbstoneError], int] = {
     Gone: 410,
     MessageTooLarge: 413,
     KeyReused: 422,
+    SchemaViolation: 422,
     NotSupported: 501,
     Unavailable: 503,
     QueueFull: 507,

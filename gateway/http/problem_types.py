@@ -23,6 +23,7 @@ from curbstone.core.errors import (
     OtherReader,
     PublishPaused,
     QueueFull,
+    SchemaViolation,
     StagedDamaged,
     StaleDelivery,
     Unavailable,
@@ -164,6 +165,13 @@ TYPES = (
         422,
         "The Idempotency-Key came before with other content. A new message needs a new key.",
         KeyReused,
+    ),
+    ProblemType(
+        "schema-violation",
+        422,
+        "The body does not satisfy the queue's schema: `pointer` says where, `rule` which part of the schema it "
+        "breaks. Nothing was stored.",
+        SchemaViolation,
     ),
     ProblemType(
         "too-many",

@@ -1,0 +1,39 @@
+"""`curbstone schema`: the JSON Schema at the door of a queue."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Queue, ServerUrl
+from curbstone.exit_codes import FAILED, WRONG, CommandFailed
+
+
+def schema(
+    queue: Queue,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A JSON Schema; without it, print it")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Let everything in again")] = False,
+    server: ServerUrl = DEFAULT_SERVER,
+) -> None:
+    """Print the JSON Schema that the messages of a queue have to satisfy, set it, or remove it."""
+    from curbstone.cli.client import Client, queue_of
+
+    if remove and file is not None:
+        raise CommandFailed("--remove takes no file", WRONG)
+    name = queue_of(queue)
+    with Client(server) as client:
+        info = client.json("GET", name)  # a PUT would make it
+        if remove or file is not None:
+            client.queue("PUT", name, json={"schema": _read(file) if file is not None else None})
+        elif info["options"].get("schema") is not None:
+            print(json.dumps(info["options"]["schema"], indent=2, ensure_ascii=False))
+
+
+def _read(file: Path) -> object:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"{file} can't be read as JSON: {error}", FAILED) from None

@@ -1,0 +1,249 @@
+"""JSON Schemas at the door of a queue: what breaks them is refused over every protocol, and so are hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import stomp
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from curbstone.core.errors import BadRequest, NotSupported, SchemaViolation
+from curbstone.core.schemas import Door, NoSchemas
+from curbstone.schemas import JsonSchemas
+from curbstone_client.errors import Refused
+from curbstone_client.sync import Client
+from tests.commands import curbstone
+from tests.mqks.world import Peer as MqksPeer
+from tests.server import ServerProcess
+from tests.stomp.client import Peer
+
+pytest.importorskip("jsonschema_rs")
+ENOUGH = 60
+ORDER = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$id": "https://shop.example/order.json",
+    "type": "object",
+    "required": ["id"],
+    "properties": {"id": {"type": "integer"}, "lines": {"items": {"$ref": "#/$defs/line~1one"}}},
+    "$defs": {"line/one": {"properties": {"price": {"minimum": 0}}}},
+}
+GOOD = b'{"id":1,"lines":[{"price":2}]}'
+BAD = b'{"id":1,"lines":[{"price":2},{"price":-1}]}'
+POINTER = "/lines/1/price"
+
+
+def refusal(schema: dict[str, Any], body: bytes) -> SchemaViolation | None:
+    found = JsonSchemas().rule(json.dumps(schema))(body)
+    assert found is None or isinstance(found, SchemaViolation)
+    return found
+
+
+def test_a_body_that_breaks_a_rule_is_told_where_and_which() -> None:
+    assert refusal(ORDER, GOOD) is None
+    found = refusal(ORDER, BAD)
+    assert found is not None
+    assert found.members == {"pointer": POINTER, "rule": "/properties/lines/items/$ref/minimum"} or (
+        found.members["pointer"] == POINTER and str(found.members["rule"]).endswith("/minimum")
+    )
+    assert POINTER in str(found) and "minimum" in str(found)
+    odd = refusal({"properties": {"a/b~c": {"type": "string"}}}, b'{"a/b~c":1}')
+    assert odd is not None and odd.members["pointer"] == "/a~1b~0c"
+
+
+@pytest.mark.parametrize("body", [b"", b"no JSON", b"\xff", b"[1,2", b"[" * 100_000])
+def test_what_is_no_json_satisfies_no_schema(body: bytes) -> None:
+    found = refusal({}, body)
+    assert found is not None and "it is not JSON" in str(found)
+
+
+def test_what_is_said_of_a_large_value_is_short() -> None:
+    found = refusal({"type": "object"}, json.dumps(["x" * 100_000]).encode())
+    assert found is not None and len(str(found)) < 1000
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """Return a schema that is small and comes to 2 ** levels."""
+    parts = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{levels}": {"type": "string"}}}
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"not": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "nonsense"}, "nonsense"),
+        ({"$ref": "http://127.0.0.1:1/x"}, "is not a part of it"),
+        ({"$ref": "file:///etc/passwd"}, "is not a part of it"),
+        ({"$ref": "#/$defs/%61", "$defs": {"a": {}, "%61": {}}}, "is not a part of it"),
+        ({"$ref": "#/$defs/x"}, "names nothing"),
+        ({"$ref": "#"}, "comes back to itself"),
+        ({"properties": {"a": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}}, "comes back to itself"),
+        ({"$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {"$ref": "#/$defs/a"}}}, "comes back to itself"),
+        ({"$dynamicRef": "#x"}, "$dynamicRef is not supported"),
+        ({"properties": {"a": {"$id": "b"}}}, "$id is not supported"),
+        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "drafts"),
+        ({"$schema": "https://example.com/mine"}, "mine"),
+        ({"pattern": "(?=a)"}, "(?=a)"),
+        ({"pattern": "((a{1000}){1000}){1000}"}, "a{1000}"),
+        (doubling(20), "more than 2000 parts"),
+        (deep(100), "levels deep"),
+    ],
+)
+def test_a_schema_that_could_hold_up_the_server_or_reaches_out_is_refused(schema: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        JsonSchemas().rule(json.dumps(schema))
+    assert why in str(caught.value) and str(caught.value).startswith("bad option schema")
+
+
+def test_a_pattern_takes_no_longer_for_what_almost_matches() -> None:
+    assert refusal({"pattern": "^(a+)+$"}, json.dumps("a" * 50_000 + "!").encode()) is not None
+
+
+def test_without_the_package_nothing_comes_in_and_a_start_succeeds() -> None:
+    door = Door(NoSchemas, "{}")
+    found = door.refusal(b"{}")
+    assert isinstance(found, NotSupported) and "curbstone[schema]" in str(found)
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{server.url}/v2/default/queues", trust_env=False, timeout=ENOUGH) as client:
+        client.put("/q", json={"schema": ORDER}).raise_for_status()
+        yield client
+
+
+def is_empty(http: httpx.Client) -> bool:
+    return bool(http.get("/q").json()["rdy"] == 0)
+
+
+def test_it_is_refused_over_http_before_it_is_stored(http: httpx.Client) -> None:
+    assert http.get("/q").json()["options"]["schema"] == ORDER
+    reply = http.post("/q/messages", content=BAD)
+    problem = reply.json()
+    assert (reply.status_code, problem["pointer"], problem["type"]) == (422, POINTER, "/docs/problems#schema-violation")
+    batch = [{"message": GOOD.decode()}, {"message": BAD.decode()}]
+    assert http.post("/q/messages/batch", json=batch).status_code == 422
+    assert is_empty(http)
+    assert http.post("/q/messages", content=GOOD).status_code == 201
+    assert http.put("/q", json={"schema": {"type": "nonsense"}}).status_code == 400
+    assert http.post("/q/messages", content=BAD).status_code == 422, "a schema that was refused changes nothing"
+    http.put("/q", json={"schema": None}).raise_for_status()
+    assert http.post("/q/messages", content=BAD).status_code == 201
+
+
+def test_it_is_refused_over_stomp_alone_and_in_a_transaction(server: ServerProcess, http: httpx.Client) -> None:
+    async def main() -> None:
+        for more in (b"", b"transaction:t\n"):
+            peer = await Peer.open(server.stomp)
+            await peer.connect()
+            await peer.send(b"BEGIN\ntransaction:t\n\n\0")
+            await peer.send(b"SEND\ndestination:/queue/q\n%breceipt:r\n\n%b\0" % (more, BAD))
+            frames = []
+            if more:
+                frames.append(await peer.frame())
+                await peer.send(b"COMMIT\ntransaction:t\nreceipt:c\n\n\0")
+            error = await peer.frame()
+            assert error.command == "ERROR" and POINTER in error.body.decode() + error.headers["message"]
+            await peer.close()
+
+    asyncio.run(main())
+    assert is_empty(http)
+
+
+def test_it_is_refused_to_stomp_py(server: ServerProcess, http: httpx.Client) -> None:
+    errors: list[str] = []
+
+    class Listener(stomp.WaitingListener):  # type: ignore[misc]
+        def on_error(self, frame: Any) -> None:
+            errors.append(frame.headers["message"] + frame.body)
+            super().on_error(frame)
+
+    connection = stomp.Connection12([server.stomp])
+    connection.connect(wait=True)
+    listener = Listener("r")
+    connection.set_listener("", listener)
+    connection.send("/queue/default/q", BAD.decode(), headers={"receipt": "r"})
+    listener.wait_on_disconnected()
+    assert errors and POINTER in errors[0]
+    assert is_empty(http)
+
+
+def test_it_is_refused_to_the_client_and_over_websocket(server: ServerProcess, http: httpx.Client) -> None:
+    with Client(server.url) as client:
+        with pytest.raises(Refused) as caught:
+            client.queue("q").publish(BAD)
+        assert caught.value.status == 422 and POINTER in str(caught.value)
+        client.queue("q").publish({"id": 7})
+    url = f"{server.url.replace('http', 'ws', 1)}/v2/default/queues/q/messages"
+    with connect(url, subprotocols=[Subprotocol("publish")], proxy=None) as websocket:
+        websocket.send(json.dumps({"message": BAD.decode()}))
+        try:
+            said = str(websocket.recv(timeout=ENOUGH))
+        except Exception as closed:
+            said = str(closed)
+        assert POINTER in said or "schema" in said
+    assert http.get("/q").json()["rdy"] == 1
+
+
+def test_it_is_refused_over_mqks(server: ServerProcess, http: httpx.Client) -> None:
+    async def main() -> None:
+        peer = await MqksPeer.open(server.mqks)
+        await peer.confirm("r rebind --confirm q news")
+        peer.send("m publish --confirm news " + BAD.decode())
+        assert "error" in await peer.line()
+        await peer.close()
+
+    asyncio.run(main())
+    assert is_empty(http)
+
+
+def test_it_is_there_after_a_crash(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, httpx.Client(trust_env=False, timeout=ENOUGH) as http:
+        url = f"{server.url}/v2/default/queues/q"
+        http.put(url, json={"schema": ORDER}).raise_for_status()
+        server.kill()
+        server.restart(same_ports=True)
+        assert http.post(f"{url}/messages", content=BAD).status_code == 422
+        assert http.post(f"{url}/messages", content=GOOD).status_code == 201
+
+
+def test_the_command_shows_sets_and_removes_it(server: ServerProcess, http: httpx.Client, tmp_path: Path) -> None:
+    def run(*args: str) -> Any:
+        return curbstone("schema", *args, cwd=tmp_path, CURBSTONE_SERVER=server.url)
+
+    assert json.loads(run("q").out) == ORDER
+    (tmp_path / "mine.json").write_text('{"type": "string"}')
+    assert run("q", "mine.json").code == 0
+    assert json.loads(run("q").out) == {"type": "string"}
+    assert run("q", "--remove").code == 0
+    assert run("q").out == ""
+    assert run("q", "missing.json").code == 1
+    assert run("no-such-queue", "mine.json").code != 0
+    assert http.get("/no-such-queue").status_code == 404
+
+
+def test_a_dead_letter_that_breaks_it_stays_where_it_is_and_others_go_home(http: httpx.Client) -> None:
+    http.put("/dead", json={}).raise_for_status()
+    http.put("/q", json={"schema": None, "dead_letter": "dead"}).raise_for_status()
+    for body in (GOOD, BAD, GOOD):
+        http.post("/q/messages", content=body).raise_for_status()
+    leased = http.post("/q/messages/lease", json={"count": 3}).json()["messages"]
+    http.post(
+        "/q/messages/nack", json={"ackIds": [item["ackId"] for item in leased], "reject": True}
+    ).raise_for_status()
+    http.put("/q", json={"schema": ORDER}).raise_for_status()
+    moved = http.post("/dead/redrive", json={}).json()
+    assert moved["moved"] == 2 and POINTER in next(iter(moved["stayed"]))
