@@ -176,9 +176,9 @@ def test_imports_point_inward(path: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.parent.parent.name in ROOMS], ids=relative)
+@pytest.mark.parametrize("path", [p for p in SOURCES if relative(p.parent.parent) in ROOMS], ids=relative)
 def test_rooms_import_from_those_before_them(path: Path) -> None:
-    folder, room = path.parent.parent.name, path.parent.name
+    folder, room = relative(path.parent).split("/")
     rooms = ROOMS[folder]
     package = "curbstone." if folder == "curbstone" else f"curbstone.{folder}."
     later = {*rooms[rooms.index(room) + 1 :], *ABOVE_THE_ROOMS[folder]}
