@@ -17,7 +17,7 @@ from bench.stats import Percentiles, median_of
 BUSY_CLIENT = 0.8
 NOISY = 0.2
 SENDS = {
-    *("send-1", "send-100", "send-1000", "send-varied", "pipe", "producers-16", "producers-16x100"),
+    *("send-1", "send-100", "send-1000", "send-varied", "keys-5000", "pipe", "producers-16", "producers-16x100"),
     *("queues-10", "queues-100", "queues-1000", "fanout-100", "ws-publish", "http-post", "http-batch", "mqks-publish"),
 }
 

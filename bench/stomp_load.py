@@ -51,14 +51,27 @@ def receipt_id(producer: int, seq: int) -> bytes:
     return b"%03d%011d" % (producer, seq)
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A header that has another value in each SEND, `values` of them in turn."""
+
+    name: bytes
+    values: int
+
+
 def send_frames(
-    destination: str, producer: int, first: int, count: int, size: int, headers: bytes = b"", *, varied: bool = False
+    destination: str, producer: int, first: int, count: int, size: int, headers: bytes = b"", label: Label | None = None
 ) -> bytes:
-    """`count` SENDs in a row, each of the same length; `varied`: with a header that differs in each."""
+    """`count` SENDs in a row, each of the same length."""
     head = b"SEND\ndestination:%s\ncontent-length:%d\n%sreceipt:" % (destination.encode(), size, headers)
-    if varied:
-        marked = enumerate(bodies(producer, first, count, size), first)
-        return b"".join([b"%s%03d%011d\nnumber:%011d\n\n%s\0" % (head, producer, seq, seq, one) for seq, one in marked])
+    if label is not None:
+        name, values = label.name, label.values
+        return b"".join(
+            [
+                b"%s%03d%011d\n%s:%011d\n\n%s\0" % (head, producer, seq, name, seq % values, one)
+                for seq, one in enumerate(bodies(producer, first, count, size), first)
+            ]
+        )
     return b"".join(
         [
             b"%s%03d%011d\n\n%s\0" % (head, producer, seq, one)
@@ -148,15 +161,12 @@ class SendJob:
     seconds: float
     """Sending stops after this time or this count, whichever comes first."""
     first: int = 0
-    varied: bool = False
-    """Each SEND has a header of its own value, so that nothing learned from one head serves the next."""
+    label: Label | None = None
 
 
 def send(job: SendJob, gate: Gate) -> Outcome:
     """One connection, a receipt for every SEND, at most `window` unconfirmed."""
-    frames = send_frames(
-        job.destination, 0, job.first, job.count, job.size, job.account.send_headers, varied=job.varied
-    )
+    frames = send_frames(job.destination, 0, job.first, job.count, job.size, job.account.send_headers, job.label)
     receipts = Receipts(0, job.first, job.count)
     wire = job.account.connect(chunk=4096 if job.window == 1 else 262_144)
     incoming = Frames()

@@ -5,6 +5,7 @@ is left in the queue after that is counted. Workloads that feed each other (a se
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from bench.measure import Measurement, Target, checked, run
 from bench.mqks_load import MqksJob
 from bench.queues_load import QueuesJob
 from bench.roles import Gate, Outcome, Role
-from bench.stomp_load import DrainJob, ManyJob, PingJob, SendJob
+from bench.stomp_load import DrainJob, Label, ManyJob, PingJob, SendJob
 
 WINDOW = 1000
 PRODUCERS = 16
@@ -28,6 +29,7 @@ FANOUT = 100
 DRAINS = 10
 """So many of the fan-out's queues are drained at once."""
 RATE = 5000
+KEYS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,22 @@ def send_many(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
 def send_varied(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     """As send-1000, but a server that remembers heads gains nothing by it."""
     queue = target.new_queue()
+    send = _labelled_send(target, queue, size, plan, Label(b"number", sys.maxsize))
+    yield from _checked(target, queue, "send-varied", size, WINDOW, send)
+
+
+def send_with_keys(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
+    """As send-1000 and drain, with ordering keys: one message of each is delivered at a time."""
+    queue = target.new_queue()
+    name = f"keys-{KEYS}"
+    send = _labelled_send(target, queue, size, plan, Label(b"x-key", KEYS))
+    yield from _checked(target, queue, name, size, WINDOW, send, drain=f"{name}-drain")
+
+
+def _labelled_send(target: Target, queue: str, size: int, plan: Plan, label: Label) -> Role:
     count = plan.count(100_000, size)
-    job = SendJob(target.account, f"/queue/{queue}", count, size, WINDOW, plan.seconds, varied=True)
-    yield from _checked(target, queue, "send-varied", size, WINDOW, partial(stomp_load.send, job))
+    job = SendJob(target.account, f"/queue/{queue}", count, size, WINDOW, plan.seconds, label=label)
+    return partial(stomp_load.send, job)
 
 
 def pipe(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
@@ -247,6 +262,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
     ("send-100",): send_hundred,
     ("send-1000", "drain"): send_many,
     ("send-varied",): send_varied,
+    (f"keys-{KEYS}", f"keys-{KEYS}-drain"): send_with_keys,
     ("pipe",): pipe,
     ("pingpong",): pingpong,
     (f"paced-{RATE}",): paced,
@@ -265,6 +281,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
     ("client-threads-publish", "client-threads-consume"): client_threads,
 }
 CLIENT_WORKLOADS = {f"{name}-{what}" for name in ("client", "client-threads") for what in ("publish", "consume")}
+KEYS_WORKLOADS = {f"keys-{KEYS}", f"keys-{KEYS}-drain"}
 HTTP_WORKLOADS = {"ws-publish", "ws-consume", "http-post", "http-batch", "http-pop"}
 MQKS_WORKLOADS = {"mqks-publish", "mqks-consume"}
 BINDING_WORKLOADS = {f"fanout-{FANOUT}"}
@@ -286,10 +303,11 @@ def run_groups(target: Target, wanted: set[str], size: int, plan: Plan) -> Itera
 def is_for(target: Target, names: tuple[str, ...]) -> bool:
     """Whether the target speaks the workload's protocol, and can bind where it binds.
 
-    What speaks MQKS is Curbstone, which is what the client is for; the sink has no STOMP over WebSocket.
+    What speaks MQKS is Curbstone, which is what the client and ordering keys are for; the sink has no STOMP over
+    WebSocket.
     """
     speaks_http = bool(target.http) or HTTP_WORKLOADS.isdisjoint(names)
-    is_ours = bool(target.mqks) or (MQKS_WORKLOADS | CLIENT_WORKLOADS).isdisjoint(names)
+    is_ours = bool(target.mqks) or (MQKS_WORKLOADS | CLIENT_WORKLOADS | KEYS_WORKLOADS).isdisjoint(names)
     return speaks_http and is_ours and (target.binds or BINDING_WORKLOADS.isdisjoint(names))
 
 

@@ -133,6 +133,7 @@ def test_tables(run: Run, server: ServerProcess) -> None:
     assert table.splitlines()[2].split()[:4] == ["zz", "1", "0", "0"] and "group not declared" in table
     assert good(run("queues", "--json")).json[0][0]["rdy"] == 2
     assert good(run("queues", "other", "--json")).json == [[]]
+    assert good(run("queues", "other")).out == "Project other has no queues; there are some in default (1).\n"
     shown = good(run("peek", "a")).out
     assert "\x1b" not in shown
     assert "\\x1b[2J escape" in shown

@@ -17,6 +17,10 @@ LEASE_BYTES_MAX = 4 * 1024 * 1024
 """One answer takes no more messages once theirs are so many bytes, headers and bodies."""
 
 
+def _nobody(_deliveries: list[Delivery]) -> None:
+    """Waits no more."""
+
+
 class Counter(NamedTuple):
     """Where the waiters of one queue stand in line."""
 
@@ -116,11 +120,13 @@ class Waiter:
         return True
 
     def _finish(self) -> None:
+        answer = self._answer
         self._leave()
-        self._answer([] if self._state.is_closed else self._gathered)
+        answer([] if self._state.is_closed else self._gathered)
 
     def _leave(self) -> None:
         self.room = 0
+        self._answer = _nobody  # it may be a method of a waiter, which would keep itself in memory
         if self._timer is not None:
             self._timer.cancel()
         self._counter.rings.leave(self)

@@ -8,6 +8,8 @@ import typer
 
 from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
 
+PROJECTS_SHOWN = 20
+
 
 def queues(
     project: Annotated[str, typer.Argument(metavar="[PROJECT]", help="The project", show_default=True)] = "default",
@@ -21,8 +23,15 @@ def queues(
     path = f"/v2/{queue_of(f'{project}/any').project}/queues"
     with Client(server) as client:
         found: list[dict[str, Any]] = client.call("GET", path).json()["queues"]
+        projects: list[dict[str, Any]] = [] if found else client.call("GET", "/v2").json()["projects"]
     if as_json:
         print_json(found)
+        return
+    if not found:
+        others = ", ".join([f"{each['project']} ({each['queues']})" for each in projects[:PROJECTS_SHOWN]])
+        console().print(
+            f"Project {project} has no queues; there are {f'some in {others}' if others else 'none at all'}."
+        )
         return
     rows = []
     for queue in found:

@@ -26,6 +26,8 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     """What a call may say. `what` is what errors call it, as in "a lease"; each member has its rule beside its type."""
 
     what: ClassVar[str] = "the body"
+    may_be_null: ClassVar[tuple[str, ...]] = ()
+    """Members that may be null, which means what it means to leave them out."""
 
 
 B = TypeVar("B", bound=Body)
@@ -64,9 +66,9 @@ def typed(value: object, kind: type[B]) -> B:
         told = str(error)
     else:
         for name, member in _members(kind):
-            # Numbers are read loosely; read like that, 1 would be true, and "null" nothing.
-            got = getattr(body, member)
-            if isinstance(got, bool | None) and type(value.get(name, got)) is not type(got):
+            if name not in value or (value[name] is None and name in kind.may_be_null):
+                continue
+            if value[name] is None or not _is_meant(value[name], getattr(body, member)):
                 raise _bad(kind, name, value)
         return body
     if missing := _MISSING.search(told):
@@ -74,6 +76,11 @@ def typed(value: object, kind: type[B]) -> B:
     at = _AT_MEMBER.search(told)
     assert at, told
     raise _bad(kind, at[1], value)
+
+
+def _is_meant(given: object, got: object) -> bool:
+    """Return whether a value was read as what it is: numbers are read loosely, so 1 would be true, "null" nothing."""
+    return not isinstance(got, bool | None) or type(given) is type(got)
 
 
 def _bad(kind: type[Body], name: str, value: dict[str, Any]) -> BadRequest:

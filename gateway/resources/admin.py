@@ -26,6 +26,7 @@ class Redrive(Body):
     """Which dead letters go back, and where to."""
 
     what = "a redrive"
+    may_be_null = ("to",)
 
     to: Annotated[str | None, rule("a queue name, or project/queue")] = None
     limit: Annotated[int, whole(1, REDRIVE_MAX)] = REDRIVE_MAX

@@ -44,6 +44,7 @@ class Wanted(Body):
     """Which messages are leased."""
 
     what = "a lease"
+    may_be_null = ("encoding",)
 
     count: Annotated[int, whole(1, COUNT_MAX)] = 1
     seconds: Lasting = None
@@ -69,6 +70,7 @@ class Returned(Settled):
     """Which leases end unprocessed, and what becomes of their messages."""
 
     what = "a nack"
+    may_be_null = ("delay",)
 
     delay: Seconds = None
     error: Text = ""

@@ -13,6 +13,7 @@ from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, YesOrNo,
 
 class Order(Body):
     what = "an order"
+    may_be_null = ("note",)
 
     up_to: Annotated[int, whole(0, 9, "the last that is done")] = msgspec.field(name="upTo")
     count: Annotated[int, whole(1, 10)] = 1
@@ -38,6 +39,7 @@ class Order(Body):
         ({"ackIds": "a"}, "bad ackIds 'a': a list of strings"),
         ({"ackIds": ["a", 1]}, "bad ackIds ['a', 1]: a list of strings"),
         ({"delay": "null"}, "bad delay 'null': a number of seconds from 0 to 3.1536e+08"),
+        ({"delay": None}, "bad delay None: a number of seconds from 0 to 3.1536e+08"),
         ({"parts": "null"}, "bad parts 'null': a list of strings"),
         ({"delay": "soon"}, "bad delay 'soon': a number of seconds from 0 to 3.1536e+08"),
         ({"note": 1}, "bad note 1: it must be a string"),
@@ -67,3 +69,7 @@ def test_numbers_may_come_as_text_or_as_floats() -> None:
     order = typed({"upTo": "7", "count": 5.0, "delay": "1.5"}, Order)
     assert (order.up_to, order.count, order.delay) == (7, 5, 1.5)
     assert type(order.count) is int
+
+
+def test_null_is_nothing_where_a_member_may_be_null() -> None:
+    assert typed({"upTo": 1, "note": None}, Order).note is None
