@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -67,7 +68,8 @@ class Plan:
         known = self._read()
         if known is not None and known["meant"] != meant:
             raise PipelineError(f"replay {name} was begun with other choices; give this one another name")
-        self._facts: dict[str, Any] = known or {"meant": meant, "version": None, "pieces": 0, "done": False}
+        fresh = {"meant": meant, "version": None, "pieces": 0, "done": False, "uid": secrets.token_hex(6)}
+        self._facts: dict[str, Any] = known or fresh
 
     @property
     def version(self) -> int | None:
@@ -78,6 +80,11 @@ class Plan:
     @property
     def pieces(self) -> int:
         return int(self._facts["pieces"])
+
+    def transaction(self, name: str, piece: int) -> str:
+        """Return the id of the transaction that publishes a piece; a replay of another lake has others by this name."""
+        uid = self._facts.get("uid")  # which those that 0.1.0 began have not
+        return f"replay-{name[:150]}-{uid}-{piece:06d}" if uid else f"replay-{name}-{piece:06d}"
 
     @property
     def is_done(self) -> bool:
@@ -157,7 +164,7 @@ def _publish(
             done += piece.messages
             if number < plan.pieces:
                 continue
-            transaction = f"replay-{name}-{number:06d}"
+            transaction = plan.transaction(name, number)
             state = calls.transaction_state(server, piece.project, transaction)
             if state is None or state["state"] != "committed":
                 parts = [f"{place:05d}" for place in range(len(piece.parts))]

@@ -86,7 +86,7 @@ def test_an_archive_keeps_each_message_once_and_all_jobs_read_it(
     assert sum(one.published for one in minutes if not one.group) == 310 and Table(lake, JOURNAL).exists
     address = Address(server.url, Secret(""), retry_s=1)
     for is_repeated in (False, True):
-        done = replay(lake, "late", address, Filter(where="seq > 300"), into="shop/again")
+        done = replay(lake, "of-a-store", address, Filter(where="seq > 300"), into="shop/again")
         assert (done.messages, done.repeated) == (10, is_repeated)
     assert taken(server.url, "shop/again") == numbered(10, 300)
 

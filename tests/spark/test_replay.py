@@ -59,6 +59,15 @@ def test_the_same_name_again_publishes_nothing(server: ServerProcess, address: A
         replay(lake, "late", address, Filter(), into="shop/again")
 
 
+def test_a_replay_of_another_lake_by_the_same_name_is_one_of_its_own(
+    server: ServerProcess, address: Address, tmp_path: Path
+) -> None:
+    for number, name in enumerate(("a", "b")):
+        stock(str(tmp_path / name), 0, range(10 * number, 10 * number + 3))
+        assert not replay(str(tmp_path / name), "same", address, Filter(), into="shop/again").repeated
+    assert taken(server.url, "shop/again") == bodies([0, 1, 2, 10, 11, 12])
+
+
 def test_back_to_where_they_came_from_and_only_of_some_time(server: ServerProcess, address: Address, lake: str) -> None:
     stock(lake, 0, range(4))
     stock(lake, 1, range(4, 6), "shop/again")
