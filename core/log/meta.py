@@ -10,12 +10,11 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
-from curbstone.core.disk import Disk
+from curbstone.core.disk import Disk, replace_file
 from curbstone.core.errors import CurbstoneError, DataDirectoryError, MetaDamaged
 from curbstone.core.log.window import read_around
 from curbstone.core.names import QueueName, stored_name
@@ -157,17 +156,7 @@ class Meta:
 
 def store_meta(disk: Disk, directory: str, data: bytes) -> None:
     """Replace a queue's `meta`; blocking, durable when it returns."""
-    fresh = f"{directory}/meta.new"
-    with suppress(FileNotFoundError):
-        disk.remove(fresh)
-    file = disk.open(fresh, create=True)
-    try:
-        file.write(0, [data])
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(fresh, f"{directory}/meta")
-    disk.sync_dir(directory)
+    replace_file(disk, f"{directory}/meta", data).close()
 
 
 def load_meta(disk: Disk, directory: str, defaults: QueueOptions) -> Meta | None:

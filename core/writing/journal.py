@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
-from curbstone.core.disk import Disk, File
+from curbstone.core.disk import Disk, File, replace_file
 from curbstone.core.host import Host
 from curbstone.core.log.commit import NO_SPACE
 from curbstone.core.log.format import (
@@ -218,15 +218,7 @@ class Journal:
 
         def job() -> None:
             self._close_file()
-            fresh = f"{_NAME}.new"
-            with suppress(FileNotFoundError):
-                self._disk.remove(fresh)
-            file = self._disk.open(fresh, create=True)
-            file.write(0, [data])
-            file.sync()
-            self._disk.rename(fresh, _NAME)
-            self._disk.sync_dir("")
-            self._file = file
+            self._file = replace_file(self._disk, _NAME, data)
 
         def finished(_: object, error: BaseException | None) -> None:
             self._busy = False
