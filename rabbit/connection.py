@@ -1,4 +1,4 @@
-"""pika on the server's loop: the only door to AMQP.
+"""pika on the server's loop: the only door to AMQP. Messages and their confirms pass pika: see `rabbit.wire`.
 
 Which node comes next is chosen here: one after the other, beginning with any.
 """
@@ -16,6 +16,7 @@ import pika
 from pika import exceptions, spec
 from pika.adapters.asyncio_connection import AsyncioConnection
 
+from curbstone.rabbit import frames
 from curbstone.rabbit.address import Address
 from curbstone.rabbit.door import (
     LOST,
@@ -32,6 +33,8 @@ from curbstone.rabbit.door import (
     Returned,
     Settled,
 )
+from curbstone.rabbit.io_services import IoServices
+from curbstone.rabbit.wire import Wire
 
 HEARTBEAT_S = 10
 CONNECT_S_MAX = 5
@@ -71,34 +74,14 @@ class PikaDoor:
             client_properties={"connection_name": name, "product": "curbstone"},
         )
         node = f"{host}:{port}"
-        _Gathering(
-            self._loop,
+        services = IoServices(self._loop)
+        AsyncioConnection(
             parameters,
-            on_open_callback=lambda raw: _opened(PikaConnection(raw, node, self._loop), raw, on_open, on_blocked),
+            on_open_callback=lambda raw: _opened(PikaConnection(raw, node, services), raw, on_open, on_blocked),
             on_open_error_callback=lambda _raw, error: on_lost(f"{node}: {_reason(error)}"),
             on_close_callback=lambda _raw, error: on_lost(f"{node}: {_reason(error)}"),
-            custom_ioloop=self._loop,
+            custom_ioloop=services,
         )
-
-
-class _Gathering(AsyncioConnection):  # type: ignore[misc]
-    """Sends in one go what is given to it in one turn: pika makes a system call of each frame, three for a message."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, *given: Any, **named: Any) -> None:
-        self._loop = loop
-        self._gathered: list[bytes] = []
-        super().__init__(*given, **named)
-
-    def _adapter_emit_data(self, data: bytes) -> None:
-        if not self._gathered:
-            self._loop.call_soon(self._send_gathered)
-        self._gathered.append(data)
-
-    def _send_gathered(self) -> None:
-        data = b"".join(self._gathered)
-        self._gathered.clear()
-        if self._transport is not None:  # else the connection was lost in this turn
-            super()._adapter_emit_data(data)
 
 
 def _opened(
@@ -123,9 +106,11 @@ def _reason(error: object) -> str:
 class PikaConnection:
     """See `rabbit.door.Connection`."""
 
-    def __init__(self, raw: Any, node: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, raw: Any, node: str, services: IoServices) -> None:
         self._raw = raw
-        self._loop = loop
+        self._loop = services.get_native_ioloop()
+        self._wire = services.wire
+        self._wire.on_received = self._received
         self.node = node
         self.version = str((raw.server_properties or {}).get("version", ""))
 
@@ -133,12 +118,15 @@ class PikaConnection:
         """See `Connection.channel`."""
         if not self._raw.is_open:
             return  # its end is told to all who use the connection
-        channel = PikaChannel(on_closed)
+        channel = PikaChannel(on_closed, self._wire)
         try:
             self._raw.channel(on_open_callback=lambda raw: on_open(channel.opened(raw)))
         except exceptions.NoFreeChannels:
             error = AmqpError(LOST, f"a connection has {CHANNELS_MAX} channels, and all are in use")
             self._loop.call_soon(lambda: on_closed(error))
+
+    def _received(self, count: int) -> None:
+        self._raw.bytes_received += count  # pika takes a connection without them for dead
 
     def close(self) -> None:
         """See `Connection.close`."""
@@ -149,9 +137,14 @@ class PikaConnection:
 class PikaChannel:
     """See `rabbit.door.Channel`."""
 
-    def __init__(self, on_closed: Callable[[AmqpError], None]) -> None:
+    def __init__(self, on_closed: Callable[[AmqpError], None], wire: Wire) -> None:
         self._on_closed = on_closed
+        self._wire = wire
         self._raw: Any
+        self._number = 0
+        self._frame_max = 0
+        self._tags: set[str] = set()
+        """Of consumers whose deliveries do not pass pika."""
         self._waiting: dict[int, Callable[[AmqpError], None]] = {}
         """What to call of each call under way when the channel ends."""
         self._calls = 0
@@ -161,6 +154,8 @@ class PikaChannel:
     def opened(self, raw: Any) -> PikaChannel:
         """It is open: give it pika's channel."""
         self._raw = raw
+        self._number = raw.channel_number
+        self._frame_max = raw.connection.params.frame_max
         raw.add_on_close_callback(lambda _raw, reason: self._ended(reason))
         raw.add_callback(self._got_nothing, [spec.Basic.GetEmpty], one_shot=False)
         return self
@@ -174,6 +169,7 @@ class PikaChannel:
         code = reason.reply_code if isinstance(reason, exceptions.ChannelClosedByBroker) else LOST
         text = getattr(reason, "reply_text", "") or _reason(reason)
         error = AmqpError(code, text)
+        self._leave_wire()
         waiting, self._waiting = self._waiting, {}
         gets, self._gets = self._gets, deque()
         for fail in waiting.values():
@@ -184,6 +180,17 @@ class PikaChannel:
             self._on_end()
         else:
             self._on_closed(error)
+
+    def _leave_wire(self) -> None:
+        """Nobody takes what still comes; the number may be another channel's soon."""
+        self._wire.confirmed.pop(self._number, None)
+        for tag in list(self._tags):
+            self._forget(tag)
+
+    def _forget(self, tag: str) -> None:
+        if tag in self._tags:
+            self._tags.remove(tag)
+            del self._wire.consumers[self._number, tag.encode()]
 
     def _call(self, start: Callable[[Callable[..., None]], object], done: Callable[[Any], None], fail: Settled) -> None:
         """Make a call that is answered: `done(frame)`, or `fail(error)` where the channel ends first."""
@@ -210,26 +217,22 @@ class PikaChannel:
             method = frame.method
             on_confirm(method.delivery_tag, method.multiple, isinstance(method, spec.Basic.Ack))
 
+        if self.is_open:
+            self._wire.confirmed[self._number] = on_confirm
         self._raw.add_on_return_callback(lambda _raw, _method, properties, _body: on_return(_properties(properties)))
         self._simple(lambda done: self._raw.confirm_delivery(confirmed, done), on_done)
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
         """See `Channel.publish`."""
-        fields = spec.BasicProperties(
-            content_type=properties.content_type,
-            headers=properties.headers,
-            delivery_mode=2,
-            expiration=properties.expiration,
-            message_id=properties.message_id,
-            timestamp=properties.timestamp,
-            correlation_id=properties.correlation_id,
-            reply_to=properties.reply_to,
-            type=properties.type,
-        )
+        if not self.is_open:
+            raise AmqpError(LOST, "the channel is closed")
         try:
-            self._raw.basic_publish(exchange, key, body, fields, mandatory)
-        except exceptions.AMQPError as error:  # AMQP has no bytes for it
-            raise AmqpError(REFUSED, _reason(error)) from error
+            data = frames.publish(
+                self._number, exchange, key, properties, body, mandatory=mandatory, frame_max=self._frame_max
+            )
+        except frames.Unsayable as error:
+            raise AmqpError(REFUSED, str(error)) from error
+        self._wire.write(data)
 
     def declare_queue(
         self,
@@ -301,6 +304,9 @@ class PikaChannel:
         def delivered(_raw: Any, method: Any, properties: Any, body: bytes) -> None:
             on_message(_arrived(method, properties, body))
 
+        if self.is_open:
+            self._tags.add(tag)
+            self._wire.consumers[self._number, tag.encode()] = on_message
         self._simple(
             lambda done: self._raw.basic_consume(
                 queue, delivered, consumer_tag=tag, arguments=arguments, callback=done
@@ -310,10 +316,16 @@ class PikaChannel:
 
     def on_cancelled(self, call: Callable[[str], None]) -> None:
         """See `Channel.on_cancelled`."""
-        self._raw.add_on_cancel_callback(lambda frame: call(frame.method.consumer_tag))
+
+        def cancelled(frame: Any) -> None:
+            self._forget(frame.method.consumer_tag)
+            call(frame.method.consumer_tag)
+
+        self._raw.add_on_cancel_callback(cancelled)
 
     def cancel(self, tag: str, on_done: Settled) -> None:
-        """See `Channel.cancel`."""
+        """See `Channel.cancel`. pika gives back what is on its way."""
+        self._forget(tag)
         if tag in self._raw.consumer_tags:
             self._simple(lambda done: self._raw.basic_cancel(tag, callback=done), on_done)
         else:  # the broker was quicker
@@ -359,6 +371,7 @@ class PikaChannel:
             on_done()
             return
         self._on_end = on_done
+        self._leave_wire()
         self._raw.close()
 
 

@@ -83,6 +83,8 @@ DOORS = {
     "net/tcp.py",
     "net/tls.py",
     "rabbit/connection.py",
+    "rabbit/io_services.py",
+    "rabbit/wire.py",
 }
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}
