@@ -21,6 +21,10 @@ class TooMany(CurbstoneError):
         self.wait_s = wait_s
 
 
+class TooFast(TooMany):
+    """A user publishes more than its rate; nothing of this was stored, and after `wait_s` it is taken."""
+
+
 class Busy(CurbstoneError):
     """Too many logins wait to be checked; try again."""
 

@@ -98,6 +98,8 @@ class Gate(Protocol):
     """How many there were, by protocol and outcome."""
     refusals: dict[str, int]
     """How many calls lacked a right, by its name."""
+    held_back: dict[str, int]
+    """How often a user's rate held back a connection or a request, by protocol."""
 
     @property
     def wants_login(self) -> bool:
@@ -140,6 +142,7 @@ class OpenGate:
         self.connections = Connections(host)
         self.logins: dict[tuple[str, str], int] = {}
         self.refusals: dict[str, int] = {}
+        self.held_back: dict[str, int] = {}
         self.everyone: Access = Access(self, broker, local_identity(), lambda _project: None)
         self.nobody = self.everyone
 

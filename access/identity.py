@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from curbstone.access.rates import Meter
 from curbstone.access.rights import EVERYTHING, ON_QUEUES, ON_SERVER, ON_TOPICS, Grants, Right
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
 
@@ -48,6 +49,8 @@ class Identity:
         self.expires_ms = expires_ms
         self.end_reason = ""
         """Why this is nobody any more; empty as long as it counts."""
+        self.meter: Meter | None = None
+        """What counts what its user publishes; None where that has no rate."""
         self._layers = tuple(layers)
         self._queues: dict[QueueName, int] = {}
         self._topics: dict[tuple[str, str], int] = {}

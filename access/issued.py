@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.access.errors import FAILED, NotLoggedIn
 from curbstone.access.issuers import Claims
+from curbstone.access.rates import NO_RATE, Rate, most
 from curbstone.access.rights import Grants
 from curbstone.access.users import User, Users, UsersError
 
@@ -23,14 +24,21 @@ def user_of(claims: Claims, users: Users) -> User | None:
     if claims.user.partition(":")[2] in issuer.refused or (claims.id and f"jti:{claims.id}" in issuer.refused):
         return None
     grants = roles_of(issuer, claims.user, claims.roles, users)
-    return User(claims.user, issuer.home, grants, (), (), (), issuer.ceiling(claims.user))
+    rate = rate_of(issuer, claims.roles, users)
+    return User(claims.user, issuer.home, grants, (), (), (), issuer.ceiling(claims.user), rate)
 
 
 def roles_of(issuer: Issuer, user: str, roles: tuple[str, ...], users: Users) -> Grants:
     """Return what the roles that a token names give; of an issuer whose tokens name none, all that it may give."""
     if not issuer.roles_claim:
         return issuer.ceiling(user)
-    return Grants.parse([text for role in roles for text in users.roles.get(role, ())], user)
+    return Grants.parse([text for role in roles if role in users.roles for text in users.roles[role].grants], user)
+
+
+def rate_of(issuer: Issuer, roles: tuple[str, ...], users: Users) -> Rate:
+    """Return what one of its users may publish: the largest of the roles that its token names, or else the issuer's."""
+    of_roles = most(users.roles[role].rate for role in roles if issuer.roles_claim and role in users.roles)
+    return issuer.rate if of_roles == NO_RATE else of_roles
 
 
 def check_library(users: Users) -> None:

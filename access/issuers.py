@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from curbstone.access.rates import NO_RATE, BadRate, Rate, parse_rate
 from curbstone.access.rights import BadGrant, Grants
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
 
-KEYS = ("url", "name", "audience", "home", "user_claim", "roles_claim", "jwks", "grants", "refused")
+KEYS = ("url", "name", "audience", "home", "user_claim", "roles_claim", "jwks", "grants", "refused", "rate")
 """Of a table `[[issuers]]`."""
 USER = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 
@@ -46,10 +47,12 @@ class Issuer(NamedTuple):
     """Where its keys are: an https URL or the path of a file; "" for where its discovery document says."""
     refused: frozenset[str] = frozenset()
     """Users, without the issuer's name, and `jti:…` of tokens that count no more."""
+    rate: Rate = NO_RATE
+    """What each of its users may publish, unless a role says it."""
 
     def reads_as(self, other: Issuer) -> bool:
         """Return whether it takes from a token what another did, by the same keys."""
-        return self == other._replace(home=self.home, grants=self.grants, refused=self.refused)
+        return self == other._replace(home=self.home, grants=self.grants, refused=self.refused, rate=self.rate)
 
     def ceiling(self, user: str) -> Grants:
         """Return the most that one of its users may have."""
@@ -95,9 +98,9 @@ def issuer_of(table: Mapping[str, Any]) -> Issuer:
     unknown = next((key for key in table if key not in KEYS), None)
     if unknown is not None:
         raise BadIssuer(f"unknown key {unknown[:80]!r}; there are {', '.join(KEYS)}")
-    texts = {key: table.get(key, "") for key in KEYS if key not in ("grants", "refused")}
+    texts = {key: table.get(key, "") for key in KEYS if key not in ("grants", "refused", "rate")}
     if not all(isinstance(text, str) for text in texts.values()):
-        raise BadIssuer("all but grants and refused are texts")
+        raise BadIssuer("all but grants, refused and rate are texts")
     url, jwks, name = texts["url"], texts["jwks"], texts["name"]
     if not is_https(url):
         raise BadIssuer("url is an https URL, as the tokens have it in iss")
@@ -114,11 +117,12 @@ def issuer_of(table: Mapping[str, Any]) -> Issuer:
     try:
         Grants.parse(grants)
         home = queue_name("any", texts["home"] or DEFAULT_PROJECT).project
-    except (BadGrant, CurbstoneError) as error:
+        rate = parse_rate(table["rate"]) if "rate" in table else NO_RATE
+    except (BadGrant, BadRate, CurbstoneError) as error:
         raise BadIssuer(str(error)) from None
     user_claim = texts["user_claim"] or "sub"
     roles_claim, ceiling = texts["roles_claim"], tuple(grants)
-    return Issuer(url, name, texts["audience"], home, ceiling, user_claim, roles_claim, jwks, frozenset(refused))
+    return Issuer(url, name, texts["audience"], home, ceiling, user_claim, roles_claim, jwks, frozenset(refused), rate)
 
 
 def is_https(url: str) -> bool:

@@ -20,6 +20,7 @@ from curbstone.access.identity import Identity, local_identity
 from curbstone.access.issued import NoVerifier, check_library, user_of, verifier_for
 from curbstone.access.issuers import Claims, Verifier, is_jwt
 from curbstone.access.presence import Connections
+from curbstone.access.rates import Meters
 from curbstone.access.reloading import Reloading
 from curbstone.access.rights import Grants, Right
 from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret, parse_secret
@@ -96,6 +97,8 @@ class LoginGate:
         """By protocol and outcome, for /metrics."""
         self.refusals: dict[str, int] = {}
         """By right."""
+        self._meters = Meters(host)
+        self.held_back = self._meters.held_back
         self.everyone = Access(self, broker, local_identity(), lambda _project: None)
         self.nobody = Access(self, broker, Identity("", [Grants(())], owner=NOBODYS), lambda _project: None)
 
@@ -266,6 +269,7 @@ class LoginGate:
         credential = origin.session or proof
         layers = self._layers(origin, user) or [Grants(())]
         identity = Identity(user.name, layers, home=user.home, credential=credential, expires_ms=expires_ms)
+        identity.meter = self._meters.of(user.name, user.rate)
         known = _Known(origin, claims, identity, Access(self, self._broker, identity, self._quota))
         self._known[origin] = self._by_access[known.access] = known
         return known
@@ -321,10 +325,17 @@ class LoginGate:
                 known.identity.end("the login was revoked")
             else:
                 known.identity.change(layers, user.home)
+                self._measure(known.identity, user)
         for presence in self.connections.listed():
             user = self.users.users.get(presence.access.identity.user)
             if user is not None and not user.may_come_from(presence.caller.address):
                 presence.end(NotLoggedIn("the login was revoked"))
+
+    def _measure(self, identity: Identity, user: User) -> None:
+        """Count what an identity publishes by the rate that its user has now; another than before begins anew."""
+        before, identity.meter = identity.meter, self._meters.of(user.name, user.rate)
+        if before is not None and before is not identity.meter:
+            before.forgive()
 
     # --- sessions and tickets
 

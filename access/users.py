@@ -13,6 +13,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 
 from curbstone.access.issuers import BadIssuer, Issuer, issuer_of
+from curbstone.access.rates import NO_RATE, BadRate, Rate, most, parse_rate
 from curbstone.access.rights import BadGrant, Grants
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
@@ -52,6 +53,8 @@ class User(NamedTuple):
     """From where it may log in; empty for anywhere."""
     ceiling: Grants | None = None
     """They narrow what it may: those of the issuer that vouches for it."""
+    rate: Rate = NO_RATE
+    """What it may publish: its own, or the largest of its roles."""
 
     def may_come_from(self, address: str) -> bool:
         """Return whether it may log in from an address."""
@@ -73,13 +76,19 @@ class Quota(NamedTuple):
     """The sum of their caps."""
 
 
+class Role(NamedTuple):
+    """What users of a role have of it."""
+
+    grants: Sequence[str]
+    rate: Rate
+
+
 class Users(NamedTuple):
     """What a users file says."""
 
     users: Mapping[str, User]
     quotas: Mapping[str, Quota]
-    roles: Mapping[str, Sequence[str]] = {}
-    """The grants of each."""
+    roles: Mapping[str, Role] = {}
     issuers: tuple[Issuer, ...] = ()
     """Who may vouch for others."""
 
@@ -149,14 +158,21 @@ def _texts(table: Mapping[str, Any], key: str, where: str) -> list[str]:
     return texts
 
 
-def _role(name: str, table: Mapping[str, Any]) -> list[str]:
+def _role(name: str, table: Mapping[str, Any]) -> Role:
     where = f"role {name[:80]!r}"
     if not _ROLE.fullmatch(name):
         raise UsersError(f"{where}: a role's name has 1 to 128 of A-Z a-z 0-9 . _ -")
-    _check_keys(table, ("grants",), where)
+    _check_keys(table, ("grants", "rate"), where)
     texts = _texts(table, "grants", where)
     _grants(texts, "", where)
-    return texts
+    return Role(texts, _rate(table, where))
+
+
+def _rate(table: Mapping[str, Any], where: str) -> Rate:
+    try:
+        return parse_rate(table["rate"]) if "rate" in table else NO_RATE
+    except BadRate as error:
+        raise UsersError(f"{where}: {error}") from None
 
 
 def _grants(texts: list[str], user: str, where: str) -> Grants:
@@ -166,16 +182,18 @@ def _grants(texts: list[str], user: str, where: str) -> Grants:
         raise UsersError(f"{where}: {error}") from None
 
 
-def _user(name: str, table: Mapping[str, Any], roles: Mapping[str, list[str]]) -> User:
+def _user(name: str, table: Mapping[str, Any], roles: Mapping[str, Role]) -> User:
     where = f"user {name[:130]!r}"
     if not _NAME.fullmatch(name):
         raise UsersError(f"{where}: a user's name has 1 to 128 of A-Z a-z 0-9 . _ @ : -")
-    _check_keys(table, ("password", "home", "roles", "grants", "certificate", "sources"), where)
+    _check_keys(table, ("password", "home", "roles", "grants", "certificate", "sources", "rate"), where)
     texts = list(_texts(table, "grants", where))
-    for role in _texts(table, "roles", where):
+    named = _texts(table, "roles", where)
+    for role in named:
         if role not in roles:
             raise UsersError(f"{where}: there is no role {role[:80]!r}")
-        texts += roles[role]
+        texts += roles[role].grants
+    rate = _rate(table, where) if "rate" in table else most(roles[role].rate for role in named)
     home = _checked(lambda: queue_name("any", table.get("home", DEFAULT_PROJECT)).project, where)
     sources = tuple(_network(text, where) for text in _texts(table, "sources", where))
     passwords = tuple(_texts(table, "password", where))
@@ -186,7 +204,7 @@ def _user(name: str, table: Mapping[str, Any], roles: Mapping[str, list[str]]) -
         raise UsersError(f"{where}: password is a list of 1 or 2 texts that `curbstone user hash` printed")
     if not all(_CERTIFICATE.fullmatch(text) for text in certificates):
         raise UsersError(f"{where}: certificate is a list of names, as in URI:…, DNS:…, EMAIL:… or a whole subject")
-    return User(name, home, _grants(texts, name, where), passwords, certificates, sources)
+    return User(name, home, _grants(texts, name, where), passwords, certificates, sources, rate=rate)
 
 
 def _network(text: str, where: str) -> Network:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from curbstone.core.port import Consumer
     from curbstone.core.values import Done
 
+PUBLISH = b"publish"
+
 
 class Connection(Owner, Protocol):
     """The connection that the requests come from."""
@@ -76,6 +78,8 @@ class Actions:
         event = arguments.event_of(arguments.text_of(word))
         message = Message(data, codec.block_of(arguments.text_of(request.request_id), event))
         self._traffic.published += 1
+        if (meter := self._access.identity.meter) is not None:
+            meter.count(1, len(data))
 
         def start(answered: Done) -> None:
             def done(error: CurbstoneError | None, _first: int, _count: int) -> None:
@@ -264,7 +268,7 @@ class Actions:
 
 
 _ACTIONS: dict[bytes, Callable[[Actions, Request], None]] = {
-    b"publish": Actions._publish,
+    PUBLISH: Actions._publish,
     b"consume": Actions._consume,
     b"rebind": Actions._rebind,
     b"ack": Actions._ack,

@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.access.gate import ASKING
+from curbstone.access.rates import Brake
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks import arguments, codec
-from curbstone.mqks.actions import Actions
+from curbstone.mqks.actions import PUBLISH, Actions
 from curbstone.mqks.codec import Line, LineReader, Request
 from curbstone.mqks.consumer import QueueConsumer
 from curbstone.mqks.errors import RequestError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _TLS = b"\x16\x03"
 _HTTP = re.compile(rb"[A-Z]{3,20} (/|\*|https?://)\S* HTTP/1\.[01]\r?")
-_WITH_DATA = (b"publish", b"ping")
+_WITH_DATA = (PUBLISH, b"ping")
 _WITH_NAMES = (b"consume", b"rebind")
 Report = Callable[[str, bool], bytes]
 Later = Callable[[int, Callable[[], None]], object]
@@ -108,6 +109,7 @@ class Session:
             unacked=lambda: self._actions.unacked,
             logged_in=logged_in,
         )
+        self._brake = Brake(caller.protocol, self._released)
         registry.sessions.add(self)
         self._actions = Actions(self, registry, limits, self._login)
         self._login.begin()
@@ -210,7 +212,10 @@ class Session:
         """Carry out lines in order, and leave what follows costly ones for the next turn."""
         self.work_us = 0
         for done, line in enumerate(lines, 1):
-            self._carry_out(line)
+            if not self._carry_out(line):
+                self._waiting.extend(lines[done - 1 :])
+                self.congested = True
+                return
             if self.ending:
                 return
             if self._login.is_pending:
@@ -224,13 +229,18 @@ class Session:
                 return
 
     def _go_on_later(self) -> None:
-        if self._waiting and not self._is_due and not self.held:
+        if self._waiting and not self._is_due and not self.held and not self._brake.is_on:
             self._is_due = True
             self._later(max(1, self.work_us // 1000), self._go_on)
 
+    def _released(self) -> None:
+        """The user has paid for what it published before."""
+        ASKING.set(self._caller)
+        self._go_on()
+
     def _go_on(self) -> None:
         self._is_due = False
-        if self.ending or self.held:
+        if self.ending or self.held or self._brake.is_on:
             return
         lines = list(self._waiting)
         self._waiting.clear()
@@ -242,7 +252,8 @@ class Session:
         else:
             self._look_at_room()
 
-    def _carry_out(self, line: Line) -> None:
+    def _carry_out(self, line: Line) -> bool:
+        """Return False for one that has to wait: it publishes, and what its user published before is not paid for."""
         text = line.text
         if self._is_first:
             self._is_first = False
@@ -250,7 +261,7 @@ class Session:
             if _HTTP.fullmatch(text):
                 self.write(HTTP_ANSWER)
                 self._finish()
-                return
+                return True
         try:
             if not line.is_whole:
                 raise RequestError("the line is too long")
@@ -265,6 +276,10 @@ class Session:
             self._login.check(request.action)
             if len(text) > REQUEST_BYTES_MAX and request.action not in _WITH_DATA:
                 raise RequestError(f"a request but publish and ping has at most {REQUEST_BYTES_MAX} bytes")
+            if request.action == PUBLISH:
+                meter = self._login.access.identity.meter
+                if meter is not None and self._brake.stops(meter):
+                    return False
             if request.action in _WITH_NAMES:
                 self.work_us += len(text) // 4
             action(request)
@@ -272,6 +287,7 @@ class Session:
             self.refuse(codec.request_id_of(text, self._limits.id_bytes_max), error)
         else:
             self._errors = 0
+        return True
 
     def refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
         """Answer with an error, whose detail is in the log."""
@@ -359,6 +375,7 @@ class Session:
         if self.ending:
             return
         self.ending = True
+        self._brake.close()
         self._waiting.clear()
         for consumer in list(self._actions.consumers.values()):
             self.end_consumer(consumer)

@@ -2,8 +2,9 @@
 
 Every call made here may be repeated: reads have no side effects, acks are cumulative, parts replace themselves, and
 a commit is remembered by its transaction's id. So a call is tried again until `retry_s` are over while the server
-can't be reached, is starting or stopping (503), or has no room now (507). One object belongs to one thread; a
-pickled copy starts without a connection. The token is in no text that leaves here.
+can't be reached, is starting or stopping (503), or has no room now (507). Where the user writes more than its rate it
+waits as long as the server says. One object belongs to one thread; a pickled copy starts without a connection. The
+token is in no text that leaves here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.spark.failure import PipelineError, Refused, Unreachable
 
 RETRIED = {502, 503, 504, 507}
+TOO_FAST = "#too-fast"
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 2.0
 
 
@@ -146,7 +148,13 @@ class Server:
                 reply = self._once(method, path, body, headers, self.address.request_s + extra_s)
                 if reply.status < 400:
                     return reply
-                failure: PipelineError = _refused(reply, self.address.url)
+                failure: PipelineError
+                failure = refused = _refused(reply, self.address.url)
+                if str(refused.members.get("type", "")).endswith(TOO_FAST):
+                    wait_s = float(reply.headers.get("Retry-After", "1"))
+                    give_up += wait_s
+                    time.sleep(wait_s)
+                    continue
                 if reply.status not in RETRIED:
                     raise failure
             except ssl.SSLCertVerificationError as error:

@@ -315,6 +315,7 @@ class _Run:
         self._bytes = sum([len(message.body) + len(message.headers) for message in messages])
         self._bytes += sum([len(receipt) for receipt in receipts if receipt is not None])
         connection.traffic.published += len(messages)
+        connection.charge(len(messages), self._bytes)
         if self._publish(target, messages, key):
             connection.started(len(messages), self._bytes)
         elif asked := [receipt for receipt in receipts if receipt is not None]:

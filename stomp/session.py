@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from curbstone.access.gate import ASKING, Credentials
+from curbstone.access.rates import Brake
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
@@ -66,7 +67,8 @@ class Session:
 
         `sniffs`: whether to look at the first bytes for HTTP or TLS, so that a client on the wrong port is told so.
         """
-        connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic())
+        brake = Brake(caller.protocol, self._released)
+        connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic(), brake)
         self._connection = connection
         connection.on_ending = self._on_ending
         self._parser = FrameParser(limits)
@@ -85,6 +87,9 @@ class Session:
         self._presence: Presence | None = None
         self.on_connected: Callable[[str], None] = _nobody
         """Called when CONNECT is answered, with whose login it is."""
+        self._kept: list[Frame] = []
+        """Frames that wait, from the first SEND on, until the user has paid for what it sent before."""
+        self._is_input_over = False
         self._now_ms = now_ms
         self._sniffs = sniffs
         self.unfinished_bytes = 0
@@ -116,7 +121,8 @@ class Session:
     def congested(self) -> bool:
         """Whether reading should stop until `changed` is called and this is false again."""
         # Nothing is read until the login is found good.
-        return self._connection.unconfirmed.is_too_much or self._agreement is not None
+        connection = self._connection
+        return connection.unconfirmed.is_too_much or self._agreement is not None or connection.brake.is_on
 
     @property
     def failure(self) -> str:
@@ -148,7 +154,9 @@ class Session:
         self._liveness.heard(now_ms)
         while True:
             received = parser.feed(data)
-            if received:
+            if self._kept:
+                self._kept += received
+            elif received:
                 self._carry_out(received)
             if connection.ending or self._agreement is not None:
                 return
@@ -199,7 +207,20 @@ class Session:
 
     def end_input(self) -> None:
         """The client sends no more, without a DISCONNECT: end once its receipts are sent."""
-        self._connection.finish(b"")
+        self._is_input_over = True
+        if not self._kept:
+            self._connection.finish(b"")
+
+    def _released(self) -> None:
+        """The user has paid for what it sent before."""
+        connection = self._connection
+        connection.wall_ms = connection.access.gate.connections.host.wall_ms()
+        ASKING.set(self._caller)
+        kept, self._kept = self._kept, []
+        self._carry_out(kept)
+        if self._is_input_over and not self._kept:
+            connection.finish(b"")
+        connection.written()
 
     def lose(self) -> None:
         """The socket is gone: deliveries return, open transactions are dropped, what was sent is kept."""
@@ -218,6 +239,8 @@ class Session:
         if self._presence is not None:
             self._presence.leave()
         self._parser.close()
+        self._kept = []
+        self._connection.brake.close()
         self._publisher.close()
         self._transactions.close()
         self._subscriptions.close()
@@ -241,18 +264,24 @@ class Session:
         settler = self._settler
         receipt: bytes | None = None
         failure: ProtocolError | CurbstoneError | None = None
+        left = iter(received)
         try:
-            for head, receipt, body in received:
+            for head, receipt, body in left:
                 plan = head.plan
                 if plan is not None:
                     target = plan.target
                     if not target.messages:
+                        if connection.is_braked:
+                            self._kept = [(head, receipt, body), *left]
+                            break
                         self._make_way(target.name)
                         publisher.opened.append(target)
                     target.messages.append(Message(body, plan.block) if plan.options is None else plan.message(body))
                     target.receipts.append(receipt)
                 elif head is ACK_BY_ID:
                     settler.ack_by_id(body, receipt)
+                elif self._has_to_wait(head):
+                    self._kept = [(head, receipt, body), *left]
                 else:
                     self._handle(head, receipt, body)
                     if connection.ending:
@@ -262,6 +291,11 @@ class Session:
         self._flush()
         if failure is not None:
             connection.fail(failure, receipt)
+
+    def _has_to_wait(self, head: Head) -> bool:
+        """Whether a frame publishes and may not yet; a login does not publish."""
+        is_send = head.command == "SEND" and head.headers.get("destination") != SESSION_TOKEN
+        return is_send and self._connection.is_braked
 
     def _flush(self) -> None:
         """Hand over what was collected."""
@@ -358,6 +392,8 @@ class Session:
         plan, lasting = self._publisher.plan(head)
         if plan.transaction is not None:
             self._flush()
+            connection = self._connection
+            connection.charge(1, len(body) + len(plan.block))
             self._transactions.send(head, plan, body)
             self._connection.receipt(receipt)
             return

@@ -16,6 +16,7 @@ from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
+    from curbstone.access.rates import Brake
 
 
 def _nothing() -> None:
@@ -43,7 +44,9 @@ class SessionState:
         single_queue: QueueName | None,
         changed: Callable[[], None],
         traffic: Traffic,
+        brake: Brake,
     ) -> None:
+        """`brake`: on while the user publishes more than its rate."""
         self.access = access
         """What the client may do; nobody's before its login."""
         self.traffic = traffic
@@ -76,6 +79,7 @@ class SessionState:
         self._changed = changed
         self._last = b""
         self.unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
+        self.brake = brake
 
     def let_go(self) -> None:
         """The connection is gone: drop the callbacks, which would keep it in memory. The engine may still call back."""
@@ -98,6 +102,18 @@ class SessionState:
         """Send the RECEIPT, if one was asked for."""
         if receipt is not None:
             self.write(frames.receipt(receipt))
+
+    @property
+    def is_braked(self) -> bool:
+        """Whether nothing may be published now; asked before it is."""
+        meter = self.access.identity.meter
+        return meter is not None and self.brake.stops(meter)
+
+    def charge(self, count: int, size: int) -> None:
+        """Count messages that came by the user's rate."""
+        meter = self.access.identity.meter
+        if meter is not None:
+            meter.count(count, size)
 
     def started(self, count: int, size: int = 0) -> None:
         """Count frames handed to the engine that must be on disk before the connection may end."""

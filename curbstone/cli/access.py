@@ -15,6 +15,7 @@ import typer
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 
 if TYPE_CHECKING:
+    from curbstone.access.rates import Rate
     from curbstone.access.rights import Grant, Grants
     from curbstone.access.users import Users
 
@@ -82,10 +83,12 @@ def check(users: UsersFile) -> int:
         places = ", ".join(map(str, each.sources)) or "anywhere"
         print(f"{each.name}  (home {each.home}; from {places}; {', '.join(ways) or 'tokens only'})")
         _print_grants(each.grants)
+        _print_rate(each.rate)
     for issuer in found.issuers:
         whose = f"roles by the claim {issuer.roles_claim}, at most" if issuer.roles_claim else "all its users have"
         print(f"issuer {issuer.name}  ({issuer.url}; audience {issuer.audience}; home {issuer.home}; {whose})")
         _print_grants(issuer.ceiling(""))
+        _print_rate(issuer.rate)
     for project, quota in found.quotas.items():
         print(f"quota {project}  {quota.queues} queues, {quota.bytes} bytes of caps")
     return 0
@@ -101,11 +104,11 @@ def explain(
         list[str] | None, typer.Option("--role", metavar="ROLE", help="Role in the JWT of an issuer's user")
     ] = None,
 ) -> int:
-    """Say whether a user has a right, and which grants give it; exit 1 where not.
+    """Say whether a user has a right, which grants give it, and how much it may send; exit 1 where not.
 
     A user of an issuer is `{issuer}:{name}`, with the roles that the token would name.
     """
-    from curbstone.access.rights import BadGrant, parse_grant
+    from curbstone.access.rights import BadGrant, Right, parse_grant
 
     found = _load(users)
     if isinstance(found, str):
@@ -125,6 +128,8 @@ def explain(
     for word, grants in zip(("by", "and its issuer's"), given, strict=False):
         for grant in grants if may else []:
             print(f"    {word}: {_rights(grant.rights)} {_pattern(grant.kind, grant.parts)}")
+    if may and asked.rights & Right.SEND:
+        _print_rate(_rate(found, name, role or []))
     return 0 if may else FAILED
 
 
@@ -166,6 +171,16 @@ def _layers(users: Users, name: str, roles: list[str]) -> list[Grants]:
     return [roles_of(issuer, name, tuple(roles), users), issuer.ceiling(name)] if issuer is not None else []
 
 
+def _rate(users: Users, name: str, roles: list[str]) -> Rate:
+    """Return what a user may publish."""
+    from curbstone.access.issued import rate_of
+
+    if name in users.users:
+        return users.users[name].rate
+    issuer = next(each for each in users.issuers if name.startswith(f"{each.name}:"))
+    return rate_of(issuer, tuple(roles), users)
+
+
 def _gives(grant: Grant, asked: Grant) -> bool:
     """Return whether a grant gives all that is asked for."""
     from curbstone.access.rights import Right
@@ -178,6 +193,11 @@ def _gives(grant: Grant, asked: Grant) -> bool:
 def _print_grants(grants: Grants) -> None:
     for grant in grants.all:
         print(f"    {_rights(grant.rights):32} {_pattern(grant.kind, grant.parts)}")
+
+
+def _print_rate(rate: Rate) -> None:
+    if any(rate):
+        print(f"    at most {rate}")
 
 
 def _rights(rights: int) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
 TIMEOUT_S = 60
+TOO_FAST = "#too-fast"
 
 _PLAIN_ERRORS = "{} answered {}: {}"
 
@@ -68,7 +70,7 @@ class Client:
             raise CommandFailed(f"can't reach {self.url}: {error or type(error).__name__}", UNREACHABLE) from None
         if reply.status_code < 400:
             return reply
-        raise Refused(reply.status_code, reason_in(reply))
+        raise refused(reply)
 
     @contextmanager
     def stream(self, method: str, path: str, **options: Any) -> Iterator[Iterator[bytes]]:
@@ -79,7 +81,7 @@ class Client:
             with self._http.stream(method, path, **options) as reply:
                 if reply.status_code >= 400:
                     reply.read()
-                    raise Refused(reply.status_code, reason_in(reply))
+                    raise refused(reply)
                 yield reply.iter_raw()
         except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise CommandFailed(f"can't reach {self.url}: {error or type(error).__name__}", UNREACHABLE) from None
@@ -87,6 +89,21 @@ class Client:
     def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> httpx.Response:
         """Call something of a queue."""
         return self.call(method, path_of(queue) + path, **options)
+
+    def publish(
+        self, queue: QueueName, path: str, *, waiting: Callable[[float], object] = lambda _s: None, **options: Any
+    ) -> httpx.Response:
+        """Publish. A user that publishes more than its rate waits as long as the server says, `waiting` is told how
+        long, and it is published then.
+        """
+        while True:
+            try:
+                return self.queue("POST", queue, path, **options)
+            except Refused as error:
+                if not error.kind.endswith(TOO_FAST):
+                    raise
+                waiting(error.retry_after)
+                time.sleep(error.retry_after)
 
     def json(self, method: str, queue: QueueName, path: str = "", **options: Any) -> Any:
         """Call something of a queue that answers with JSON."""
@@ -128,9 +145,20 @@ def tls_to(url: str) -> ssl.SSLContext | None:
 class Refused(CommandFailed):
     """The server answered with an error."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, kind: str = "", retry_after: float = 1.0) -> None:
         super().__init__(reason, NO_QUEUE if status == 404 else FAILED)
         self.status = status
+        self.kind = kind
+        """The `type` of the problem."""
+        self.retry_after = retry_after
+        """Seconds after which it may be tried again, where that is of use."""
+
+
+def refused(reply: httpx.Response) -> Refused:
+    """Return the error that a reply is."""
+    told = reply.headers.get("retry-after", "")
+    kind = str(_problem_in(reply).get("type", ""))
+    return Refused(reply.status_code, reason_in(reply), kind, float(told) if told.isdigit() else 1.0)
 
 
 def queue_of(text: str) -> QueueName:
@@ -153,7 +181,14 @@ def socket_url(url: str, queue: QueueName, query: str) -> str:
 
 def reason_in(reply: httpx.Response) -> str:
     """Return what a reply says went wrong."""
+    detail = _problem_in(reply).get("detail")
+    plain = _PLAIN_ERRORS.format(reply.url, reply.status_code, reply.reason_phrase)
+    return plain if detail is None else str(detail)
+
+
+def _problem_in(reply: httpx.Response) -> dict[str, Any]:
     try:
-        return str(json.loads(reply.content)["detail"])
-    except (ValueError, KeyError, TypeError):
-        return _PLAIN_ERRORS.format(reply.url, reply.status_code, reply.reason_phrase)
+        problem = json.loads(reply.content)
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}

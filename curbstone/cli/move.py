@@ -82,6 +82,12 @@ def _hand_over(
     asked = {"delay": delay} if delay else {}
     stale = 0
     left = list(messages)
+
+    def keep(seconds: float) -> None:
+        """Keep the leases over a wait."""
+        tokens = [message["ackId"] for message in left]
+        near.queue("POST", taken, "/messages/extend", json={"ackIds": tokens, "seconds": seconds + LEASE_S})
+
     try:
         while left:
             # Few at a time where they are large: a batch is one commit.
@@ -90,7 +96,7 @@ def _hand_over(
                 size += len(left[count]["message"])
                 count += 1
             batch = [{**publishable(message), **asked} for message in left[:count]]
-            for ids in publish(far, given, batch):
+            for ids in publish(far, given, batch, keep):
                 settled, left = left[: len(ids)], left[len(ids) :]
                 tokens = [message["ackId"] for message in settled]
                 stale += len(near.json("POST", taken, "/messages/ack", json={"ackIds": tokens})["stale"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
@@ -79,18 +79,23 @@ def send(
         print(f"{sent} messages sent")
 
 
-def publish(client: Client, queue: QueueName, batch: list[Fields]) -> Iterator[list[str]]:
-    """Publish a batch, all or nothing; where it is too much at once, halves of it. Yield the ids."""
+def publish(
+    client: Client, queue: QueueName, batch: list[Fields], waiting: Callable[[float], object] = lambda _s: None
+) -> Iterator[list[str]]:
+    """Publish a batch, all or nothing; where it is too much at once, halves of it. Yield the ids.
+
+    `waiting`: see `Client.publish`.
+    """
     from curbstone.cli.client import Refused
 
     try:
-        yield client.json("POST", queue, "/messages/batch", json=batch)["ids"]
+        yield client.publish(queue, "/messages/batch", waiting=waiting, json=batch).json()["ids"]
     except Refused as error:
         if error.status not in TOO_MUCH_AT_ONCE or len(batch) == 1:
             raise
         middle = len(batch) // 2
-        yield from publish(client, queue, batch[:middle])
-        yield from publish(client, queue, batch[middle:])
+        yield from publish(client, queue, batch[:middle], waiting)
+        yield from publish(client, queue, batch[middle:], waiting)
 
 
 def _common(content_type: str, headers: list[str], ttl: float | None, delay: float | None) -> Fields:

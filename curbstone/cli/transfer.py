@@ -62,7 +62,7 @@ def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
             # Two equal batches of one file differ in the ids of their messages.
             key = hashlib.sha256(json.dumps([batch, queue], sort_keys=True).encode()).hexdigest()
             headers = {"content-type": "application/json"} | ({"idempotency-key": f'"{key}"'} if keeps_keys else {})
-            client.queue("POST", name, "/messages/batch", content=body, headers=headers)
+            client.publish(name, "/messages/batch", content=body, headers=headers)
             sent += len(batch)
     print(f"{sent} messages imported" + ("" if keeps_keys else "; done again, they would be published once more"))
 

@@ -41,7 +41,7 @@ complete -c curbstone -n '__fish_use_subcommand' -l install-completion -d 'Insta
 complete -c curbstone -n '__fish_use_subcommand' -l show-completion -d 'Show completion for the current shell, to copy it or customize the installation.'
 complete -c curbstone -n '__fish_use_subcommand' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from access; and not __fish_seen_subcommand_from check explain init' -a check -d 'Read a users file as the server does, and print who may do what'
-complete -c curbstone -n '__fish_seen_subcommand_from access; and not __fish_seen_subcommand_from check explain init' -a explain -d 'Say whether a user has a right, and which grants give it'
+complete -c curbstone -n '__fish_seen_subcommand_from access; and not __fish_seen_subcommand_from check explain init' -a explain -d 'Say whether a user has a right, which grants give it, and how much it may send'
 complete -c curbstone -n '__fish_seen_subcommand_from access; and not __fish_seen_subcommand_from check explain init' -a init -d 'Make a users file with one admin, and print a token for it, once'
 complete -c curbstone -n '__fish_seen_subcommand_from access; and not __fish_seen_subcommand_from check explain init' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from access; and __fish_seen_subcommand_from check' -l help -d 'Show this message and exit.'

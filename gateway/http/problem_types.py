@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from curbstone.access.errors import Busy, NoSuchToken, NotAllowed, NotLoggedIn, QuotaReached, TooMany
+from curbstone.access.errors import Busy, NoSuchToken, NotAllowed, NotLoggedIn, QuotaReached, TooFast, TooMany
 from curbstone.core.errors import (
     AlreadyCommitted,
     CurbstoneError,
@@ -178,6 +178,13 @@ TYPES = (
         429,
         "A limit of a user, or of attempts to log in, is reached. `Retry-After` says when to try again.",
         TooMany,
+    ),
+    ProblemType(
+        "too-fast",
+        429,
+        "The user publishes more in a second than its rate allows. Nothing was stored; after `Retry-After` it is "
+        "taken.",
+        TooFast,
     ),
     ProblemType(
         "head-too-large",

@@ -122,6 +122,11 @@ class _Exposition:
         for right, count in self.now.denied.items():
             denied.add_metric((right,), count)
         yield denied
+        text = "Times that the rate of a user held back a connection or a request"
+        held_back = CounterMetricFamily("curbstone_held_back", text, labels=("protocol",))
+        for protocol, count in self.now.held_back.items():
+            held_back.add_metric((protocol,), count)
+        yield held_back
 
     def _by_queue(self) -> Iterator[Metric]:
         shown = self.now.queues[: self.queues_max]

@@ -156,6 +156,8 @@ class Snapshot(NamedTuple):
     """By protocol and outcome; never by user."""
     denied: dict[str, int]
     """Calls that lacked a right, by its name."""
+    held_back: dict[str, int]
+    """Connections that were not read, and requests refused, for the rate of a user; by protocol."""
     is_whole: bool
     """Whether who asks may see the figures of the server, and not only those of queues."""
 
@@ -207,6 +209,7 @@ class Figures:
             self._broker.engine,
             dict(self._gate.logins),
             dict(self._gate.refusals),
+            dict(self._gate.held_back),
             bool(access.identity.on_server() & Right.METRICS),
         )
 

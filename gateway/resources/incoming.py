@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope
 
@@ -14,13 +14,21 @@ from curbstone.gateway.formats.metadata import HttpHeaders, block_of_http, is_ke
 from curbstone.gateway.formats.parameters import groups_of, query_of, seconds_ms, ttl_ms
 from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.json_body import parse_json
+from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem, status_of
 from curbstone.gateway.limits import BATCH_MESSAGES_MAX
 from curbstone.gateway.settings import GatewaySettings
 
+if TYPE_CHECKING:
+    from curbstone.access.rates import Meter
+
 
 async def read_message(scope: Scope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:
-    """Return the message that a POST is: its body, its metadata, and what its query asks for."""
+    """Return the message that a POST is: its body, its metadata, and what its query asks for.
+
+    Raise TooFast where the user publishes more than its rate.
+    """
+    meter = metered(scope)
     fields = tuple([field for field in scope["headers"] if is_kept(field[0])])
     mode = cloud_events.mode_of(fields)
     if mode:
@@ -33,7 +41,17 @@ async def read_message(scope: Scope, receive: Receive, settings: GatewaySettings
             message.ttl_ms = ttl_ms(query["ttl"], settings.max_ttl_s)
         message.delay_ms = seconds_ms("delay", query.get("delay", 0))
         message.groups = groups_of(query.get("groups", ""))
+    if meter is not None:
+        meter.count(1, len(message.body) + len(message.headers))
     return message
+
+
+def metered(scope: Scope) -> Meter | None:
+    """Return what counts what a client publishes, None where that has no rate; raise TooFast if it was too much."""
+    meter = access_of(scope).identity.meter
+    if meter is not None:
+        meter.check("http")
+    return meter
 
 
 async def _read_event(
@@ -49,7 +67,11 @@ async def _read_event(
 
 
 async def read_batch(scope: Scope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> list[Message]:
-    """Return the messages of a JSON array, or of a batch of CloudEvents; an error names the first that is wrong."""
+    """Return the messages of a JSON array, or of a batch of CloudEvents; an error names the first that is wrong.
+
+    Raise TooFast like `read_message`.
+    """
+    meter = metered(scope)
     text = await read_body(scope, receive, settings.json_bytes_max)
     of_events = cloud_events.mode_of(tuple(scope["headers"])) == cloud_events.BATCH
     items = cloud_events.parse(text) if of_events else parse_json(text)
@@ -57,7 +79,10 @@ async def read_batch(scope: Scope, receive: Receive, settings: GatewaySettings, 
         raise BadRequest("the body must be a JSON array of messages, at least one")
     if len(items) > BATCH_MESSAGES_MAX:
         raise BadRequest(f"the batch has more than {BATCH_MESSAGES_MAX} messages")
-    return [_of_batch(place, item, of_events, settings, bytes_max) for place, item in enumerate(items)]
+    messages = [_of_batch(place, item, of_events, settings, bytes_max) for place, item in enumerate(items)]
+    if meter is not None:
+        meter.count(len(messages), sum([len(message.body) + len(message.headers) for message in messages]))
+    return messages
 
 
 def _of_batch(place: int, item: Any, is_event: bool, settings: GatewaySettings, bytes_max: int) -> Message:

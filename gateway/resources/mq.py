@@ -25,6 +25,7 @@ from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.reply import OPAQUE, reply
 from curbstone.gateway.http.resource import Resource
+from curbstone.gateway.resources.incoming import metered
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -72,9 +73,12 @@ class _Mq:
     async def add(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST a message; answered after the commit."""
         queue = access_of(scope).queue(_name_in(scope), Right.SEND)
+        meter = metered(scope)
         block = block_of_http(tuple([field for field in scope["headers"] if is_kept(field[0])]))
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         message = Message(await read_body(scope, receive, bytes_max), block)
+        if meter is not None:
+            meter.count(1, len(message.body) + len(block))
         self._traffic.published += 1
         try:
             _, seq, _ = await answer(lambda done: queue.publish([message], done))

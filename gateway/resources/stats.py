@@ -93,6 +93,7 @@ def _server(now: Snapshot) -> dict[str, object]:
         "connections": now.connections,
         "connections_refused": now.sent_away,
         "refusals": now.refusals,
+        "held_back": now.held_back,
         "commits": {
             "failed": commits.failed,
             "syncs": commits.syncs,

@@ -20,10 +20,12 @@ from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import reply, reply_json
 from curbstone.gateway.http.typed_body import Body, read_typed, rule
+from curbstone.gateway.resources.incoming import metered
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
+    from curbstone.access.rates import Meter
     from curbstone.core.port import Queue
 
 BINARY = "application/vnd.curbstone.batches"
@@ -52,6 +54,7 @@ class Transactions:
         if kind not in (BINARY, LINES):
             raise Problem(415, f"a part is {BINARY} or {LINES}")
         check_length(scope, PART_BYTES_MAX)
+        meter = metered(scope)
         try:
             staging = access_of(scope).staging
             name, bytes_max = scope["path_params"]["part"], self._settings.max_message_size
@@ -59,11 +62,13 @@ class Transactions:
             upload = staging.upload(project, identifier, name, bytes_max, ttl_ms_max=ttl_ms_max)
             try:
                 lines = self._lines(access_of(scope), project) if kind == LINES else None
-                part = await _read(upload, lines, receive)
+                part = await _read(upload, lines, receive, meter)
             finally:
                 upload.cancel()
         except AlreadyCommitted as error:
             raise _committed(error) from None
+        if meter is not None:
+            meter.count(part.messages, 0)
         await reply_json(send, {"messages": part.messages, "bytes": part.size})
 
     def _lines(self, access: Access, project: str) -> Lines:
@@ -100,11 +105,13 @@ class Transactions:
         await reply(send, 204)
 
 
-async def _read(upload: Upload, lines: Lines | None, receive: Receive) -> StagedPart:
-    """Stage a body as it comes, no faster than the disk takes it; return the part."""
+async def _read(upload: Upload, lines: Lines | None, receive: Receive, meter: Meter | None) -> StagedPart:
+    """Stage a body as it comes, no faster than the disk takes it; return the part. What comes counts for the rate."""
     received = 0
     async for piece in pieces_of(receive):
         received += len(piece)
+        if meter is not None:
+            meter.count(0, len(piece))
         if received > PART_BYTES_MAX:
             raise Problem(413, f"a part has at most {PART_BYTES_MAX} bytes")
         upload.feed(lines.feed(piece) if lines is not None else piece)

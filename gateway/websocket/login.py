@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.access.gate import Caller
     from curbstone.access.presence import Presence
+    from curbstone.access.rates import Meter
 
 
 def token_in(fields: dict[str, Any]) -> str:
@@ -40,6 +41,11 @@ class SocketLogin:
         self._caller = caller
         self._check = check
         self._presence: Presence | None = None
+
+    @property
+    def meter(self) -> Meter | None:
+        """What counts what its user publishes; None where that has no rate."""
+        return self.access.identity.meter
 
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:
         """The connection is there; `fail` is called when it must end."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from curbstone.access.rates import Brake
 from curbstone.core.errors import BadRequest, CurbstoneError, NumberGap
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
@@ -78,6 +79,9 @@ class PublishSession:
         """Idempotency keys, by the `id` of messages that are not published yet."""
         self._batches: deque[_Batch] = deque()
         self._unconfirmed = Unconfirmed(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
+        self._brake = Brake("websocket", self._released)
+        self._kept: list[Inbound] = []
+        """Frames that wait until the user has paid for what it sent before."""
         self._failure: tuple[int, str] | None = None
         self._is_held = False
         self._is_closed = False
@@ -101,6 +105,11 @@ class PublishSession:
         """Publish the messages of one read in one call."""
         if self._failure or self._is_closed:
             return
+        meter = self._login.meter
+        if meter is not None and self._brake.stops(meter):
+            self._kept += messages
+            self._wire.hold()
+            return
         self._bytes_max = min(self._settings.max_message_size, self._target.bytes_max)
         batch: list[Message] = []
         size = 0
@@ -113,6 +122,8 @@ class PublishSession:
             if message is not None:
                 batch.append(message)
                 size += len(message.body)
+        if meter is not None:
+            meter.count(len(batch), size + sum([len(message.headers) for message in batch]))
         if batch and self._numbers is not None:
             self._publish_numbered(batch, self._numbers)
         elif batch and self._keys:
@@ -121,6 +132,17 @@ class PublishSession:
             self._publish(batch, size)
         if self._failure:
             self._finish()
+
+    def _released(self) -> None:
+        """The user has paid for what it sent before."""
+        kept, self._kept = self._kept, []
+        self.receive(kept)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read on, unless something is against it."""
+        if not (self._is_held or self._unconfirmed.is_too_much or self._brake.is_on):
+            self._wire.resume()
 
     def _take(self, is_text: bool, data: bytes) -> Message | None:
         """Return the message a frame completes, None if its payload is still to come."""
@@ -228,8 +250,8 @@ class PublishSession:
                 break
             may_go_on |= self._unconfirmed.remove(0, batch.size)
             self._batches.popleft()
-        if may_go_on and not self._is_held:
-            self._wire.resume()
+        if may_go_on:
+            self._read_on()
         if self._failure:
             self._finish()
 
@@ -298,12 +320,12 @@ class PublishSession:
     def resume(self) -> None:
         """See `Session.resume`."""
         self._is_held = False
-        if not self._unconfirmed.is_too_much:
-            self._wire.resume()
+        self._read_on()
 
     def closed(self) -> None:
         """See `Session.closed`; what was taken is still published, nobody hears of it."""
         self._is_closed = True
+        self._brake.close()
         self._login.leave()
         if self._numbers is not None:
             self._numbers.leave()

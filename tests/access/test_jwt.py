@@ -320,7 +320,7 @@ def test_what_is_no_set_of_keys_is_refused(data: bytes) -> None:
         ({"name": "a:b"}, "name has 1 to 64"),
         ({"audience": ""}, "audience is missing"),
         ({"jwks": "http://id.example/keys"}, "jwks is an https URL"),
-        ({"jwks": 7}, "all but grants and refused are texts"),
+        ({"jwks": 7}, "all but grants, refused and rate are texts"),
         ({"grants": "send web/*"}, "grants is a list"),
         ({"refused": [7]}, "refused is a list"),
         ({"grants": ["fly web/*"]}, "fly"),

@@ -39,6 +39,10 @@ class Anybody(SocketLogin):
     def __init__(self) -> None:
         """Nobody keeps it."""
 
+    @property
+    def meter(self) -> None:
+        """See `SocketLogin`."""
+
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:
         """See `SocketLogin`."""
 

@@ -1,0 +1,225 @@
+"""A user over its rate, over each protocol: it is read no further, or told when to come again, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from curbstone_client.sync import Client
+from tests.access.doors import Doors, Line, doors
+from tests.commands import curbstone
+
+TINY = "{ bytes = 100 }"
+"""One message of `LARGE` is a debt of an hour: it is not paid while a test runs."""
+LARGE = "x" * 400_000
+USERS = """
+[users.root]
+grants = ["admin server"]
+[users.ann]
+home = "shop"
+grants = ["send,receive,peek,manage shop/*", "send,receive topic:shop/*"]
+rate = RATE
+[users.bob]
+home = "shop"
+grants = ["send shop/*"]
+"""
+Q = "/v2/shop/queues/q"
+
+
+@pytest.fixture
+def it(tmp_path: Path) -> Iterator[Doors]:
+    with doors(tmp_path, USERS.replace("RATE", TINY)) as opened:
+        for name in ("q", "other"):
+            assert opened.call("root", "PUT", f"/v2/shop/queues/{name}", json={"cap": "64MiB"}).status_code == 201
+        yield opened
+
+
+def change(it: Doors, rate: str) -> None:
+    """Give ann another rate; "" for none."""
+    line = f"rate = {rate}\n" if rate else ""
+    it.users_file.write_text(USERS.replace("rate = RATE\n", line), encoding="utf-8")
+    assert it.call("root", "POST", "/v2/reload").status_code == 204
+
+
+def held_back(it: Doors, protocol: str, least: int = 1) -> None:
+    """Wait until a protocol has held back somebody so often."""
+    end = time.monotonic() + 60
+    while it.call("root", "GET", "/v2/stats").json()["held_back"].get(protocol, 0) < least:
+        assert time.monotonic() < end, "nobody is held back"
+
+
+def stored(it: Doors, queue: str = "q") -> int:
+    count = it.call("root", "GET", f"/v2/shop/queues/{queue}").json()["rdy"]
+    assert isinstance(count, int)
+    return count
+
+
+def stomp(it: Doors, more: str = "") -> Line:
+    line = Line(it.server.stomp)
+    line.socket.settimeout(60)
+    line.send(f"CONNECT\naccept-version:1.2\nhost:x\nheart-beat:0,100\npasscode:{it.secrets['ann']}\n\n\0{more}")
+    return line
+
+
+def sent(text: str, receipt: str, queue: str = "q") -> str:
+    return f"SEND\ndestination:/queue/{queue}\nreceipt:{receipt}\n\n{text}\0"
+
+
+def owe(it: Doors) -> None:
+    """Let ann send so much that it takes an hour to pay."""
+    assert it.call("ann", "POST", f"{Q}/messages", content=LARGE).status_code == 201
+
+
+def websocket(it: Doors, path: str, protocol: str) -> ClientConnection:
+    host, port = it.server.http
+    return connect(
+        f"ws://{host}:{port}{path}", subprotocols=[Subprotocol(protocol)], proxy=None, compression=None,
+        additional_headers={"authorization": f"Bearer {it.secrets['ann']}"}, open_timeout=60,
+    )  # fmt: skip
+
+
+def test_stomp_is_read_no_further_but_written_to_and_goes_on_when_a_reload_says_so(it: Doors) -> None:
+    with stomp(it) as line:
+        line.send("SUBSCRIBE\nid:1\nack:auto\ndestination:/queue/other\nreceipt:sub\n\n\0")
+        line.until(b"receipt-id:sub")
+        line.send(sent(LARGE, "large"))
+        line.until(b"receipt-id:large")
+        line.send(sent("small", "small") + "BEGIN\ntransaction:t\n\n\0")
+        held_back(it, "stomp")
+        line.send("SEND\ndestination:/queue/q\ntransaction:t\n\nin it\0COMMIT\ntransaction:t\nreceipt:all\n\n\0")
+        assert it.call("bob", "POST", "/v2/shop/queues/other/messages", content="to you").status_code == 201
+        read = line.until(b"to you") + line.until(b"\n")
+        assert b"small" not in read
+        assert stored(it) == 1
+        change(it, "")
+        read = line.until(b"receipt-id:all")
+        assert read.index(b"receipt-id:small") < read.index(b"receipt-id:all") and b"ERROR" not in read
+    assert stored(it) == 3
+
+
+def test_what_comes_right_behind_a_login_waits_too_and_who_only_consumes_does_not(it: Doors) -> None:
+    owe(it)
+    with stomp(it, sent("first", "first")) as line, stomp(it) as consumer:
+        assert b"CONNECTED" in line.until(b"\0")
+        held_back(it, "stomp")
+        consumer.send("SUBSCRIBE\nid:1\nack:client-individual\ndestination:/queue/q\n\n\0")
+        read = consumer.until(b"xx\0")
+        ack = next(text for text in read.decode().split("\n") if text.startswith("ack:"))
+        consumer.send(f"ACK\nid:{ack[4:]}\nreceipt:acked\n\n\0")
+        consumer.until(b"receipt-id:acked")
+        change(it, "")
+        line.until(b"receipt-id:first")
+
+
+def test_a_client_that_sent_its_last_byte_is_taken_at_its_word(it: Doors) -> None:
+    import socket
+
+    owe(it)
+    with stomp(it, sent("last", "last")) as line, Line(it.server.mqks) as mqks:
+        mqks.send(f"in auth {it.secrets['ann']}\nq consume --confirm q e\n1 publish --confirm e last\n")
+        held_back(it, "stomp")
+        held_back(it, "mqks")
+        line.socket.shutdown(socket.SHUT_WR)
+        mqks.socket.shutdown(socket.SHUT_WR)
+        change(it, "")
+        assert b"receipt-id:last" in line.rest()
+        assert b"\n1 ok" in mqks.rest()
+
+
+def test_mqks_keeps_the_lines_behind_a_publish_in_their_order(it: Doors) -> None:
+    with Line(it.server.mqks) as line:
+        line.socket.settimeout(60)
+        line.send(f"in auth {it.secrets['ann']}\nq consume --confirm other e\n1 publish --confirm e {LARGE}\n")
+        line.until(b"1 ok")
+        line.send("2 ping before\n3 publish --confirm e small\n4 ping behind\n")
+        read = line.until(b"2 ok")
+        held_back(it, "mqks")
+        assert b"3 ok" not in read and b"4 ok" not in read
+        change(it, "")
+        read = line.until(b"3 ok")
+        assert b"4 ok" in read or line.until(b"4 ok")
+
+
+def test_websockets_confirm_what_was_held_back_once_it_is_stored(it: Doors) -> None:
+    with ExitStack() as stack:
+        publish = stack.enter_context(websocket(it, f"{Q}/messages?confirm=json", "publish"))
+        over_stomp = stack.enter_context(websocket(it, "/stomp", "v12.stomp"))
+        over_stomp.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+        assert "CONNECTED" in str(over_stomp.recv(60))
+        publish.send(LARGE.encode())
+        assert "id" in json.loads(publish.recv(60))
+        for number in range(3):
+            publish.send(b"%d" % number)
+        over_stomp.send(sent("small", "small"))
+        held_back(it, "websocket")
+        held_back(it, "stomp-websocket")
+        assert stored(it) == 1
+        change(it, "")
+        assert all("id" in json.loads(publish.recv(60)) for _ in range(3))
+        assert "receipt-id:small" in str(over_stomp.recv(60))
+    assert stored(it) == 5
+
+
+def test_http_is_told_when_to_come_again_wherever_it_publishes(it: Doors) -> None:
+    owe(it)
+    calls = {
+        f"{Q}/messages": "m",
+        f"{Q}/messages/batch": '[{"message": "m"}]',
+        f"{Q}/request": "m",
+        "/v2/shop/events/e/messages": "m",
+        "/v2/shop/events/e/messages/batch": '[{"message": "m"}]',
+        "/mq/q/messages": "m",
+        "/v2/replies/aaaaaaaaaaaaaaaaaaaaaa": "m",
+    }
+    for path, body in calls.items():
+        refused_until_paid(it.call("ann", "POST", path, content=body))
+    part = "/v2/shop/transactions/t/parts/p"
+    lines = {"content-type": "application/x-ndjson"}
+    body = '{"queue": "q", "message": "m"}\n'
+    refused_until_paid(it.call("ann", "PUT", part, content=body, headers=lines))
+    assert stored(it) == 1
+    held_back(it, "http", len(calls) + 1)
+    assert 'curbstone_held_back_total{protocol="http"}' in it.call("root", "GET", "/metrics").text
+    assert it.call("bob", "POST", f"{Q}/messages", content="of another").status_code == 201
+    assert it.call("ann", "DELETE", f"{Q}/messages").status_code == 200, "taking costs nothing"
+    change(it, "")
+    assert it.call("ann", "PUT", part, content=body, headers=lines).status_code == 200
+    assert it.call("ann", "POST", f"{Q}/messages", content="m").status_code == 201
+
+
+def refused_until_paid(reply: httpx.Response) -> None:
+    assert reply.status_code == 429, reply.text
+    assert reply.json()["type"] == "/docs/problems#too-fast"
+    assert reply.json()["detail"] == "this user may publish 100 bytes in a second"
+    assert 1000 < int(reply.headers["retry-after"]) <= 4100
+
+
+def test_what_is_staged_counts_when_it_comes(it: Doors) -> None:
+    part = "/v2/shop/transactions/t/parts/p"
+    body = json.dumps({"queue": "q", "message": LARGE}) + "\n"
+    reply = it.call("ann", "PUT", part, content=body, headers={"content-type": "application/x-ndjson"})
+    assert reply.status_code == 200, reply.text
+    refused_until_paid(it.call("ann", "POST", f"{Q}/messages", content="m"))
+    assert it.call("ann", "POST", "/v2/shop/transactions/t/commit").status_code == 200, "it has been counted"
+
+
+def test_the_command_line_and_the_client_wait_and_lose_nothing(it: Doors, tmp_path: Path) -> None:
+    change(it, "{ messages = 600 }")
+    settings = {"CURBSTONE_SERVER": it.server.url, "CURBSTONE_TOKEN": it.secrets["ann"]}
+    done = curbstone("send", "shop/q", cwd=tmp_path, stdin=b"m\n" * 1_300, **settings)
+    assert (done.code, done.out, done.err) == (0, "1300 messages sent\n", "")
+    held_back(it, "http")
+    with Client(f"stomp://{it.server.stomp[0]}:{it.server.stomp[1]}", token=it.secrets["ann"]) as client:
+        queue = client.queue("shop/other")
+        for number in range(1_300):
+            queue.publish(str(number))
+        client.flush()
+    assert (stored(it), stored(it, "other")) == (1_300, 1_300)
