@@ -11,7 +11,8 @@ wrong bit or one bad sector costs nothing. ::
     marker   copy, copy
     copy     JSON, line feed, CRC of the JSON as 8 hex digits, line feed
 
-The first release wrote the marker once, and of each part only name and bytes; that is read, too.
+The first release wrote the marker once, and of each part only name and bytes; that is read, too. A part of somebody who
+logged in says whose it is, so that it counts for the same user after a restart.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from curbstone.core.log.commit import NO_SPACE
 from curbstone.core.log.window import read_around
 from curbstone.core.staging.frames import QueueShare
 from curbstone.core.staging.identity import Series
+from curbstone.core.values import NOBODY
 
 ROOT = "staging"
 """The directory of all that is staged."""
@@ -69,6 +71,8 @@ class Part(NamedTuple):
     shares: dict[str, QueueShare]
     project: str = ""
     """Empty if the first release staged it."""
+    owner: str = NOBODY
+    """Who staged it; NOBODY also if an earlier release did, which did not say."""
     is_damaged: bool = False
     """Whether the end of the file can't be read: then only its name and its length are known."""
 
@@ -76,7 +80,8 @@ class Part(NamedTuple):
         """Return the end of the file."""
         shares = {name: astuple(share) for name, share in self.shares.items()}
         facts = {"messages": self.messages, "bytes": self.size, "crc": self.crc, "time": self.time_ms}
-        text = json.dumps({**facts, "project": self.project, "queues": shares}, separators=(",", ":")).encode()
+        whom = {"project": self.project} | ({"owner": self.owner} if self.owner else {})
+        text = json.dumps({**facts, **whom, "queues": shares}, separators=(",", ":")).encode()
         return text + _PART_END.pack(len(text), crc32(text), _MAGIC)
 
     @property
@@ -203,7 +208,7 @@ def load_part(disk: Disk, directory: str, file_name: str) -> Part:
         if facts["bytes"] + size + _PART_END.size == file_bytes:
             shares = {queue: QueueShare(*numbers) for queue, numbers in facts["queues"].items()}
             numbers = (facts["messages"], facts["bytes"], facts["crc"], facts["time"])
-            return Part(name, file_name, *numbers, shares, facts.get("project", ""))
+            return Part(name, file_name, *numbers, shares, facts.get("project", ""), facts.get("owner", NOBODY))
     return Part(name, file_name, 0, file_bytes, 0, 0, {}, is_damaged=True)
 
 

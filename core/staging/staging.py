@@ -37,7 +37,7 @@ from curbstone.core.staging.committed import CommittedIds
 from curbstone.core.staging.files import MARKER, ROOT, Marker, decode_marker, disk_error, find_parts, read_file
 from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
-from curbstone.core.staging.transaction import CommitDone, Ground, StagedTransaction, Whom
+from curbstone.core.staging.transaction import CommitDone, Ground, StagedTransaction, Whom, whose
 from curbstone.core.staging.upload import Upload
 from curbstone.core.troubles import WatchedHost
 from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look, State
@@ -380,7 +380,7 @@ class Staging:
             if part.is_damaged:
                 logger.error("damaged: %s/%s; it has to be staged again", directory, part.file)
         transaction.version = max(part.version for part in parts.values())
-        transaction.whom = Whom(NOBODY, next((part.project for part in parts.values() if part.project), ""))
+        transaction.whom = whose(parts.values())
         self.ground.count(transaction.whom, transaction.size)
         now_ms = self.host.wall_ms()
         last_ms = max(now_ms if part.is_damaged else part.time_ms for part in parts.values())
@@ -393,7 +393,7 @@ class Staging:
         for name in set(found.needless) - {file.name for file in marker.files}:
             self.disk.remove(f"{transaction.directory}/{name}")
         transaction.parts = found.parts
-        transaction.whom = Whom(NOBODY, marker.project)
+        transaction.whom = whose(found.parts.values())._replace(project=marker.project)
         transaction.state, transaction.series = State.COMMITTING, marker.series
         transaction.messages = marker.messages
         self.ground.count(transaction.whom, transaction.size)

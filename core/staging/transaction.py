@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from curbstone.core.errors import (
 from curbstone.core.host import Host, Job, JobDone
 from curbstone.core.staging.files import ROOT, Part
 from curbstone.core.staging.identity import Hash, Series
-from curbstone.core.values import State
+from curbstone.core.values import NOBODY, State
 
 KEPT_SHARE = 16
 """One part in so many of what may be staged is kept for projects that stage no more than that."""
@@ -48,7 +48,7 @@ class Whom(NamedTuple):
     """Who staged something, and for which project."""
 
     owner: str
-    """NOBODY where there are no users, and for what was staged before a restart."""
+    """NOBODY where there are no users."""
     project: str
     """Empty if the first release staged it, which did not say."""
 
@@ -56,6 +56,12 @@ class Whom(NamedTuple):
     def counted(self) -> Whom:
         """For whom its bytes count: a user, whatever the project, or a project."""
         return Whom(self.owner, "") if self.owner else self
+
+
+def whose(parts: Iterable[Part]) -> Whom:
+    """Return who staged parts that were found; those of one transaction are all of the same."""
+    found = next((part for part in parts if part.project), None)
+    return Whom(found.owner, found.project) if found is not None else Whom(NOBODY, "")
 
 
 class Ground:

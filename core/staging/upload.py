@@ -114,7 +114,8 @@ class Upload:
         def job() -> Part:
             self._append(self._buffer)
             numbers = (checked.messages, self.size, self._crc, time_ms)
-            part = Part(self._name, file_name, *numbers, checked.shares, transaction.whom.project)
+            whom = transaction.whom
+            part = Part(self._name, file_name, *numbers, checked.shares, whom.project, whom.owner)
             assert self._file is not None
             self._file.write(self._written, [part.encode()])
             self._file.sync()

@@ -256,14 +256,14 @@ def test_one_project_can_not_use_up_what_may_be_staged(how: str) -> None:
     stage(lab, "u", "0", {"a": [b"x" * 60_000]})
 
 
-def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects() -> None:
-    """By as many projects as one liked, each with a little, everything could be used up."""
+@pytest.mark.parametrize("how", ["", "shutdown", "power"])
+def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects(how: str) -> None:
+    """By as many projects as one liked, each with a little, everything could be used up; or by a restart."""
     lab = start()
-    staging = lab.broker.staging
-    staging.ground.bytes_max = 16 * 4096 * 4
+    lab.broker.staging.ground.bytes_max = 16 * 4096 * 4
 
     def stage_nothing(owner: str, project: str) -> None:
-        upload = staging.upload(project, "t", "0", MIB, owner=owner)
+        upload = lab.broker.staging.upload(project, "t", "0", MIB, owner=owner)
         try:
             assert lab.answer(upload.finish)[0] is None
         except QueueFull:
@@ -272,6 +272,9 @@ def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects() -> N
 
     for number in range(60):
         stage_nothing("ann", f"p{number}")
+    if how:
+        lab.restart(how)
+        lab.broker.staging.ground.bytes_max = 16 * 4096 * 4
     with pytest.raises(QueueFull, match="for users that stage no more than these"):
         stage_nothing("ann", "another")
     for number in range(4):
@@ -279,7 +282,7 @@ def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects() -> N
     with pytest.raises(QueueFull, match="bytes are staged"):
         stage_nothing("eve", "p0")
     lab.settle()
-    assert staging.bytes == 64 * 4096
+    assert lab.broker.staging.bytes == 64 * 4096
 
 
 def test_a_queue_without_room_refuses_the_commit_and_what_is_staged_stays() -> None:
