@@ -9,6 +9,7 @@ INPUTS := pyproject.toml client/pyproject.toml constraints.txt
 INTEROP := $(VENV)/.installed-interop
 SPARK := $(VENV)/.installed-spark
 CLUSTER := $(VENV)/.installed-cluster
+POSTGRES := $(VENV)/.installed-postgres
 SDK_TOOLS := $(VENV)/sdk-tools
 OPS_TOOLS := $(VENV)/ops-tools
 NEWEST := $(VENV)/newest
@@ -28,7 +29,7 @@ TEST_WORKERS ?= 3
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: cluster cluster-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev man run test \
+.PHONY: cluster cluster-deps postgres-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev man run test \
 	test-newest coverage audit \
 	lint format soak bench release clean
 
@@ -47,7 +48,7 @@ test: test-deps  ## Run the tests (soak tests left out)
 
 # Each set waits most of its time for a network or another process, so they are installed side by side.
 test-deps: $(DEV)
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps cluster-deps ops-tools
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps cluster-deps postgres-deps ops-tools
 
 coverage: test-deps  ## The tests, and which branches of the code they took: htmlcov/index.html
 	$(BIN)/python -m coverage erase
@@ -105,6 +106,8 @@ spark-deps: $(SPARK)  ## Install what tests/spark needs: the extra `spark`, and 
 
 cluster-deps: $(CLUSTER)  ## Install what tests/cluster needs: RabbitMQ
 
+postgres-deps: $(POSTGRES)  ## Install what tests/test_outbox.py needs: PostgreSQL
+
 sdk-tools: $(SDK_TOOLS)/.installed  ## Install the tools that make and check the SDKs
 
 ops-tools: $(OPS_TOOLS)/.installed  ## Install the tools for releases, documentation, and the checks of deploy/
@@ -151,3 +154,8 @@ $(SPARK): $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt 
 # Likewise: without it the tests on a real node are left out, or fail where CURBSTONE_REQUIRE_RABBITMQ=1.
 $(CLUSTER): tests/cluster/install.sh tests/apt_get.sh | $(BIN)/python
 	@if tests/cluster/install.sh; then touch $@; else echo "cluster-deps: RabbitMQ is not installed" >&2; fi
+
+# Likewise: without it the tests of the outbox are left out, or fail where CURBSTONE_REQUIRE_POSTGRES=1.
+$(POSTGRES): tests/apt_get.sh | $(BIN)/python
+	@if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
+	|| tests/apt_get.sh postgresql PostgreSQL outbox; then touch $@; else echo "postgres-deps: PostgreSQL is not installed" >&2; fi

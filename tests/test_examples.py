@@ -85,40 +85,6 @@ def test_pipeline(server: ServerProcess) -> None:
         assert client.queue("logs").info()["rdy"] == 0
 
 
-def test_outbox(tmp_path: Path, server: ServerProcess) -> None:
-    """The relay is killed, then the server, then the relay again; each order is in the queue once, in order."""
-    folder = EXAMPLES / "outbox"
-    env = clean_environment(
-        PYTHONDONTWRITEBYTECODE="1", CURBSTONE_URL=server.url, SHOP_DATABASE=str(tmp_path / "shop.db")
-    )
-
-    def place(first: int) -> None:
-        totals = "".join([f"{total}\n" for total in range(first, first + 50)])
-        command = [sys.executable, "shop.py"]
-        subprocess.run(command, cwd=folder, env=env, input=totals, text=True, check=True, timeout=300)
-
-    with Client(server.url, project="shop") as client:
-        orders = client.declare("orders")
-        for turn in range(3):
-            place(100 * turn)
-            relay = subprocess.Popen([sys.executable, "relay.py"], cwd=folder, env=env)
-            try:
-                while orders.info()["rdy"] <= 100 * turn:
-                    assert relay.poll() is None
-                if turn == 1:
-                    server.kill()
-                    server.restart(same_ports=True)
-                place(100 * turn + 50)
-                while turn and orders.info()["rdy"] < 100 * (turn + 1):
-                    assert relay.poll() is None
-            finally:
-                relay.kill()
-                relay.wait()
-        found = orders.consume(1000)
-        assert [next(found).json() for _ in range(300)] == [{"order": n + 1, "total": n} for n in range(300)]
-        assert orders.info()["rdy"] == 0
-
-
 def test_celery(server: ServerProcess) -> None:
     worker = ["-m", "celery", "-A", "tasks", "worker", "--pool=solo", "--without-mingle", "--without-gossip"]
     with running("celery", *worker, CURBSTONE_URL=server.url):

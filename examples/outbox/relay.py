@@ -1,45 +1,52 @@
-"""Publishes what is in the outbox, exactly once: kill it, kill the server, cut the network, start it again.
+"""Publishes what is in the outbox, exactly once: kill it, kill the server, kill the database, start it again.
 
-What was published before a crash and not yet deleted is published again under the same number, and the server does not
-store it again. Only one relay may run at a time; a second one would end the connection of the first.
+What was published before a crash and not yet deleted is published again under the same number, and the server, which
+remembers a producer's last number for 7 days, does not store it again. Only one relay works at a time: a second one
+waits for the lock, and takes over when the first is gone. When the database goes, this ends; let systemd, or whatever
+runs it, start it again.
 """
 
-import sqlite3
 import time
 
-from shop import opened
+import psycopg
 
 from curbstone_client.sync import Client
 
 WAIT_S = 0.1
+LOCK = 0x6F7574626F78  # any number that is nobody else's
+
+# In the order of ids, as far as they are visible. The numbers are committed before anything is published under them.
+NUMBER = """
+    WITH numbered AS (
+        UPDATE outbox SET seq = new.seq
+        FROM (
+            SELECT id, (SELECT last_seq FROM relay) + row_number() OVER (ORDER BY id) AS seq
+            FROM outbox WHERE seq IS NULL ORDER BY id LIMIT 1000
+        ) AS new
+        WHERE outbox.id = new.id
+        RETURNING outbox.seq
+    )
+    UPDATE relay SET last_seq = (SELECT max(seq) FROM numbered) WHERE EXISTS (SELECT FROM numbered)
+"""
 
 
-def number(database: sqlite3.Connection) -> list[tuple[int, str]]:
-    """Give numbers to what has none yet; return all that is to be published, in order."""
-    with database:
-        (last,) = database.execute("SELECT last_seq FROM relay").fetchone()
-        for (row,) in database.execute("SELECT id FROM outbox WHERE seq IS NULL ORDER BY id").fetchall():
-            last += 1
-            database.execute("UPDATE outbox SET seq = ? WHERE id = ?", [last, row])
-        database.execute("UPDATE relay SET last_seq = ?", [last])
-    return database.execute("SELECT seq, body FROM outbox WHERE seq IS NOT NULL ORDER BY seq").fetchall()
-
-
-def relay(database: sqlite3.Connection, client: Client) -> None:
-    """Publish for ever."""
+def relay(database: psycopg.Connection, client: Client) -> None:
+    """Publish for ever. Each statement is a transaction of its own."""
     orders = client.queue("orders")
     while True:
-        rows = number(database)
+        database.execute(NUMBER)
+        rows = database.execute("SELECT seq, body FROM outbox WHERE seq IS NOT NULL ORDER BY seq").fetchall()
         for seq, body in rows:
             orders.send(body, type="application/json", seq=seq)
         client.flush()  # all is on disk, or this raises, and the rows stay
         if rows:
-            with database:
-                database.execute("DELETE FROM outbox WHERE seq <= ?", [rows[-1][0]])
+            database.execute("DELETE FROM outbox WHERE seq <= %s", [rows[-1][0]])
         else:
             time.sleep(WAIT_S)
 
 
 if __name__ == "__main__":
-    with Client(project="shop", producer="outbox-relay") as connected:
-        relay(opened(), connected)
+    with psycopg.connect(autocommit=True) as shop:
+        shop.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        with Client(project="shop", producer="outbox-relay") as connected:
+            relay(shop, connected)
