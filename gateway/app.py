@@ -1,51 +1,36 @@
-"""The gateway as one ASGI application, and where each path leads."""
+"""The gateway: a Starlette application for HTTP that also opens WebSockets."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
-from curbstone.core.names import DEFAULT_PROJECT, queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.http.answers import answer
-from curbstone.gateway.http.login import Logins, access_of
+from curbstone.gateway.http.hot_paths import HotPaths
+from curbstone.gateway.http.login import Logins
 from curbstone.gateway.http.long_poll import Polls
-from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
-from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
-from curbstone.gateway.http.reply import reply_problem
-from curbstone.gateway.http.resource import Resource
-from curbstone.gateway.http.routing import Routing
-from curbstone.gateway.resources import documents
-from curbstone.gateway.resources.admin import Admin
-from curbstone.gateway.resources.batch import Batch
-from curbstone.gateway.resources.browse import Browse
-from curbstone.gateway.resources.console import CONSOLE
+from curbstone.gateway.http.middleware import (
+    FreshQueues,
+    Login,
+    Names,
+    Origins,
+    Problems,
+    answer_error,
+    check_names,
+    look_for_queue,
+)
+from curbstone.gateway.http.origin_policy import OriginPolicy
+from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.resources.event_stream import EventStreams
-from curbstone.gateway.resources.events import Events
-from curbstone.gateway.resources.explain import Explain
-from curbstone.gateway.resources.figures import Figures, Process
-from curbstone.gateway.resources.front import front
-from curbstone.gateway.resources.health import Health
-from curbstone.gateway.resources.history import History
-from curbstone.gateway.resources.journal import Journal
-from curbstone.gateway.resources.leases import Leases
-from curbstone.gateway.resources.message import OneMessage
-from curbstone.gateway.resources.messages import Messages
-from curbstone.gateway.resources.metrics import Metrics
-from curbstone.gateway.resources.offsets import Offsets
-from curbstone.gateway.resources.publishing import Producers
-from curbstone.gateway.resources.queues import Queues
-from curbstone.gateway.resources.reading_groups import ReadingGroups
-from curbstone.gateway.resources.reading_many import ReadingMany
-from curbstone.gateway.resources.requests import Requests
-from curbstone.gateway.resources.stats import Statistics
-from curbstone.gateway.resources.transactions import Transactions
+from curbstone.gateway.resources.figures import Process
+from curbstone.gateway.routes import queue_routes, server_routes
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
 from curbstone.gateway.websocket.routes import WebSocketRoutes
@@ -57,101 +42,13 @@ if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.access.gate import Gate
 
-QUEUES = "/v2/{project}/queues"
-QUEUE = "/v2/{project}/queues/{queue}"
-EVENTS = "/v2/{project}/events"
-TRANSACTION = "/v2/{project}/transactions/{id}"
 
-logger = logging.getLogger("curbstone.gateway")
+class Gateway(Starlette):
+    """The ASGI application, and the opener of WebSockets.
 
-
-def routes(
-    settings: GatewaySettings,
-    guard: OriginPolicy,
-    polls: Polls,
-    streams: EventStreams,
-    traffic: GatewayTraffic,
-) -> list[Route]:
-    """Return the routes of queues and messages, the busiest first.
-
-    One resource a path, so that a wrong verb learns the right ones.
-    """
-    queues = Queues(settings)
-    leases = Leases(settings, polls, streams, traffic.http)
-    messages = Messages(settings, guard, polls, streams, leases, traffic.http)
-    one = OneMessage()
-    requests = Requests(settings, polls, traffic.http)
-    batch = Batch(settings, traffic.http)
-    upkeep = Admin(settings)
-    groups = ReadingGroups(settings)
-    many = ReadingMany(settings, polls)
-    transactions = Transactions(settings, traffic.http)
-    events = Events(settings, traffic.http)
-    return [
-        Route(QUEUE + "/messages", Resource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
-        Route(QUEUE + "/messages/batch", Resource(POST=batch.post)),
-        Route(QUEUE + "/messages/lease", Resource(POST=leases.lease)),
-        Route(QUEUE + "/messages/ack", Resource(POST=leases.ack)),
-        Route(QUEUE + "/messages/nack", Resource(POST=leases.nack)),
-        Route(QUEUE + "/messages/extend", Resource(POST=leases.extend)),
-        Route(QUEUE + "/messages/{id}", Resource(GET=one.get, DELETE=one.delete)),
-        Route(QUEUE + "/messages/{id}/history", Resource(GET=History().get)),
-        Route(QUEUE + "/leases/{lease}", Resource(DELETE=leases.confirm)),
-        Route(QUEUE + "/producers/{producer}", Resource(GET=Producers().get)),
-        Route(QUEUE + "/request", Resource(POST=requests.post)),
-        Route("/v2/replies/{id}", Resource(POST=requests.answer)),
-        Route(QUEUE + "/explain", Resource(GET=Explain().get)),
-        Route(QUEUE + "/pause", Resource(POST=upkeep.pause)),
-        Route(QUEUE + "/resume", Resource(POST=upkeep.resume)),
-        Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
-        Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
-        Route(QUEUE + "/browse", Resource(GET=Browse().get)),
-        Route(QUEUE + "/offsets", Resource(GET=Offsets(polls).get)),
-        Route(QUEUE + "/journal", Resource(GET=Journal(polls).get)),
-        Route(QUEUE + "/groups", Resource(GET=groups.list)),
-        Route(QUEUE + "/groups/{group}", Resource(GET=groups.get, PUT=groups.put, DELETE=groups.delete)),
-        Route(QUEUE + "/groups/{group}/ack", Resource(POST=groups.ack)),
-        Route("/v2/{project}/offsets", Resource(POST=many.offsets)),
-        Route("/v2/{project}/acks", Resource(POST=many.ack)),
-        Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
-        Route(QUEUES, Resource(GET=queues.list)),
-        Route("/v2", Resource(GET=queues.projects)),
-        Route(EVENTS + "/{event}/messages", Resource(POST=events.post)),
-        Route(EVENTS + "/{event}/messages/batch", Resource(POST=events.post_batch)),
-        Route(EVENTS + "/{event}/queues/{queue}", Resource(PUT=events.bind, DELETE=events.unbind)),
-        Route(EVENTS, Resource(GET=events.list)),
-        Route(TRANSACTION + "/parts/{part}", Resource(PUT=transactions.put_part)),
-        Route(TRANSACTION + "/commit", Resource(POST=transactions.commit)),
-        Route(TRANSACTION, Resource(GET=transactions.get, DELETE=transactions.delete)),
-    ]
-
-
-def server_routes(gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> list[Route]:
-    """Return the routes beside those of queues: health, figures, documents, the console."""
-    health = Health()
-    figures = Figures(gate, host, protocols, process)
-    return [
-        Route("/", Resource(GET=front)),
-        Route("/healthz", Resource(GET=health.alive)),
-        Route("/readyz", Resource(GET=health.ready)),
-        Route("/metrics", Resource(GET=Metrics(figures).get)),
-        Route("/v2/stats", Resource(GET=Statistics(figures).get)),
-        Route("/openapi.yaml", Resource(GET=documents.openapi_yaml)),
-        Route("/openapi.json", Resource(GET=documents.openapi_json)),
-        Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
-        Route("/docs", Resource(GET=documents.DOCS.page)),
-        Route("/docs/problems", Resource(GET=documents.problems)),
-        Route("/docs/{file}", Resource(GET=documents.DOCS.part)),
-        Route("/console", Resource(GET=CONSOLE.page)),
-        Route("/console/{file}", Resource(GET=CONSOLE.part)),
-    ]
-
-
-class Gateway:
-    """The ASGI application for HTTP, and the opener of WebSockets.
-
-    WebSockets do not go through ASGI: an await per message each way is most of what they cost. The server
-    asks `open_socket` for a session and drives that itself (see `websocket.protocol`).
+    Requests for single messages take a shorter way than Starlette's, by the same rules. WebSockets do not go through
+    ASGI: an await per message each way is most of what they cost. The server asks `open_socket` for a session and
+    drives that itself (see `websocket.protocol`).
     """
 
     def __init__(
@@ -166,12 +63,25 @@ class Gateway:
         turns: Turns,
         traffic: Traffic,
     ) -> None:
+        self._shares_queues = logins.nobody.shares_queues
+        if self._shares_queues:
+            routes = [_with_fresh_queues(route) for route in routes]
+        super().__init__(
+            routes=routes,
+            middleware=[
+                Middleware(Problems, traffic),  # what `Origins` refuses, without headers for a page of another origin
+                Middleware(Origins, guard),
+                Middleware(Problems, traffic),  # what is refused from here on, with them
+                Middleware(Names),
+                Middleware(Login, logins),
+            ],
+        )
+        self.router.redirect_slashes = False
+        self.router.default = _nothing_there
+        self._hot = HotPaths(routes)
         self._traffic = traffic
-        self.routes = list(routes)
-        self._ways = Routing(self.routes)
         self._guard = guard
         self._logins = logins
-        self._shares_queues = logins.nobody.shares_queues
         self.nobody = logins.nobody
         """What one may who is not logged in."""
         self._sockets = sockets
@@ -187,27 +97,20 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every error becomes a problem reply."""
         assert scope["type"] == "http", f"{scope['type']} does not go through ASGI here"
+        way = self._hot.find(scope)
+        if way is None:
+            await super().__call__(scope, receive, send)
+            return
         try:
             send = self._guard.admit(scope, send)
-            if scope["method"] == "OPTIONS" and is_preflight(scope):
-                await answer_preflight(scope, send)
-                return
-            raw_path: bytes = scope["raw_path"]
-            if b"%2" in raw_path and b"%2f" in raw_path.lower():
-                raise Problem(400, "a name can't hold a slash, also not as %2F")
+            check_names(scope)
             await self._logins.admit(scope)
-            handler, scope["path_params"] = self._ways.find(scope)
+            handler, scope["path_params"] = way
             if self._shares_queues:
-                await _look_for_queue(scope)
+                await look_for_queue(scope)
             await handler(scope, receive, send)
-        except (Problem, CurbstoneError) as error:
-            self._traffic.refuse(error, reason_of(error))
-            await reply_problem(send, error)
-        except ClientGone:
-            pass
-        except Exception:
-            logger.exception("%s %r failed", scope["method"], scope["path"])
-            await reply_problem(send, Problem(500, "an error in the server; its log has more"))
+        except Exception as error:
+            await answer_error(error, scope, send, self._traffic)
 
     def admit_socket(
         self, request: SocketRequest, on_done: Callable[[Access | CurbstoneError | Problem], None]
@@ -225,18 +128,14 @@ class Gateway:
         self._streams.release()
 
 
-async def _look_for_queue(scope: Scope) -> None:
-    """Where a request is for a queue that is not known: another server may have made it just now."""
-    path = scope["path_params"]
-    if "queue" not in path:
-        return
-    access = access_of(scope)
-    try:
-        access.find(queue_name(path["queue"], path.get("project", DEFAULT_PROJECT)))
-    except NoSuchQueue:
-        await answer(access.catch_up)
-    except CurbstoneError:
-        pass  # which the resource says, in its own way
+def _with_fresh_queues(route: Route) -> Route:
+    if "queue" not in route.param_convertors:
+        return route
+    return Route(route.path, route.endpoint, middleware=[Middleware(FreshQueues)])
+
+
+async def _nothing_there(scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise Problem(404, f"there is nothing at {scope['path'][:200]!r}")
 
 
 def create_app(
@@ -263,7 +162,7 @@ def create_app(
     guard = OriginPolicy(settings)
     polls = Polls()
     sockets = WebSocketRoutes(settings, guard, traffic.websocket, more_sockets)
-    own = [*routes(settings, guard, polls, streams, traffic), *server_routes(gate, host, protocols, process)]
+    own = [*queue_routes(settings, guard, polls, streams, traffic), *server_routes(gate, host, protocols, process)]
     more = more_routes(guard) if more_routes is not None else ()
     logins = Logins(gate, documents_are_open=settings.documents_are_open)
     turns = turns or Turns(host)

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from starlette.types import Scope
-
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
 from curbstone.gateway.formats.message_json import Encoding
+from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import LEASE_S_MAX, PARAMETERS_MAX, SECONDS_MAX, WAIT_S_MAX
 
 SEQ_MAX = 10**15 - 1
@@ -19,7 +18,7 @@ _DECIMAL = re.compile(r"([0-9]{1,15}(\.[0-9]{1,30})?|\.[0-9]{1,30})([eE][+-]?[0-
 _ENCODINGS: dict[str, Encoding] = {"": "utf8", "utf8": "utf8", "utf-8": "utf8", "base64": "base64", "hex": "hex"}
 
 
-def query_of(scope: Scope) -> Mapping[str, str]:
+def query_of(scope: AnyScope) -> Mapping[str, str]:
     """Return the parameters of a request's query; of a repeated one the first."""
     return parse_query(scope["query_string"]) if scope["query_string"] else {}
 

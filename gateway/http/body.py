@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from curbstone.gateway.http.problem import ClientGone, Problem
+from curbstone.gateway.http.scope import AnyScope
 
 
-async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
+async def read_body(scope: AnyScope, receive: Receive, bytes_max: int) -> bytes:
     """Return the whole body; raise Problem 413 for a larger one, before reading where its length was announced.
 
     What is left of a refused body is read and dropped by the HTTP server, so that the client sees
@@ -27,7 +28,7 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     return await _read_rest(body, receive, bytes_max)
 
 
-def check_length(scope: Scope, bytes_max: int) -> None:
+def check_length(scope: AnyScope, bytes_max: int) -> None:
     """Raise Problem 413 for a body that is announced as larger."""
     if scope["length"] > bytes_max:
         raise _too_large(bytes_max)

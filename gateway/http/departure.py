@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive
+
+from curbstone.gateway.http.scope import AnyScope
 
 GONE = "is_gone"
 """Under this name the state of a request has what `is_gone` asks."""
 
 
-def is_gone(scope: Scope) -> bool:
+def is_gone(scope: AnyScope) -> bool:
     """Return whether the client of a request has closed the connection; the server's transport says so."""
     says: Callable[[], bool] | None = scope.get("state", {}).get(GONE)
     return says is not None and says()
 
 
-def is_wanted(scope: Scope) -> Callable[[], bool]:
+def is_wanted(scope: AnyScope) -> Callable[[], bool]:
     """Return what tells at any time whether a client is still there to be answered."""
     return lambda: not is_gone(scope)
 

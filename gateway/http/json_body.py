@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 import orjson
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.http.body import read_body
+from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import DEPTH_MAX, VALUES_MAX
 
 _NAMED_BYTES_MAX = 64 * 1024
@@ -122,7 +123,7 @@ def check_members(fields: Mapping[str, Any], known: Collection[str], what: str) 
 
 
 async def read_object(
-    scope: Scope, receive: Receive, bytes_max: int, what: str = "", known: Collection[str] = ()
+    scope: AnyScope, receive: Receive, bytes_max: int, what: str = "", known: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return the JSON object in the body, {} for an empty body; raise BadRequest for anything else.
 

@@ -21,6 +21,7 @@ from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.origin_policy import is_same_host
+from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import SECRET_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -48,13 +49,13 @@ _MESSAGES = re.compile(r"/v2/[^/]+/queues/[^/]+/messages")
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-def access_of(scope: Scope) -> Access:
+def access_of(scope: AnyScope) -> Access:
     """Return what the client of a request may do."""
     access: Access = scope[ACCESS]
     return access
 
 
-def caller_of(scope: Scope, protocol: str = "http") -> Caller:
+def caller_of(scope: AnyScope, protocol: str = "http") -> Caller:
     """Return where a request comes from."""
     return Caller.of(scope["peer"], protocol)
 

@@ -15,6 +15,7 @@ from starlette.types import Message, Scope, Send
 
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.reply import Header, reply
+from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.settings import GatewaySettings
 
 PREFLIGHT_S = 600
@@ -80,7 +81,7 @@ class OriginPolicy:
         if origin and not is_same_host(origin, host) and not self.is_listed(origin):
             raise Problem(403, "pages of this origin may not connect; see --cors-origin")
 
-    def check_page(self, scope: Scope) -> None:
+    def check_page(self, scope: AnyScope) -> None:
         """Raise Problem 403 for a GET that takes something on behalf of a page of another origin.
 
         Any page can cause a GET. With EventSource it says where it comes from in Origin, with others in

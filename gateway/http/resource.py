@@ -1,42 +1,59 @@
-"""One path and its verbs: a wrong verb is answered with those there are."""
+"""One path and its verbs: the endpoint of a `Route`. A wrong verb is answered with those there are.
+
+Starlette's routes know methods, too, but give each path one handler, and OPTIONS none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import request_response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import reply
 
-Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
-class Resource:
-    """An ASGI application that hands a request to the handler of its verb.
+class Verbs:
+    """An ASGI application that hands a request to that of its verb.
 
     HEAD is GET without the body, which the HTTP server leaves out. A plain OPTIONS names the verbs.
     """
 
-    def __init__(self, **verbs: Handler) -> None:
-        self._verbs = verbs
+    def __init__(self, verbs: dict[str, ASGIApp]) -> None:
+        self._verbs = dict(verbs)
         if "GET" in verbs:
-            verbs["HEAD"] = verbs["GET"]
+            self._verbs["HEAD"] = verbs["GET"]
         self.has_own_options = "OPTIONS" in verbs
         """Whether OPTIONS does something here that it does not do everywhere."""
-        verbs.setdefault("OPTIONS", self._options)
-        self.allow: tuple[bytes, bytes] = (b"allow", ", ".join(verbs).encode())
-
-    def handler(self, method: str) -> Handler:
-        """Return that of a verb; raise Problem 405."""
-        handler = self._verbs.get(method)
-        if handler is None:
-            raise Problem(405, f"{method} is not allowed here", (self.allow,))
-        return handler
+        self._verbs.setdefault("OPTIONS", request_response(self._options))
+        self.allow = ", ".join(self._verbs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; `Routing` spares this step."""
-        await self.handler(scope["method"])(scope, receive, send)
+        """Answer one request; raise Problem 405."""
+        app = self._verbs.get(scope["method"])
+        if app is None:
+            raise Problem(405, f"{scope['method']} is not allowed here", ((b"allow", self.allow.encode()),))
+        await app(scope, receive, send)
 
-    async def _options(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await reply(send, 204, [self.allow])
+    async def _options(self, _request: Request) -> Response:
+        return Response(status_code=204, headers={"allow": self.allow})
+
+
+class Resource(Verbs):
+    """Its handlers take a `Request` and return a `Response`."""
+
+    def __init__(self, **verbs: Handler) -> None:
+        super().__init__({verb: request_response(handler) for verb, handler in verbs.items()})
+
+
+class RawResource(Verbs):
+    """Its handlers are ASGI applications, for what is called for every message: see `HotPaths`."""
+
+    def __init__(self, **verbs: ASGIApp) -> None:
+        super().__init__(verbs)
+        self.raw = {verb: app for verb, app in self._verbs.items() if verb != "OPTIONS"}
+        """By their verbs."""

@@ -11,29 +11,29 @@ from importlib.resources import files
 from pathlib import PurePath
 from secrets import token_urlsafe
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import NO_REFERRER, NO_SNIFFING, Header, reply
 
 PAGE = "index.html"
 PACKED = ".gz"
 """Of files that are kept, and sent, compressed; their names have no such end."""
 
-NONCE = b"{nonce}"
+NONCE = "{nonce}"
 
-_HEADERS: tuple[Header, ...] = (NO_SNIFFING, NO_REFERRER, (b"cache-control", b"no-cache"))
+_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache"}
 _TYPES = {
-    ".html": b"text/html; charset=utf-8",
-    ".css": b"text/css; charset=utf-8",
-    ".js": b"text/javascript; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
 }
 
 
 class StaticPage:
     """The handlers of a page, and of what is below it."""
 
-    def __init__(self, folder: str, policy: bytes) -> None:
+    def __init__(self, folder: str, policy: str) -> None:
         """`folder` is one of the gateway's; `policy` the page's Content-Security-Policy.
 
         `{nonce}` in both stands for a secret of each reply: a browser runs what the page itself names by it, and what
@@ -42,35 +42,34 @@ class StaticPage:
         self._folder = folder
         self._policy = policy
 
-    async def page(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def page(self, request: Request) -> Response:
         """GET the page."""
-        await self._reply(scope, send, PAGE)
+        return self._response(request, PAGE)
 
-    async def part(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def part(self, request: Request) -> Response:
         """GET {file}: scripts and style."""
-        name = scope["path_params"]["file"]
+        name = request.path_params["file"]
         if name not in _files(self._folder) or name == PAGE:
             raise Problem(404, f"the page has no file {name[:100]!r}")
-        await self._reply(scope, send, name)
+        return self._response(request, name)
 
-    async def _reply(self, scope: Scope, send: Send, name: str) -> None:
+    def _response(self, request: Request, name: str) -> Response:
         data, is_packed = _files(self._folder)[name]
-        nonce = token_urlsafe(16).encode()
+        nonce = token_urlsafe(16)
         if name == PAGE:
-            data = data.replace(NONCE, nonce)
-        headers: list[Header] = [
-            (b"content-type", _TYPES[PurePath(name).suffix]),
-            (b"content-security-policy", self._policy.replace(NONCE, nonce)),
-            *_HEADERS,
-        ]
+            data = data.replace(NONCE.encode(), nonce.encode())
+        headers = {
+            "content-type": _TYPES[PurePath(name).suffix],
+            "content-security-policy": self._policy.replace(NONCE, nonce),
+            **_HEADERS,
+        }
         if is_packed:
-            headers.append((b"vary", b"Accept-Encoding"))
-            accepted = b",".join([value for key, value in scope["headers"] if key == b"accept-encoding"])
-            if b"gzip" in accepted:
-                headers.append((b"content-encoding", b"gzip"))
+            headers["vary"] = "Accept-Encoding"
+            if any("gzip" in accepted for accepted in request.headers.getlist("accept-encoding")):
+                headers["content-encoding"] = "gzip"
             else:
                 data = gzip.decompress(data)
-        await reply(send, 200, headers, data)
+        return Response(data, headers=headers)
 
 
 @cache

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.json_body import check_members, parse_json
+from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import SECONDS_MAX
 
 _AT_MEMBER = re.compile(r"`\$\.([A-Za-z_]+)")
@@ -49,7 +50,7 @@ MaybeText = Annotated[str | None, rule("it must be a string")]
 YesOrNo = Annotated[bool, rule("true or false")]
 
 
-async def read_typed(scope: Scope, receive: Receive, bytes_max: int, kind: type[B]) -> B:
+async def read_typed(scope: AnyScope, receive: Receive, bytes_max: int, kind: type[B]) -> B:
     """Return what the JSON object in the body says; an empty body says nothing. Raise BadRequest."""
     text = await read_body(scope, receive, bytes_max)
     return typed(parse_json(text) if text else {}, kind)

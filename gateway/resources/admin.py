@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.names import parse_queue_name
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.http.typed_body import Body, YesOrNo, read_typed, rule, whole
 from curbstone.gateway.resources.message import missing
 from curbstone.gateway.resources.queues import name_in
@@ -48,40 +49,40 @@ class Admin:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
-    async def pause(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def pause(self, request: Request) -> Response:
         """POST pause: deliver nothing, by no protocol; or, as the body says, take nothing in."""
-        queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
-        pause = await read_typed(scope, receive, self._settings.json_bytes_max, Pause)
+        queue = access_of(request).queue(name_in(request), Right.MANAGE)
+        pause = await read_typed(request, request.receive, self._settings.json_bytes_max, Pause)
         changes = {"paused": pause.deliver, "publish_paused": pause.publish}
-        await _set(scope, queue, {option: True for option, is_asked in changes.items() if is_asked}, send)
+        return await _set(request, queue, {option: True for option, is_asked in changes.items() if is_asked})
 
-    async def resume(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def resume(self, request: Request) -> Response:
         """POST resume: undo `pause`, of both."""
-        queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
-        await _set(scope, queue, {"paused": False, "publish_paused": False}, send)
+        queue = access_of(request).queue(name_in(request), Right.MANAGE)
+        return await _set(request, queue, {"paused": False, "publish_paused": False})
 
-    async def purge(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def purge(self, request: Request) -> Response:
         """POST purge: drop what is ready or delayed; what is in work stays."""
-        queue = access_of(scope).managed(name_in(scope), "purge queue")
+        queue = access_of(request).managed(name_in(request), "purge queue")
         _, purged = await answer(queue.purge)
-        await reply_json(send, {"purged": purged})
+        return JsonResponse({"purged": purged})
 
-    async def redrive(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def redrive(self, request: Request) -> Response:
         """POST redrive: move dead letters, or that of an `id`, back where they came from, or to the queue in `to`."""
-        queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
-        asked = await read_typed(scope, receive, self._settings.json_bytes_max, Redrive)
+        queue = access_of(request).queue(name_in(request), Right.MANAGE)
+        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Redrive)
         target = parse_queue_name(asked.to, queue.name.project) if asked.to else None
         seq = _seq_of(queue, asked.id) if asked.id is not None else 0
-        _, redriven = await answer(lambda done: access_of(scope).redrive(queue.name, target, asked.limit, done, seq))
+        _, redriven = await answer(lambda done: access_of(request).redrive(queue.name, target, asked.limit, done, seq))
         if asked.id is not None and not redriven.moved and not redriven.stayed:
             raise missing(queue, asked.id)
-        await reply_json(send, {"moved": redriven.moved, "stayed": redriven.stayed, "more": redriven.more})
+        return JsonResponse({"moved": redriven.moved, "stayed": redriven.stayed, "more": redriven.more})
 
 
-async def _set(scope: Scope, queue: Queue, changes: dict[str, bool], send: Send) -> None:
+async def _set(request: Request, queue: Queue, changes: dict[str, bool]) -> Response:
     """Set options of a queue, and tell what it is paused for now."""
-    await answer(lambda done: access_of(scope).declare(queue.name, changes, done))
-    await reply_json(send, {"paused": queue.options.paused, "publish_paused": queue.options.publish_paused})
+    await answer(lambda done: access_of(request).declare(queue.name, changes, done))
+    return JsonResponse({"paused": queue.options.paused, "publish_paused": queue.options.publish_paused})
 
 
 def _seq_of(queue: Queue, message_id: str) -> int:

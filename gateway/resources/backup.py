@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -16,6 +18,7 @@ from curbstone.gateway.http.departure import is_gone
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.resource import Resource
+from curbstone.gateway.http.response import FRESH
 from curbstone.gateway.limits import BACKUP_LIST_BYTES_MAX
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -48,23 +51,35 @@ class Backup:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def post(self, request: Request) -> Response:
         """POST: a tar archive. If it ends before its last entry, `SHA256SUMS`, it failed."""
-        access_of(scope).administer("backup")
-        fields = await read_object(scope, receive, BACKUP_LIST_BYTES_MAX, "a backup", ("had",))
+        access_of(request).administer("backup")
+        fields = await read_object(request, request.receive, BACKUP_LIST_BYTES_MAX, "a backup", ("had",))
         had = _had_in(fields.get("had", {}))
         archive: Archive
         _, archive = await answer(lambda done: self._source.begin(had, done))
-        try:
-            headers = [(b"content-type", b"application/x-tar"), (b"cache-control", b"no-store")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            while not is_gone(scope) and (piece := await in_thread(archive.read)):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except OSError as error:  # too late for another status: the client misses the last entry
-            logger.error("a backup ended before its end: %s", error)
-        finally:
-            archive.close()
-        await send({"type": "http.response.body", "body": b""})
+        return ArchiveResponse(request, archive)
+
+
+class ArchiveResponse(StreamingResponse):
+    """An archive, read for as long as its client is there."""
+
+    def __init__(self, request: Request, archive: Archive) -> None:
+        super().__init__(_pieces(request, archive), headers=FRESH, media_type="application/x-tar")
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """See `Response`. `_pieces` looks for the client itself: nothing may be cancelled while a thread reads."""
+        await self.stream_response(send)
+
+
+async def _pieces(request: Request, archive: Archive) -> AsyncIterator[bytes]:
+    try:
+        while not is_gone(request) and (piece := await in_thread(archive.read)):
+            yield piece
+    except OSError as error:  # too late for another status: the client misses the last entry
+        logger.error("a backup ended before its end: %s", error)
+    finally:
+        archive.close()
 
 
 def _had_in(value: object) -> dict[str, tuple[int, str]]:

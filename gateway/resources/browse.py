@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
@@ -16,15 +17,15 @@ from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, whole_number
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import NO_SNIFFING, Header, reply
+from curbstone.gateway.http.response import FRESH
 from curbstone.gateway.limits import MIB, PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
 from curbstone.gateway.resources.queues import name_in
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
-BINARY = b"application/vnd.curbstone.batches"
-NDJSON = b"application/x-ndjson"
+BINARY = "application/vnd.curbstone.batches"
+NDJSON = "application/x-ndjson"
 LIMIT = 10_000
 PAGE_BYTES = 4 * MIB
 _FLAGS = {"true": True, "false": False}
@@ -33,10 +34,10 @@ _FLAGS = {"true": True, "false": False}
 class Browse:
     """The handler of `/v2/{project}/queues/{queue}/browse`."""
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: one page; `Next-Offset` says where to go on."""
-        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
-        query = query_of(scope)
+        queue = access_of(request).queue(name_in(request), Right.PEEK)
+        query = query_of(request)
         queue.reading.check_epoch(query.get("epoch"))
         group = group_of(query) or None
         first = queue.reading.position(group) if group else queue.reading.first()
@@ -47,27 +48,27 @@ class Browse:
             whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX),
             group,
         )
-        kind = BINARY if accepts(scope, BINARY) else NDJSON
+        kind = BINARY if accepts(request, BINARY) else NDJSON
         render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
         page: bytes
         _, page, next_seq = await answer(partial(queue.reading.browse, wanted, render))
-        await reply(send, 200, page_headers(queue, kind, next_seq), page)
+        return Response(page, headers=page_headers(queue, kind, next_seq))
 
 
-def accepts(scope: Scope, kind: bytes) -> bool:
+def accepts(request: Request, kind: str) -> bool:
     """Tell whether a request asks for a type that is not the default."""
-    return any(kind in value.lower() for name, value in scope["headers"] if name == b"accept")
+    return any(kind in value.lower() for value in request.headers.getlist("accept"))
 
 
-def page_headers(queue: Queue, kind: bytes, following: int) -> list[Header]:
+def page_headers(queue: Queue, kind: str, following: int) -> dict[str, str]:
     """Return the headers of a page: its type, where to go on, and of which life of the queue it is."""
-    return [
-        (b"content-type", kind),
-        (b"next-offset", b"%d" % following),
-        (b"x-curbstone-epoch", queue.uid.encode()),
-        NO_SNIFFING,
-        (b"cache-control", b"no-store"),
-    ]
+    return {
+        "content-type": kind,
+        "next-offset": str(following),
+        "x-curbstone-epoch": queue.uid,
+        "x-content-type-options": "nosniff",
+        **FRESH,
+    }
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
@@ -77,7 +78,7 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     return value
 
 
-def _renderer(queue: Queue, kind: bytes, *, headers: bool, body: bool) -> Callable[[list[Frame]], bytes]:
+def _renderer(queue: Queue, kind: str, *, headers: bool, body: bool) -> Callable[[list[Frame]], bytes]:
     """Return what makes a page; it is called on a worker thread."""
 
     def render(frames: list[Frame]) -> bytes:

@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.gateway.http.answers import in_thread
 from curbstone.gateway.http.problem_types import TYPES
-from curbstone.gateway.http.reply import NO_REFERRER, NO_SNIFFING, Header, reply
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.http.static import StaticPage
 from curbstone.openapi import contract, page
 
 # They change with the server's version only; a browser asks again after a while.
-_CACHED: Header = (b"cache-control", b"max-age=300")
-_YAML: Header = (b"content-type", b"application/yaml")
-_JSON: Header = (b"content-type", b"application/json")
-_HTML: tuple[Header, ...] = (
-    (b"content-type", b"text/html; charset=utf-8"),
-    (b"content-security-policy", page.CONTENT_SECURITY_POLICY.encode()),
-    NO_SNIFFING,
-    NO_REFERRER,
-)
+_CACHED = {"cache-control": "max-age=300"}
+_YAML = {"content-type": "application/yaml"}
+_HTML = {
+    "content-type": "text/html; charset=utf-8",
+    "content-security-policy": page.CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
 
 DOCS = StaticPage(
     # The renderer sets styles in the elements that it makes.
     "docs",
-    b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; object-src 'none'; base-uri 'none';"
-    b" frame-ancestors 'none'",
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; object-src 'none'; base-uri 'none';"
+    " frame-ancestors 'none'",
 )
 
 
-async def openapi_yaml(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def openapi_yaml(request: Request) -> Response:
     """GET /openapi.yaml."""
-    await reply(send, 200, (_YAML, _CACHED), contract.text_of(contract.OPENAPI))
+    return Response(contract.text_of(contract.OPENAPI), headers=_YAML | _CACHED)
 
 
-async def openapi_json(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def openapi_json(request: Request) -> Response:
     """GET /openapi.json."""
-    await reply(send, 200, (_JSON, _CACHED), await in_thread(contract.openapi_json))
+    return JsonResponse(await in_thread(contract.openapi_json), headers=_CACHED)
 
 
-async def asyncapi_yaml(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def asyncapi_yaml(request: Request) -> Response:
     """GET /asyncapi.yaml."""
-    await reply(send, 200, (_YAML, _CACHED), contract.text_of(contract.ASYNCAPI))
+    return Response(contract.text_of(contract.ASYNCAPI), headers=_YAML | _CACHED)
 
 
-async def problems(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def problems(request: Request) -> Response:
     """GET /docs/problems: what each `type` of a problem means."""
     kinds = [(kind.name, f"{kind.name} ({kind.status})", kind.text) for kind in TYPES]
-    await reply(send, 200, (*_HTML, _CACHED), page.list_page("Problems", kinds))
+    return Response(page.list_page("Problems", kinds), headers=_HTML | _CACHED)

@@ -6,6 +6,8 @@ bound to it. What is published to it while none is bound goes nowhere, and the r
 
 from __future__ import annotations
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
@@ -15,7 +17,8 @@ from curbstone.core.names import event_name, queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.resources.incoming import read_batch, read_message
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
@@ -30,33 +33,31 @@ class Events:
         self._settings = settings
         self._traffic = traffic
 
-    async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def list(self, request: Request) -> Response:
         """GET: the events of a project and the queues bound to each, by name."""
-        project = queue_name("any", scope["path_params"]["project"]).project
-        access = access_of(scope)
+        project = queue_name("any", request.path_params["project"]).project
+        access = access_of(request)
         bound: dict[str, list[str]] = {}
         for queue in access.queues():
             if queue.name.project == project:
                 for event in access.bindings(queue.name):
                     bound.setdefault(event, []).append(queue.name.queue)
-        await reply_json(
-            send, {"events": [{"event": event, "queues": sorted(bound[event])} for event in sorted(bound)]}
-        )
+        return JsonResponse({"events": [{"event": event, "queues": sorted(bound[event])} for event in sorted(bound)]})
 
-    async def bind(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def bind(self, request: Request) -> Response:
         """PUT: bind a queue that is there to an event, or to all that a mask takes."""
-        name = name_in(scope)
-        event = event_name(scope["path_params"]["event"])
-        access_of(scope).queue(name, Right.MANAGE)
-        await answer(lambda done: access_of(scope).bind(event, name, done))
-        await reply(send, 201)
+        name = name_in(request)
+        event = event_name(request.path_params["event"])
+        access_of(request).queue(name, Right.MANAGE)
+        await answer(lambda done: access_of(request).bind(event, name, done))
+        return Response(status_code=201)
 
-    async def unbind(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def unbind(self, request: Request) -> Response:
         """DELETE: undo `bind`; the same reply if it was not bound."""
-        name = name_in(scope)
-        event = event_name(scope["path_params"]["event"])
-        await answer(lambda done: access_of(scope).unbind(event, name, done))
-        await reply(send, 204)
+        name = name_in(request)
+        event = event_name(request.path_params["event"])
+        await answer(lambda done: access_of(request).unbind(event, name, done))
+        return Response(status_code=204)
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST messages: a copy to every queue that is bound; each by its own rules."""

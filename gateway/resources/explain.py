@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.values import Holder, Peeked
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.resources.message import look_at
 from curbstone.gateway.resources.queues import name_in
 
@@ -27,19 +28,19 @@ GROUPS_MAX = 10
 class Explain:
     """The handler of `/v2/{project}/queues/{queue}/explain`."""
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: sentences about the queue as a group sees it, or about the message of an id."""
-        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
-        query = query_of(scope)
+        queue = access_of(request).queue(name_in(request), Right.PEEK)
+        query = query_of(request)
         group = group_of(query)
         holders = queue.holders()
         if "id" in query:
             found = await look_at(queue, query["id"])
             sentences = [_about_message(queue, query["id"][:80], found)]
         else:
-            sentences = [*_about_server(access_of(scope)), *_about_queue(queue, group, holders)]
+            sentences = [*_about_server(access_of(request)), *_about_queue(queue, group, holders)]
         shown = [holder._asdict() for holder in holders[:HOLDERS_MAX]]
-        await reply_json(send, {"queue": str(queue.name), "group": group, "sentences": sentences, "holders": shown})
+        return JsonResponse({"queue": str(queue.name), "group": group, "sentences": sentences, "holders": shown})
 
 
 def _about_server(access: Access) -> Iterator[str]:

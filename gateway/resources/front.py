@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import orjson
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
-from curbstone.gateway.http.reply import Header, reply
+from curbstone.gateway.http.response import JsonResponse
 
 PLACES = {
     "console": "/console",
@@ -16,14 +16,11 @@ PLACES = {
     "ready": "/readyz",
     "metrics": "/metrics",
 }
-_VARY: Header = (b"vary", b"Accept")
-_JSON = orjson.dumps(PLACES)
+_VARY = {"vary": "Accept"}
 
 
-async def front(scope: Scope, _receive: Receive, send: Send) -> None:
+async def front(request: Request) -> Response:
     """GET /."""
-    accepted = b",".join([value for name, value in scope["headers"] if name == b"accept"]).lower()
-    if b"text/html" in accepted:
-        await reply(send, 303, ((b"location", PLACES["console"].encode()), _VARY))
-    else:
-        await reply(send, 200, ((b"content-type", b"application/json"), _VARY), _JSON)
+    if any("text/html" in accepted.lower() for accepted in request.headers.getlist("accept")):
+        return RedirectResponse(PLACES["console"], 303, headers=_VARY)
+    return JsonResponse(PLACES, headers=_VARY)

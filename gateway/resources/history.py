@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 
 import orjson
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import Gone
@@ -17,7 +18,7 @@ from curbstone.core.positions import Asked, Event
 from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, whole_number
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.resources.journal import event_json
 from curbstone.gateway.resources.message import look_at, missing
 from curbstone.gateway.resources.queues import name_in
@@ -31,15 +32,15 @@ FOUND_BYTES_MAX = 1024 * 1024
 class History:
     """The handler of `/v2/{project}/queues/{queue}/messages/{id}/history`."""
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: its events in order, and the state it is in."""
-        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
+        queue = access_of(request).queue(name_in(request), Right.PEEK)
         reading = queue.reading
-        message_id = scope["path_params"]["id"]
+        message_id = request.path_params["id"]
         seq = queue.parse_id(message_id)
         if not seq or seq >= reading.next:
             raise missing(queue, message_id)
-        start = whole_number("from", query_of(scope).get("from", 0), 0, POSITION_MAX)
+        start = whole_number("from", query_of(request).get("from", 0), 0, POSITION_MAX)
         position = min(max(start, reading.events_start), reading.events_end)
         found: list[bytes] = []
         for _ in range(EVENTS_MAX // EVENTS_AT_ONCE):
@@ -60,7 +61,7 @@ class History:
         }
         if position < reading.events_end:
             history["next"] = position
-        await reply_json(send, history)
+        return JsonResponse(history)
 
 
 def _about(seq: int, events: list[Event]) -> bytes:

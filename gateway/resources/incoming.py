@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
@@ -16,6 +16,7 @@ from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem, status_of
+from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import BATCH_MESSAGES_MAX
 from curbstone.gateway.settings import GatewaySettings
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from curbstone.access.rates import Meter
 
 
-async def read_message(scope: Scope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:
+async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:
     """Return the message that a POST is: its body, its metadata, and what its query asks for.
 
     Raise TooFast where the user publishes more than its rate.
@@ -46,7 +47,7 @@ async def read_message(scope: Scope, receive: Receive, settings: GatewaySettings
     return message
 
 
-def metered(scope: Scope) -> Meter | None:
+def metered(scope: AnyScope) -> Meter | None:
     """Return what counts what a client publishes, None where that has no rate; raise TooFast if it was too much."""
     meter = access_of(scope).identity.meter
     if meter is not None:
@@ -55,7 +56,12 @@ def metered(scope: Scope) -> Meter | None:
 
 
 async def _read_event(
-    scope: Scope, receive: Receive, settings: GatewaySettings, mode: bytes, fields: HttpHeaders, bytes_max: int
+    scope: AnyScope,
+    receive: Receive,
+    settings: GatewaySettings,
+    mode: bytes,
+    fields: HttpHeaders,
+    bytes_max: int,
 ) -> Message:
     """Return the message that a CloudEvent in the body stands for; its own metadata stay beside the event's."""
     if mode == cloud_events.BATCH:
@@ -66,7 +72,7 @@ async def _read_event(
     return message
 
 
-async def read_batch(scope: Scope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> list[Message]:
+async def read_batch(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> list[Message]:
     """Return the messages of a JSON array, or of a batch of CloudEvents; an error names the first that is wrong.
 
     Raise TooFast like `read_message`.

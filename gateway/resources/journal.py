@@ -6,7 +6,8 @@ import struct
 from functools import partial
 
 import orjson
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
@@ -14,12 +15,11 @@ from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, wait_ms
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
-from curbstone.gateway.http.reply import reply
 from curbstone.gateway.limits import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
 from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, accepts, page_headers
 from curbstone.gateway.resources.queues import name_in
 
-BINARY = b"application/vnd.curbstone.journal"
+BINARY = "application/vnd.curbstone.journal"
 LIMIT = 10_000
 
 _EVENT = struct.Struct("<QQQIIBBHQ")
@@ -31,26 +31,26 @@ class Journal:
     def __init__(self, polls: Polls) -> None:
         self._polls = polls
 
-    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: one page; `Next-Offset` says where to go on."""
-        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
+        queue = access_of(request).queue(name_in(request), Right.PEEK)
         reading = queue.reading
-        query = query_of(scope)
+        query = query_of(request)
         queue.reading.check_epoch(query.get("epoch"))
         position = whole_number("from", query.get("from", 0), 0, POSITION_MAX)
         limit = whole_number("limit", query.get("limit", LIMIT), 1, PAGE_MESSAGES_MAX)
         bytes_max = whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX)
         longest_ms = wait_ms(query.get("wait", 0))
         asked = Asked(position or reading.events_start, limit, bytes_max)
-        held = held_by(access_of(scope), queue.name, Right.PEEK)
+        held = held_by(access_of(request), queue.name, Right.PEEK)
         if longest_ms and asked.position == reading.events_end:
-            await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), receive, held)
-        is_binary = accepts(scope, BINARY)
+            await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), request.receive, held)
+        is_binary = accepts(request, BINARY)
         render = _binary if is_binary else _lines
         pieces: list[bytes]
         _, pieces, following = await answer(partial(reading.events, asked, render))
         headers = page_headers(queue, BINARY if is_binary else NDJSON, following)
-        await reply(send, 200, headers, b"".join(pieces))
+        return Response(b"".join(pieces), headers=headers)
 
 
 def _binary(events: list[Event]) -> bytes:

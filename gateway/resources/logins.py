@@ -5,8 +5,9 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from curbstone.access.door import Access
 from curbstone.access.errors import WANTED, NotLoggedIn
@@ -23,15 +24,13 @@ from curbstone.gateway.formats.parameters import query_of, seconds_ms
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of, caller_of, cookie_name
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import Header, reply, reply_json
 from curbstone.gateway.http.resource import Resource
+from curbstone.gateway.http.response import FRESH, JsonResponse
 from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, Text, read_typed, rule
 from curbstone.gateway.limits import LOGIN_BYTES_MAX
 
 if TYPE_CHECKING:  # it is loaded if there are users
     from curbstone.access.login import LoginGate
-
-_FRESH: Header = (b"cache-control", b"no-store")
 
 
 class TicketWanted(Body):
@@ -64,42 +63,40 @@ class Logins:
 
     # --- sessions and tickets
 
-    async def open(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def open(self, request: Request) -> Response:
         """POST /v2/session: a login becomes a session, whose secret is in a cookie that no script can read."""
-        access = access_of(scope)
+        access = access_of(request)
         if not access.identity.user:
             raise NotLoggedIn(WANTED)
-        is_tls, port = scope["scheme"] == "https", scope["server"][1]
-        if not is_tls and not _is_loopback(scope["server"][0]):
+        is_tls, port = request["scheme"] == "https", request["server"][1]
+        if not is_tls and not _is_loopback(request["server"][0]):
             raise Problem(403, "a session for a browser needs TLS")
-        secret, access = self._users().open_session(access, caller_of(scope))
-        await reply_json(send, _who(access), 201, [_cookie(is_tls, port, str(secret)), _FRESH])
+        secret, access = self._users().open_session(access, caller_of(request))
+        return JsonResponse(_who(access), 201, {"set-cookie": _cookie(is_tls, port, str(secret)), **FRESH})
 
-    async def look(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def look(self, request: Request) -> Response:
         """GET /v2/session: who one is."""
-        await reply_json(send, _who(access_of(scope)), 200, [_FRESH])
+        return JsonResponse(_who(access_of(request)), 200, FRESH)
 
-    async def close(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def close(self, request: Request) -> Response:
         """DELETE /v2/session: the session ends; the same reply for a login that is none."""
         if self._gate.wants_login:
-            self._users().close_session(access_of(scope))
-        name, value = _cookie(scope["scheme"] == "https", scope["server"][1], "")
-        await reply(send, 204, [(name, value + b"; Max-Age=0")])
+            self._users().close_session(access_of(request))
+        cookie = _cookie(request["scheme"] == "https", request["server"][1], "")
+        return Response(status_code=204, headers={"set-cookie": f"{cookie}; Max-Age=0"})
 
-    async def open_mq(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def open_mq(self, request: Request) -> Response:
         """POST /mq/auth: a session the way SoftLayer's clients ask for one."""
-        fields = dict(scope["headers"])
-        user, key = fields.get(b"x-auth-user", b""), fields.get(b"x-auth-key", b"")
-        gate, caller = self._users(), caller_of(scope)._replace(protocol="mq")
-        credentials = Credentials(user.decode("latin-1"), key.decode("latin-1"))
+        credentials = Credentials(request.headers.get("x-auth-user", ""), request.headers.get("x-auth-key", ""))
+        gate, caller = self._users(), caller_of(request)._replace(protocol="mq")
         (access,) = await answer(lambda done: gate.admit(credentials, caller, done))
         secret, _ = gate.open_session(access, caller)
-        await reply(send, 200, [(b"x-auth-token", str(secret).encode()), _FRESH])
+        return Response(headers={"x-auth-token": str(secret), **FRESH})
 
-    async def make_ticket(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def make_ticket(self, request: Request) -> Response:
         """POST /v2/tickets: for one use of one queue one way, in an address."""
-        asked = await read_typed(scope, receive, LOGIN_BYTES_MAX, TicketWanted)
-        access = access_of(scope)
+        asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TicketWanted)
+        access = access_of(request)
         _check_login(access)
         name: QueueName | None = None
         if asked.way == "stomp":
@@ -111,22 +108,22 @@ class Logins:
             name = parse_queue_name(asked.queue, access.home)
             access.check(Right.SEND if asked.way == "publish" else Right.RECEIVE, name)
         secret = self._users().make_ticket(access, asked.way, name)
-        await reply_json(send, {"ticket": str(secret), "expires": self._host.wall_ms() + TICKET_MS}, 201, [_FRESH])
+        return JsonResponse({"ticket": str(secret), "expires": self._host.wall_ms() + TICKET_MS}, 201, FRESH)
 
     # --- tokens
 
-    async def tokens(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def tokens(self, request: Request) -> Response:
         """GET /v2/tokens: those that one may revoke, or with the right `admin` all; without their secrets."""
-        access = access_of(scope)
+        access = access_of(request)
         _check_login(access)
         gate = self._users()
         found = [_token(token) for token in gate.tokens.listed() if gate.sees_token(access, token)]
-        await reply_json(send, {"tokens": found}, 200, [_FRESH])
+        return JsonResponse({"tokens": found}, 200, FRESH)
 
-    async def make_token(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def make_token(self, request: Request) -> Response:
         """POST /v2/tokens: a token, whose secret is in this answer alone."""
-        asked = await read_typed(scope, receive, LOGIN_BYTES_MAX, TokenWanted)
-        access = access_of(scope)
+        asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TokenWanted)
+        access = access_of(request)
         _check_login(access)
         user = access.identity.user if asked.user is None else asked.user
         lasts_ms = seconds_ms("seconds", asked.seconds or 0)
@@ -142,54 +139,54 @@ class Logins:
 
         await answer(start)
         [(secret, token)] = made
-        await reply_json(send, {"token": secret, **_token(token)}, 201, [_FRESH])
+        return JsonResponse({"token": secret, **_token(token)}, 201, FRESH)
 
-    async def revoke_token(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def revoke_token(self, request: Request) -> Response:
         """DELETE /v2/tokens/{id}: it, and all that were made with it, count no more; answered when that is on disk."""
-        access = access_of(scope)
+        access = access_of(request)
         _check_login(access)
-        identifier = scope["path_params"]["id"]
+        identifier = request.path_params["id"]
         await answer(lambda done: self._users().revoke_token(access, identifier, done))
-        await reply(send, 204)
+        return Response(status_code=204)
 
-    async def revoke_tokens_of(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def revoke_tokens_of(self, request: Request) -> Response:
         """DELETE /v2/tokens?user=: likewise all tokens of a user that one sees; answered when that is on disk."""
-        access = access_of(scope)
+        access = access_of(request)
         _check_login(access)
-        user = query_of(scope).get("user", "")
+        user = query_of(request).get("user", "")
         if not user:
             raise BadRequest("say whose tokens: ?user=NAME")
         revoked: list[int] = []
         await answer(lambda done: revoked.append(self._users().revoke_tokens_of(access, user, done)))
-        await reply_json(send, {"revoked": revoked[0]}, 200, [_FRESH])
+        return JsonResponse({"revoked": revoked[0]}, 200, FRESH)
 
     # --- the server
 
-    async def connections(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def connections(self, request: Request) -> Response:
         """GET /v2/connections: who is connected."""
-        access_of(scope).check_server(Right.ADMIN)
+        access_of(request).check_server(Right.ADMIN)
         found = [_presence(each) for each in self._gate.connections.listed()]
-        await reply_json(send, {"connections": found}, 200, [_FRESH])
+        return JsonResponse({"connections": found}, 200, FRESH)
 
-    async def end_connection(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def end_connection(self, request: Request) -> Response:
         """DELETE /v2/connections/{id}: end one; the same reply if there is none."""
-        identifier = scope["path_params"]["id"]
-        access_of(scope).administer("end connection", identifier[:20])
+        identifier = request.path_params["id"]
+        access_of(request).administer("end connection", identifier[:20])
         self._gate.connections.end(identifier)
-        await reply(send, 204)
+        return Response(status_code=204)
 
-    async def audit(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def audit(self, request: Request) -> Response:
         """GET /v2/audit: what was written last, the newest first."""
-        access_of(scope).check_server(Right.ADMIN)
-        await reply_json(send, {"audit": list(reversed(self._users().audit.recent))}, 200, [_FRESH])
+        access_of(request).check_server(Right.ADMIN)
+        return JsonResponse({"audit": list(reversed(self._users().audit.recent))}, 200, FRESH)
 
-    async def reload(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def reload(self, request: Request) -> Response:
         """POST /v2/reload: read users and certificates anew; a bad file changes nothing, and the answer says why."""
-        access_of(scope).administer("reload")
+        access_of(request).administer("reload")
         if not self._reloads:
             raise Problem(409, "this server has neither users nor a certificate to read again")
         await answer(self._reloads.reload)
-        await reply(send, 204)
+        return Response(status_code=204)
 
     def _users(self) -> LoginGate:
         if not self._gate.wants_login:
@@ -213,10 +210,10 @@ def login_routes(gate: Gate, host: Host, reloads: Reloads) -> list[Route]:
     ]
 
 
-def _cookie(is_tls: bool, port: int, secret: str) -> Header:
-    """Return the header that sets the console's cookie. A browser drops one of these names without these attributes."""
+def _cookie(is_tls: bool, port: int, secret: str) -> str:
+    """Return what sets the console's cookie. A browser drops one of these names without these attributes."""
     secure = "; Secure" if is_tls else ""
-    return b"set-cookie", f"{cookie_name(is_tls, port)}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
+    return f"{cookie_name(is_tls, port)}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
 def _check_login(access: Access) -> None:

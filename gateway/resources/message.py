@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.values import Peeked
@@ -13,7 +14,7 @@ from curbstone.gateway.formats.parameters import encoding_of, query_of
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.resources.messages import peeked_json
 from curbstone.gateway.resources.queues import name_in
 
@@ -33,25 +34,25 @@ async def look_at(queue: Queue, message_id: str) -> Peeked | None:
 class OneMessage:
     """The handlers of `/v2/{project}/queues/{queue}/messages/{id}`."""
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: the message as it stands, without taking it."""
-        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
-        encoding = encoding_of(query_of(scope))
-        found = await look_at(queue, scope["path_params"]["id"])
+        queue = access_of(request).queue(name_in(request), Right.PEEK)
+        encoding = encoding_of(query_of(request))
+        found = await look_at(queue, request.path_params["id"])
         if found is None:
-            raise missing(queue, scope["path_params"]["id"])
-        await reply_json(send, peeked_json(queue, found, encoding))
+            raise missing(queue, request.path_params["id"])
+        return JsonResponse(peeked_json(queue, found, encoding))
 
-    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def delete(self, request: Request) -> Response:
         """DELETE: settle it for whoever names no group, also if it is delayed or somebody holds it."""
-        queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
-        seq = queue.parse_id(scope["path_params"]["id"])
+        queue = access_of(request).queue(name_in(request), Right.RECEIVE)
+        seq = queue.parse_id(request.path_params["id"])
         if not seq:
-            raise missing(queue, scope["path_params"]["id"])
-        _, was_there = await answer(lambda done: access_of(scope).settle_by_id(queue, seq, done))
+            raise missing(queue, request.path_params["id"])
+        _, was_there = await answer(lambda done: access_of(request).settle_by_id(queue, seq, done))
         if not was_there:
-            raise missing(queue, scope["path_params"]["id"])
-        await reply(send, 204)
+            raise missing(queue, request.path_params["id"])
+        return Response(status_code=204)
 
 
 def missing(queue: Queue, message_id: str) -> Problem:

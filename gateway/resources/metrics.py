@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from itertools import islice
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.gateway.http.answers import in_thread
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import reply
+from curbstone.gateway.http.response import FRESH
 from curbstone.gateway.resources.figures import Figures
 
 QUEUES_MAX = 1000
@@ -26,10 +27,10 @@ class Metrics:
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET /metrics: read here, written in a thread, which with many queues takes a while."""
-        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"").decode("latin-1")
-        access = access_of(scope)
+        accept = request.headers.get("accept", "")
+        access = access_of(request)
         await self._figures.refresh(access)
         groups = list(islice(self._figures.backlogs(access, QUEUES_MAX), GROUPS_MAX))
         now = self._figures.look(access)
@@ -41,4 +42,4 @@ class Metrics:
             return written(now, groups, QUEUES_MAX, accept)
 
         body, content_type = await in_thread(write)
-        await reply(send, 200, [(b"content-type", content_type.encode()), (b"cache-control", b"no-store")], body)
+        return Response(body, headers={"content-type": content_type, **FRESH})

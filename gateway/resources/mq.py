@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import NoSuchQueue, QueueFull
@@ -23,8 +24,8 @@ from curbstone.gateway.http.departure import is_gone
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone, Problem
-from curbstone.gateway.http.reply import OPAQUE, reply
 from curbstone.gateway.http.resource import Resource
+from curbstone.gateway.http.response import MessageResponse
 from curbstone.gateway.resources.incoming import metered
 from curbstone.gateway.settings import GatewaySettings
 
@@ -53,30 +54,30 @@ class _Mq:
         self._guard = guard
         self._traffic = traffic
 
-    async def look(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def look(self, request: Request) -> Response:
         """GET a queue: whether it exists."""
-        access_of(scope).find(_name_in(scope))
-        await reply(send, 200)
+        access_of(request).find(_name_in(request))
+        return Response(status_code=200)
 
-    async def create(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def create(self, request: Request) -> Response:
         """PUT a queue; a body means nothing."""
-        name = _name_in(scope)
-        await answer(lambda done: access_of(scope).declare(name, {}, done))
-        await reply(send, 201)
+        name = _name_in(request)
+        await answer(lambda done: access_of(request).declare(name, {}, done))
+        return Response(status_code=201)
 
-    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def delete(self, request: Request) -> Response:
         """DELETE a queue with all its messages, also those that are away; the same reply if there is none."""
-        name = _name_in(scope)
-        await answer(lambda done: access_of(scope).delete(name, done))
-        await reply(send, 200)
+        name = _name_in(request)
+        await answer(lambda done: access_of(request).delete(name, done))
+        return Response(status_code=200)
 
-    async def add(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def add(self, request: Request) -> Response:
         """POST a message; answered after the commit."""
-        queue = access_of(scope).queue(_name_in(scope), Right.SEND)
-        meter = metered(scope)
-        block = block_of_http(tuple([field for field in scope["headers"] if is_kept(field[0])]))
+        queue = access_of(request).queue(_name_in(request), Right.SEND)
+        meter = metered(request)
+        block = block_of_http(tuple([field for field in request["headers"] if is_kept(field[0])]))
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
-        message = Message(await read_body(scope, receive, bytes_max), block)
+        message = Message(await read_body(request, request.receive, bytes_max), block)
         if meter is not None:
             meter.count(1, len(message.body) + len(block))
         self._traffic.published += 1
@@ -85,48 +86,42 @@ class _Mq:
         except QueueFull as error:
             raise Problem(503, str(error)) from None  # what MQ's clients know to try again
         self._traffic.confirmed += 1
-        await reply(send, 201, [(b"x-message-id", queue.message_id(seq).encode())])
+        return Response(status_code=201, headers={"x-message-id": queue.message_id(seq)})
 
-    async def fetch(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def fetch(self, request: Request) -> Response:
         """GET a message: it is away for `--mq-delay`, then it returns unless it was deleted."""
-        if scope["method"] == "HEAD":
+        if request.method == "HEAD":
             raise Problem(405, "HEAD is not allowed here: fetching takes a message away for a while", (_FETCH_ALLOW,))
-        self._guard.check_page(scope)
+        self._guard.check_page(request)
         try:
-            queue = access_of(scope).queue(_name_in(scope), Right.RECEIVE)
+            queue = access_of(request).queue(_name_in(request), Right.RECEIVE)
         except NoSuchQueue:
-            await reply(send, 204)
-            return
+            return Response(status_code=204)
         leases: list[Lease]
-        (leases,) = await answer(lambda done: access_of(scope).lease(queue, 1, self._delay_ms, done))
-        if is_gone(scope):
+        (leases,) = await answer(lambda done: access_of(request).lease(queue, 1, self._delay_ms, done))
+        if is_gone(request):
             queue.give_back(leases)
             raise ClientGone
         if not leases:
-            await reply(send, 204)
-            return
+            return Response(status_code=204)
         self._traffic.deliver([leases[0].delivery])
         message = leases[0].delivery.message
-        fields = [
-            *http_headers(message.headers),
-            (b"x-message-id", queue.message_id(message.seq).encode()),
-            *OPAQUE,
-        ]
-        await reply(send, 200, fields, message.body)
+        fields = [*http_headers(message.headers), (b"x-message-id", queue.message_id(message.seq).encode())]
+        return MessageResponse(fields, message.body)
 
-    async def remove(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def remove(self, request: Request) -> Response:
         """DELETE a message in whatever state it is; the same reply if there is none of this id."""
-        name = _name_in(scope)
+        name = _name_in(request)
         try:
-            queue = access_of(scope).queue(name, Right.RECEIVE)
-            seq = queue.parse_id(scope["path_params"]["message_id"])
+            queue = access_of(request).queue(name, Right.RECEIVE)
+            seq = queue.parse_id(request.path_params["message_id"])
             if seq is not None:
-                _, was_there = await answer(lambda done: access_of(scope).settle_by_id(queue, seq, done))
+                _, was_there = await answer(lambda done: access_of(request).settle_by_id(queue, seq, done))
                 self._traffic.acked += was_there
         except NoSuchQueue:
             pass
-        await reply(send, 202)
+        return Response(status_code=202)
 
 
-def _name_in(scope: Scope) -> QueueName:
-    return queue_name(scope["path_params"]["queue"], access_of(scope).home)
+def _name_in(request: Request) -> QueueName:
+    return queue_name(request.path_params["queue"], access_of(request).home)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, wait_ms, whole_number
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
-from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.resources.queues import name_in
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ class Offsets:
     def __init__(self, polls: Polls) -> None:
         self._polls = polls
 
-    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: the first and the next seq; with `wait` and `after` once there is more, or the time is up."""
-        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
-        query = query_of(scope)
+        queue = access_of(request).queue(name_in(request), Right.PEEK)
+        query = query_of(request)
         reading = queue.reading
         group = group_of(query)
         longest_ms = wait_ms(query.get("wait", 0))
@@ -39,14 +40,14 @@ class Offsets:
         timestamp_ms = whole_number("timestamp", query["timestamp"], 0, SEQ_MAX) if "timestamp" in query else None
         if group:
             reading.position(group)  # it must be there
-        held = held_by(access_of(scope), queue.name, Right.PEEK)
+        held = held_by(access_of(request), queue.name, Right.PEEK)
         if longest_ms and after is not None and reading.next <= after:
-            await self._polls.poll(partial(reading.wait_for, after, longest_ms), receive, held)
+            await self._polls.poll(partial(reading.wait_for, after, longest_ms), request.receive, held)
         reply: dict[str, object] = {}
         if timestamp_ms is not None:
             _, reply["at"] = await answer(partial(reading.find_time, timestamp_ms))
-        bytes_max = bytes_asked(access_of(scope), query["bytes"]) if "bytes" in query else None
-        await reply_json(send, standing(queue, group, after or 0, bytes_max) | reply)
+        bytes_max = bytes_asked(access_of(request), query["bytes"]) if "bytes" in query else None
+        return JsonResponse(standing(queue, group, after or 0, bytes_max) | reply)
 
 
 def bytes_asked(access: Access, given: object) -> int:

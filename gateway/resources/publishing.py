@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
@@ -14,7 +15,8 @@ from curbstone.gateway.formats.numbers import DUPLICATE, NUMBERED, numbered_of
 from curbstone.gateway.http.answers import answer, answers_for
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.resources.queues import name_in
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class Stored(NamedTuple):
         return [(DUPLICATE, b"%d" % self.repeats)] if self.repeats else []
 
 
-async def publish(queue: Queue, scope: Scope, messages: list[Message], *, atomic: bool) -> Stored:
+async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, atomic: bool) -> Stored:
     """Publish the messages of a request; raise CurbstoneError where they, or one of them, was not stored."""
     key = None
     fields = [field for field in scope["headers"] if field[0] in _OF_REPEATS]
@@ -70,12 +72,12 @@ async def _publish_numbered(queue: Queue, messages: list[Message], numbered: Num
 class Producers:
     """The handler of `/v2/{project}/queues/{queue}/producers/{producer}`."""
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: what a producer has stored last."""
-        access, name = access_of(scope), scope["path_params"]["producer"]
-        queue = access.queue(name_in(scope), Right.SEND)
+        access, name = access_of(request), request.path_params["producer"]
+        queue = access.queue(name_in(request), Right.SEND)
         last = queue.last_number(access.producer(name))
         if last is None:
             raise Problem(404, f"queue {queue.name} knows no producer {name}")
         told = {"producer": name, "seq": last.number, "id": queue.message_id(last.seq), "timestamp": last.time_ms}
-        await reply_json(send, told)
+        return JsonResponse(told)

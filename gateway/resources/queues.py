@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.names import QueueName, queue_name
@@ -17,7 +18,8 @@ from curbstone.gateway.formats.parameters import group_of, query_of, whole_numbe
 from curbstone.gateway.http.answers import all_answers, answer
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ LIST_MAX = 100_000
 """Queues of one reply."""
 
 
-def name_in(scope: Scope) -> QueueName:
+def name_in(scope: AnyScope) -> QueueName:
     """Return the queue a request's path names; raise BadRequest."""
     path = scope["path_params"]
     return queue_name(path["queue"], path["project"])
@@ -78,73 +80,73 @@ class Queues:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
-    async def projects(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def projects(self, request: Request) -> Response:
         """GET /v2: the projects that have queues which one has a right on, by name."""
-        counts = Counter(queue.name.project for queue in access_of(scope).queues())
+        counts = Counter(queue.name.project for queue in access_of(request).queues())
         projects = [{"project": name, "queues": counts[name]} for name in sorted(counts)]
-        await reply_json(send, {"projects": projects})
+        return JsonResponse({"projects": projects})
 
-    async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def list(self, request: Request) -> Response:
         """GET: those of a project that one may look at, by name; all, or a page of those that begin like `prefix`."""
-        project = queue_name("any", scope["path_params"]["project"]).project
-        query = query_of(scope)
+        project = queue_name("any", request.path_params["project"]).project
+        query = query_of(request)
         limit = whole_number("limit", query.get("limit", LIST_MAX), 1, LIST_MAX)
         prefix, after = query.get("prefix", ""), query.get("after", "")
-        found = [queue for queue in access_of(scope).queues_with(Right.PEEK) if queue.name.project == project]
+        found = [queue for queue in access_of(request).queues_with(Right.PEEK) if queue.name.project == project]
         queues = sorted([each for each in found if each.name.queue.startswith(prefix)], key=_by_name)
         if after:
             queues = queues[bisect_right(queues, after, key=_by_name) :]
-        await refreshed(access_of(scope), queues[:limit])
-        listed: dict[str, object] = {"queues": [_info(scope, queue) for queue in queues[:limit]]}
+        await refreshed(access_of(request), queues[:limit])
+        listed: dict[str, object] = {"queues": [_info(request, queue) for queue in queues[:limit]]}
         if len(queues) > limit:
             listed["next"] = queues[limit - 1].name.queue
-        await reply_json(send, listed)
+        return JsonResponse(listed)
 
-    async def put(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def put(self, request: Request) -> Response:
         """PUT: make the queue if there is none, set the options in the body."""
-        name = name_in(scope)
-        access_of(scope).check(Right.MANAGE, name)
-        changes = await read_object(scope, receive, self._settings.json_bytes_max)
+        name = name_in(request)
+        access_of(request).check(Right.MANAGE, name)
+        changes = await read_object(request, request.receive, self._settings.json_bytes_max)
         for option, value in changes.items():
             if isinstance(value, float) and value.is_integer():
                 changes[option] = int(value)  # JSON has one kind of number
-        await answer(lambda done: access_of(scope).declare(name, changes, done))
-        await reply(send, 201)
+        await answer(lambda done: access_of(request).declare(name, changes, done))
+        return Response(status_code=201)
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: what is told about the queue."""
-        queue = access_of(scope).queue(name_in(scope), Right.PEEK)
-        group = group_of(query_of(scope))
-        await refreshed(access_of(scope), [queue])
+        queue = access_of(request).queue(name_in(request), Right.PEEK)
+        group = group_of(query_of(request))
+        await refreshed(access_of(request), [queue])
         oldest: list[Peeked] = []
-        if Capability.LOOKING in access_of(scope).capabilities:
+        if Capability.LOOKING in access_of(request).capabilities:
             (oldest,) = await answer(partial(queue.peek, 1, group=group))
-        info = _info(scope, queue, group)
-        info["bindings"] = sorted(access_of(scope).bindings(queue.name))
+        info = _info(request, queue, group)
+        info["bindings"] = sorted(access_of(request).bindings(queue.name))
         if oldest:
             message = oldest[0].message
             info["oldest"] = {"id": queue.message_id(message.seq), "timestamp": message.timestamp_ms}
-        await reply_json(send, info)
+        return JsonResponse(info)
 
-    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def delete(self, request: Request) -> Response:
         """DELETE: the queue and its messages; the same reply if there is none."""
-        name = name_in(scope)
-        await answer(lambda done: access_of(scope).delete(name, done))
-        await reply(send, 204)
+        name = name_in(request)
+        await answer(lambda done: access_of(request).delete(name, done))
+        return Response(status_code=204)
 
-    async def options(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def options(self, request: Request) -> Response:
         """OPTIONS: where the WebSocket is, and what the engine can do of what it may lack."""
-        name = access_of(scope).find(name_in(scope)).name
-        scheme = "wss" if scope["scheme"] == "https" else "ws"
-        host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "")
-        location = f"{scheme}://{host or _address(scope)}/v2/{name.project}/queues/{name.queue}"
-        allow = (b"allow", b"PUT, GET, HEAD, DELETE, OPTIONS")
-        body = {"engine": engine_json(access_of(scope))}
-        await reply_json(send, body, 200, [(b"location", location.encode("latin-1")), allow])
+        name = access_of(request).find(name_in(request)).name
+        scheme = "wss" if request["scheme"] == "https" else "ws"
+        location = (
+            f"{scheme}://{request.headers.get('host') or _address(request)}/v2/{name.project}/queues/{name.queue}"
+        )
+        headers = {"location": location, "allow": "PUT, GET, HEAD, DELETE, OPTIONS"}
+        return JsonResponse({"engine": engine_json(access_of(request))}, headers=headers)
 
 
-def _info(scope: Scope, queue: Queue, group: str = "") -> dict[str, object]:
-    return info_of(queue, group, has_figures=Capability.FIGURES in access_of(scope).capabilities)
+def _info(request: Request, queue: Queue, group: str = "") -> dict[str, object]:
+    return info_of(queue, group, has_figures=Capability.FIGURES in access_of(request).capabilities)
 
 
 def engine_json(access: Access) -> dict[str, object]:
@@ -162,6 +164,6 @@ def _by_name(queue: Queue) -> str:
     return queue.name.queue
 
 
-def _address(scope: Scope) -> str:
-    host, port = scope["server"]
+def _address(request: Request) -> str:
+    host, port = request["server"]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

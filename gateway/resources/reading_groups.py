@@ -6,7 +6,8 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
@@ -15,7 +16,7 @@ from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.gateway.formats.parameters import SEQ_MAX, whole_number
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.http.typed_body import Body, MaybeText, read_typed, rule, whole
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
@@ -53,48 +54,48 @@ class ReadingGroups:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
-    async def list(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def list(self, request: Request) -> Response:
         """GET: all groups that are declared or that messages wait for, by name."""
-        reading = access_of(scope).queue(name_in(scope), Right.PEEK).reading
-        await reply_json(send, {"groups": [_json(info) for info in reading.infos()]})
+        reading = access_of(request).queue(name_in(request), Right.PEEK).reading
+        return JsonResponse({"groups": [_json(info) for info in reading.infos()]})
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: one group."""
-        reading = access_of(scope).queue(name_in(scope), Right.PEEK).reading
-        await reply_json(send, _json(reading.info(_group_in(scope))))
+        reading = access_of(request).queue(name_in(request), Right.PEEK).reading
+        return JsonResponse(_json(reading.info(_group_in(request))))
 
-    async def put(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def put(self, request: Request) -> Response:
         """PUT: declare the group, or change what it does at the cap."""
-        queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
-        name = _group_in(scope)
-        declared = await read_typed(scope, receive, self._settings.json_bytes_max, Declared)
+        queue = access_of(request).queue(name_in(request), Right.MANAGE)
+        name = _group_in(request)
+        declared = await read_typed(request, request.receive, self._settings.json_bytes_max, Declared)
         skips = None if declared.on_full is msgspec.UNSET else declared.on_full == "skip"
         info: GroupInfo
         _, info = await answer(partial(queue.reading.declare, name, _start_of(declared.start), skips))
-        await reply_json(send, _json(info))
+        return JsonResponse(_json(info))
 
-    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def delete(self, request: Request) -> Response:
         """DELETE: the group is declared no more; the same reply if it was not."""
-        queue = access_of(scope).queue(name_in(scope), Right.MANAGE)
-        name = _group_in(scope)
+        queue = access_of(request).queue(name_in(request), Right.MANAGE)
+        name = _group_in(request)
         if queue.reading.is_declared(name):
             others = [group for group in queue.options.groups if group != name]
-            await answer(lambda done: access_of(scope).declare(queue.name, {"groups": others}, done))
-        await reply(send, 204)
+            await answer(lambda done: access_of(request).declare(queue.name, {"groups": others}, done))
+        return Response(status_code=204)
 
-    async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def ack(self, request: Request) -> Response:
         """POST ack: the group is done with everything up to `upTo`; answered after the commit."""
-        queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
-        name = _group_in(scope)
-        ack = await read_typed(scope, receive, self._settings.json_bytes_max, AckOfReader)
+        queue = access_of(request).queue(name_in(request), Right.RECEIVE)
+        name = _group_in(request)
+        ack = await read_typed(request, request.receive, self._settings.json_bytes_max, AckOfReader)
         queue.reading.check_epoch(ack.epoch)
         info: GroupInfo
         _, info = await answer(partial(queue.reading.ack_to, name, ack.up_to, reader=ack.reader))
-        await reply_json(send, _json(info))
+        return JsonResponse(_json(info))
 
 
-def _group_in(scope: Scope) -> str:
-    return group_name(scope["path_params"]["group"])
+def _group_in(request: Request) -> str:
+    return group_name(request.path_params["group"])
 
 
 def _json(info: GroupInfo) -> dict[str, object]:

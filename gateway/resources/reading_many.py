@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchGroup, NoSuchQueue
@@ -16,7 +17,7 @@ from curbstone.gateway.http.answers import answers
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import FirstOf, Held, Polls
 from curbstone.gateway.http.problem import problem_json, problem_of
-from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.http.typed_body import Body, Seconds, Text, read_typed, rule, typed
 from curbstone.gateway.resources.offsets import bytes_asked, standing
 from curbstone.gateway.resources.reading_groups import Ack, Reader
@@ -62,12 +63,13 @@ class ReadingMany:
         self._settings = settings
         self._polls = polls
 
-    async def offsets(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def offsets(self, request: Request) -> Response:
         """POST: where queues stand; with `wait` once one has more than the seq it is given with, or the time is up."""
-        access = access_of(scope)
-        look = await read_typed(scope, receive, self._settings.json_bytes_max, Look)
+        access = access_of(request)
+        look = await read_typed(request, request.receive, self._settings.json_bytes_max, Look)
         after = {
-            name: whole_number(f"seq of {name}", seq, 0, SEQ_MAX) for name, seq in _by_name(scope, look.queues).items()
+            name: whole_number(f"seq of {name}", seq, 0, SEQ_MAX)
+            for name, seq in _by_name(request, look.queues).items()
         }
         group = group_named(look.group)
         longest_ms = wait_ms(look.wait or 0)
@@ -75,18 +77,18 @@ class ReadingMany:
         found = _found(access, after, group)
         if longest_ms and found and len(found) == len(after) and not _has_news(found, after):
             starts = [partial(queue.reading.wait_for, after[name], longest_ms) for name, queue in found.items()]
-            await self._polls.poll(_first_of(starts), receive, _held_by(access, tuple(after)))
+            await self._polls.poll(_first_of(starts), request.receive, _held_by(access, tuple(after)))
             found = _found(access, after, group)
         standings = {name.queue: standing(queue, group, after[name], size_max) for name, queue in sorted(found.items())}
         missing = sorted(name.queue for name in after if name not in found)
-        await reply_json(send, {"queues": standings, "missing": missing})
+        return JsonResponse({"queues": standings, "missing": missing})
 
-    async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def ack(self, request: Request) -> Response:
         """POST: a group is done with messages of several queues; answered after the commits, each for itself."""
-        access = access_of(scope)
-        acks = await read_typed(scope, receive, self._settings.json_bytes_max, Acks)
+        access = access_of(request)
+        acks = await read_typed(request, request.receive, self._settings.json_bytes_max, Acks)
         group = group_named(acks.group)
-        asked = {name: typed(value, Ack) for name, value in _by_name(scope, acks.queues).items()}
+        asked = {name: typed(value, Ack) for name, value in _by_name(request, acks.queues).items()}
         for name in asked:
             access.check(Right.RECEIVE, name)
 
@@ -102,12 +104,12 @@ class ReadingMany:
                 problems[name.queue] = problem_json(problem_of(result))
             else:
                 done[name.queue] = result[1]._asdict()
-        await reply_json(send, {"queues": done, "problems": problems})
+        return JsonResponse({"queues": done, "problems": problems})
 
 
-def _by_name(scope: Scope, given: Mapping[str, Any]) -> dict[QueueName, Any]:
+def _by_name(request: Request, given: Mapping[str, Any]) -> dict[QueueName, Any]:
     """Return what is said of each queue of the project."""
-    project = scope["path_params"]["project"]
+    project = request.path_params["project"]
     return {queue_name(name, project): value for name, value in given.items()}
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core import headers
@@ -23,7 +24,7 @@ from curbstone.gateway.http.departure import is_wanted
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import OPAQUE, reply
+from curbstone.gateway.http.response import MessageResponse
 from curbstone.gateway.limits import WAIT_S_MAX
 from curbstone.gateway.resources.incoming import read_message
 from curbstone.gateway.resources.queues import name_in
@@ -46,13 +47,13 @@ class Requests:
         self._polls = polls
         self._traffic = traffic
 
-    async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def post(self, request: Request) -> Response:
         """POST: publish the body and wait for the answer; 204 if none comes in time."""
-        access = access_of(scope)
-        queue = access.queue(name_in(scope), Right.SEND)
-        longest_ms = wait_ms(query_of(scope).get("wait", WAIT_S_MAX))
+        access = access_of(request)
+        queue = access.queue(name_in(request), Right.SEND)
+        longest_ms = wait_ms(query_of(request).get("wait", WAIT_S_MAX))
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
-        message = await read_message(scope, receive, self._settings, bytes_max)
+        message = await read_message(request, request.receive, self._settings, bytes_max)
         box = reply_queue(secrets.token_urlsafe(16))
         message.headers += headers.encode([("reply-to", reply_address(box))])
         message.ttl_ms = message.ttl_ms or max(longest_ms, 1)  # later nobody waits for an answer
@@ -64,26 +65,25 @@ class Requests:
             ((seq, _),) = await answers_for(1, lambda done: queue.publish([message], done))
             self._traffic.confirmed += 1
             delivery: Delivery | None = await self._polls.poll(
-                lambda done: answers.pop(done, wait_ms=longest_ms, is_wanted=is_wanted(scope)),
-                receive,
+                lambda done: answers.pop(done, wait_ms=longest_ms, is_wanted=is_wanted(request)),
+                request.receive,
                 held_by(access, queue.name, Right.SEND),
             )
         finally:
             access.drop_private(box)
         if delivery is None:
-            await reply(send, 204)
-            return
+            return Response(status_code=204)
         self._traffic.deliver([delivery])
-        fields = [*http_headers(delivery.message.headers), (b"x-msg-id", queue.message_id(seq).encode()), *OPAQUE]
-        await reply(send, 200, fields, delivery.message.body)
+        fields = [*http_headers(delivery.message.headers), (b"x-msg-id", queue.message_id(seq).encode())]
+        return MessageResponse(fields, delivery.message.body)
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, request: Request) -> Response:
         """POST: answer a request; whoever knows its address may."""
-        message = await read_message(scope, receive, self._settings, self._settings.max_message_size)
-        box = reply_queue(scope["path_params"]["id"])
-        if not await _tell(access_of(scope), box, message):
+        message = await read_message(request, request.receive, self._settings, self._settings.max_message_size)
+        box = reply_queue(request.path_params["id"])
+        if not await _tell(access_of(request), box, message):
             raise Problem(404, "nobody waits for this answer")
-        await reply(send, 204)
+        return Response(status_code=204)
 
 
 async def _tell(access: Access, box: QueueName, message: Message) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats.parameters import query_of, whole_number
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.reply import reply_json
+from curbstone.gateway.http.response import FRESH, JsonResponse
 from curbstone.gateway.resources.figures import (
     BY_PROTOCOL,
     PYTHON,
@@ -37,23 +38,23 @@ class Statistics:
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: everything /metrics has, of the queues that are asked for."""
-        query = query_of(scope)
+        query = query_of(request)
         order = query.get("order", "name")
         if order not in ORDERS:
             raise BadRequest(f"bad order {order[:80]!r}: one of {', '.join(ORDERS)}")
         limit = whole_number("limit", query.get("limit", LIMIT), 0, LIMIT_MAX)
         offset = whole_number("offset", query.get("offset", 0), 0, OFFSET_MAX)
-        await self._figures.refresh(access_of(scope))
-        now = self._figures.look(access_of(scope))
+        await self._figures.refresh(access_of(request))
+        now = self._figures.look(access_of(request))
         chosen = _chosen(now.queues, query)
         if order != "name":
             # The one with the most first; those with as much stay in the order of their names.
             chosen.sort(key=lambda queue: _value(queue, order), reverse=True)
         page = [_queue(queue) for queue in chosen[offset : offset + limit]]
         told = {**(_server(now) if now.is_whole else {}), "queues_chosen": len(chosen), "queues": page}
-        await reply_json(send, told, 200, [(b"cache-control", b"no-store")])
+        return JsonResponse(told, 200, FRESH)
 
 
 def _chosen(queues: list[QueueFigures], query: Mapping[str, str]) -> list[QueueFigures]:

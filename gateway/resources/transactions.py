@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import AlreadyCommitted
@@ -18,7 +20,7 @@ from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.body import check_length, pieces_of
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.http.typed_body import Body, read_typed, rule
 from curbstone.gateway.resources.incoming import metered
 from curbstone.gateway.settings import GatewaySettings
@@ -47,29 +49,27 @@ class Transactions:
         self._settings = settings
         self._traffic = traffic
 
-    async def put_part(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def put_part(self, request: Request) -> Response:
         """PUT: stage a part; answered when it is on disk."""
-        project, identifier = _names(scope)
-        kind = _content_type(scope)
+        project, identifier = _names(request)
+        kind = _content_type(request)
         if kind not in (BINARY, LINES):
             raise Problem(415, f"a part is {BINARY} or {LINES}")
-        check_length(scope, PART_BYTES_MAX)
-        meter = metered(scope)
+        check_length(request, PART_BYTES_MAX)
+        meter = metered(request)
         try:
-            staging = access_of(scope).staging
-            name, bytes_max = scope["path_params"]["part"], self._settings.max_message_size
+            staging = access_of(request).staging
+            name, bytes_max = request.path_params["part"], self._settings.max_message_size
             ttl_ms_max = round(self._settings.max_ttl_s * 1000) or TTL_MS_MAX
             upload = staging.upload(project, identifier, name, bytes_max, ttl_ms_max=ttl_ms_max)
             try:
-                lines = self._lines(access_of(scope), project) if kind == LINES else None
-                part = await _read(upload, lines, receive, meter)
+                lines = self._lines(access_of(request), project) if kind == LINES else None
+                part = await _read(upload, lines, request.receive, meter)
             finally:
                 upload.cancel()
         except AlreadyCommitted as error:
             raise _committed(error) from None
-        if meter is not None:
-            meter.count(part.messages, 0)
-        await reply_json(send, {"messages": part.messages, "bytes": part.size})
+        return JsonResponse({"messages": part.messages, "bytes": part.size})
 
     def _lines(self, access: Access, project: str) -> Lines:
         def find(name: str) -> Queue:
@@ -78,31 +78,31 @@ class Transactions:
         settings = self._settings
         return Lines(find, settings.frame_bytes_max, settings.max_message_size, settings.max_ttl_s)
 
-    async def commit(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def commit(self, request: Request) -> Response:
         """POST: publish what is staged, all or nothing; answered when it is on disk."""
-        project, identifier = _names(scope)
-        asked = await read_typed(scope, receive, self._settings.json_bytes_max, Commit)
-        commit = partial(access_of(scope).staging.commit, project, identifier, asked.parts)
+        project, identifier = _names(request)
+        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Commit)
+        commit = partial(access_of(request).staging.commit, project, identifier, asked.parts)
         _, repeated, messages = await answer(commit)
         if not repeated:
             self._traffic.published += messages
             self._traffic.confirmed += messages
-        await reply_json(send, {"committed": True, "repeated": repeated, "messages": messages})
+        return JsonResponse({"committed": True, "repeated": repeated, "messages": messages})
 
-    async def get(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def get(self, request: Request) -> Response:
         """GET: what there is of it."""
-        state, parts, messages = access_of(scope).staging.look(*_names(scope))
+        state, parts, messages = access_of(request).staging.look(*_names(request))
         listed = [{"part": name, "messages": count, "bytes": size} for name, count, size in parts]
-        await reply_json(send, {"state": state.value, "parts": listed, "messages": messages})
+        return JsonResponse({"state": state.value, "parts": listed, "messages": messages})
 
-    async def delete(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def delete(self, request: Request) -> Response:
         """DELETE: drop what is staged; the same reply if nothing is."""
-        project, identifier = _names(scope)
+        project, identifier = _names(request)
         try:
-            await answer(lambda done: access_of(scope).staging.drop(project, identifier, done))
+            await answer(lambda done: access_of(request).staging.drop(project, identifier, done))
         except AlreadyCommitted as error:
             raise _committed(error) from None
-        await reply(send, 204)
+        return Response(status_code=204)
 
 
 async def _read(upload: Upload, lines: Lines | None, receive: Receive, meter: Meter | None) -> StagedPart:
@@ -124,14 +124,12 @@ async def _read(upload: Upload, lines: Lines | None, receive: Receive, meter: Me
     return part
 
 
-def _names(scope: Scope) -> tuple[str, str]:
-    path = scope["path_params"]
-    return path["project"], path["id"]
+def _names(request: Request) -> tuple[str, str]:
+    return request.path_params["project"], request.path_params["id"]
 
 
-def _content_type(scope: Scope) -> str:
-    value: bytes = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
-    return value.decode("latin-1").partition(";")[0].strip().lower()
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _committed(error: AlreadyCommitted) -> Problem:

@@ -1,0 +1,120 @@
+"""The middleware of the gateway: what is done for every request, whatever it asks for.
+
+The functions at the end are what `Gateway` does for hot paths, too, without the way through all of these.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.names import DEFAULT_PROJECT, queue_name
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.login import Logins, access_of
+from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
+from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
+from curbstone.gateway.http.reply import reply_problem
+
+logger = logging.getLogger("curbstone.gateway")
+
+
+class Problems:
+    """Makes problem+json of what is raised."""
+
+    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
+        self._app = app
+        self._traffic = traffic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            await answer_error(error, scope, send, self._traffic)
+
+
+class Origins:
+    """Keeps pages of other origins out, and lets those of listed ones read the answer: see `OriginPolicy`."""
+
+    def __init__(self, app: ASGIApp, guard: OriginPolicy) -> None:
+        self._app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; raise Problem 421 or 403."""
+        send = self._guard.admit(scope, send)
+        if is_preflight(scope):
+            await answer_preflight(scope, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class Names:
+    """Refuses names that could be read in two ways."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; raise Problem 400."""
+        check_names(scope)
+        await self._app(scope, receive, send)
+
+
+class Login:
+    """Finds out who asks: from here on `access_of` has what the client may do."""
+
+    def __init__(self, app: ASGIApp, logins: Logins) -> None:
+        self._app = app
+        self._logins = logins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; raise NotLoggedIn, TooMany or Busy."""
+        await self._logins.admit(scope)
+        await self._app(scope, receive, send)
+
+
+class FreshQueues:
+    """Of a route whose path names a queue: where that is not known, looks whether another server has made it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await look_for_queue(scope)
+        await self._app(scope, receive, send)
+
+
+def check_names(scope: Scope) -> None:
+    """Raise Problem 400 for a slash inside a name."""
+    raw_path: bytes = scope["raw_path"]
+    if b"%2" in raw_path and b"%2f" in raw_path.lower():
+        raise Problem(400, "a name can't hold a slash, also not as %2F")
+
+
+async def look_for_queue(scope: Scope) -> None:
+    """Where a request is for a queue that is not known: another server may have made it just now."""
+    path = scope["path_params"]
+    if "queue" not in path:
+        return
+    access = access_of(scope)
+    try:
+        access.find(queue_name(path["queue"], path.get("project", DEFAULT_PROJECT)))
+    except NoSuchQueue:
+        await answer(access.catch_up)
+    except CurbstoneError:
+        pass  # which the resource says, in its own way
+
+
+async def answer_error(error: Exception, scope: Scope, send: Send, traffic: Traffic) -> None:
+    """Count what a request ended with, and tell its client. To be called where it was caught."""
+    if isinstance(error, Problem | CurbstoneError):
+        traffic.refuse(error, reason_of(error))
+        await reply_problem(send, error)
+    elif not isinstance(error, ClientGone):
+        logger.exception("%s %r failed", scope["method"], scope["path"])
+        await reply_problem(send, Problem(500, "an error in the server; its log has more"))

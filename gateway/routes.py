@@ -1,0 +1,132 @@
+"""Where each path leads: the gateway's own routes, the busiest first.
+
+One resource a path, so that a wrong verb learns the right ones. Raw resources are called for every message, and are
+reached without the rest of this table (`http.hot_paths`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from curbstone.core.host import Host
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.http.long_poll import Polls
+from curbstone.gateway.http.origin_policy import OriginPolicy
+from curbstone.gateway.http.resource import RawResource, Resource
+from curbstone.gateway.resources import documents
+from curbstone.gateway.resources.admin import Admin
+from curbstone.gateway.resources.batch import Batch
+from curbstone.gateway.resources.browse import Browse
+from curbstone.gateway.resources.console import CONSOLE
+from curbstone.gateway.resources.event_stream import EventStreams
+from curbstone.gateway.resources.events import Events
+from curbstone.gateway.resources.explain import Explain
+from curbstone.gateway.resources.figures import Figures, Process
+from curbstone.gateway.resources.front import front
+from curbstone.gateway.resources.health import Health
+from curbstone.gateway.resources.history import History
+from curbstone.gateway.resources.journal import Journal
+from curbstone.gateway.resources.leases import Leases
+from curbstone.gateway.resources.message import OneMessage
+from curbstone.gateway.resources.messages import Messages
+from curbstone.gateway.resources.metrics import Metrics
+from curbstone.gateway.resources.offsets import Offsets
+from curbstone.gateway.resources.publishing import Producers
+from curbstone.gateway.resources.queues import Queues
+from curbstone.gateway.resources.reading_groups import ReadingGroups
+from curbstone.gateway.resources.reading_many import ReadingMany
+from curbstone.gateway.resources.requests import Requests
+from curbstone.gateway.resources.stats import Statistics
+from curbstone.gateway.resources.transactions import Transactions
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.traffic import GatewayTraffic
+
+if TYPE_CHECKING:
+    from curbstone.access.gate import Gate
+
+QUEUES = "/v2/{project}/queues"
+QUEUE = "/v2/{project}/queues/{queue}"
+EVENTS = "/v2/{project}/events"
+TRANSACTION = "/v2/{project}/transactions/{id}"
+
+
+def queue_routes(
+    settings: GatewaySettings,
+    guard: OriginPolicy,
+    polls: Polls,
+    streams: EventStreams,
+    traffic: GatewayTraffic,
+) -> list[Route]:
+    """Return the routes of queues and messages."""
+    queues = Queues(settings)
+    leases = Leases(settings, polls, streams, traffic.http)
+    messages = Messages(settings, guard, polls, streams, leases, traffic.http)
+    one = OneMessage()
+    requests = Requests(settings, polls, traffic.http)
+    batch = Batch(settings, traffic.http)
+    upkeep = Admin(settings)
+    groups = ReadingGroups(settings)
+    many = ReadingMany(settings, polls)
+    transactions = Transactions(settings, traffic.http)
+    events = Events(settings, traffic.http)
+    return [
+        Route(QUEUE + "/messages", RawResource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
+        Route(QUEUE + "/messages/batch", RawResource(POST=batch.post)),
+        Route(QUEUE + "/messages/lease", RawResource(POST=leases.lease)),
+        Route(QUEUE + "/messages/ack", RawResource(POST=leases.ack)),
+        Route(QUEUE + "/messages/nack", RawResource(POST=leases.nack)),
+        Route(QUEUE + "/messages/extend", RawResource(POST=leases.extend)),
+        Route(QUEUE + "/leases/{lease}", RawResource(DELETE=leases.confirm)),
+        Route(EVENTS + "/{event}/messages", RawResource(POST=events.post)),
+        Route(EVENTS + "/{event}/messages/batch", RawResource(POST=events.post_batch)),
+        Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
+        Route(QUEUE + "/messages/{id}", Resource(GET=one.get, DELETE=one.delete)),
+        Route(QUEUE + "/messages/{id}/history", Resource(GET=History().get)),
+        Route(QUEUE + "/producers/{producer}", Resource(GET=Producers().get)),
+        Route(QUEUE + "/request", Resource(POST=requests.post)),
+        Route("/v2/replies/{id}", Resource(POST=requests.answer)),
+        Route(QUEUE + "/explain", Resource(GET=Explain().get)),
+        Route(QUEUE + "/pause", Resource(POST=upkeep.pause)),
+        Route(QUEUE + "/resume", Resource(POST=upkeep.resume)),
+        Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
+        Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
+        Route(QUEUE + "/browse", Resource(GET=Browse().get)),
+        Route(QUEUE + "/offsets", Resource(GET=Offsets(polls).get)),
+        Route(QUEUE + "/journal", Resource(GET=Journal(polls).get)),
+        Route(QUEUE + "/groups", Resource(GET=groups.list)),
+        Route(QUEUE + "/groups/{group}", Resource(GET=groups.get, PUT=groups.put, DELETE=groups.delete)),
+        Route(QUEUE + "/groups/{group}/ack", Resource(POST=groups.ack)),
+        Route("/v2/{project}/offsets", Resource(POST=many.offsets)),
+        Route("/v2/{project}/acks", Resource(POST=many.ack)),
+        Route(QUEUES, Resource(GET=queues.list)),
+        Route("/v2", Resource(GET=queues.projects)),
+        Route(EVENTS + "/{event}/queues/{queue}", Resource(PUT=events.bind, DELETE=events.unbind)),
+        Route(EVENTS, Resource(GET=events.list)),
+        Route(TRANSACTION + "/parts/{part}", Resource(PUT=transactions.put_part)),
+        Route(TRANSACTION + "/commit", Resource(POST=transactions.commit)),
+        Route(TRANSACTION, Resource(GET=transactions.get, DELETE=transactions.delete)),
+    ]
+
+
+def server_routes(gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> list[Route]:
+    """Return the routes beside those of queues: health, figures, documents, the console."""
+    health = Health()
+    figures = Figures(gate, host, protocols, process)
+    return [
+        Route("/", Resource(GET=front)),
+        Route("/healthz", Resource(GET=health.alive)),
+        Route("/readyz", Resource(GET=health.ready)),
+        Route("/metrics", Resource(GET=Metrics(figures).get)),
+        Route("/v2/stats", Resource(GET=Statistics(figures).get)),
+        Route("/openapi.yaml", Resource(GET=documents.openapi_yaml)),
+        Route("/openapi.json", Resource(GET=documents.openapi_json)),
+        Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
+        Route("/docs", Resource(GET=documents.DOCS.page)),
+        Route("/docs/problems", Resource(GET=documents.problems)),
+        Route("/docs/{file}", Resource(GET=documents.DOCS.part)),
+        Route("/console", Resource(GET=CONSOLE.page)),
+        Route("/console/{file}", Resource(GET=CONSOLE.part)),
+    ]
