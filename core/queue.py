@@ -437,6 +437,7 @@ class Queue(AloneQueue):
             self.pending.stored(records.tries, segment)
         if batch.copies:
             self._cleaner.copying.written(segment, batch.start, batch.end)
+        self.log.let_go(commit)
         for name, mark in batch.marks.items():
             group = self.pending.groups.get(name)
             if group is not None:

@@ -324,6 +324,13 @@ class Log:
             commit.segment.redo = commit.redo
         elif commit.syncs:
             commit.segment.redo = 0
+        if commit.rolled:
+            self._count_sealed()
+        else:
+            self.room.ends(commit.end)
+
+    def let_go(self, commit: Commit) -> None:
+        """Take out the segments that a commit has dropped which is on disk: nothing of them is live any more."""
         for segment in commit.dropped:
             assert self.segments[0] is segment and segment.runs == 0 and segment.states == 0
             del self.segments[0]
@@ -335,10 +342,7 @@ class Log:
                 self._leftover[segment.path] = segment.size
         if commit.dropped:
             self.floor = self.segments[0].number
-        if commit.rolled or commit.dropped:
             self._count_sealed()
-        else:
-            self.room.ends(commit.end)
 
     def failed(self, commit: Commit) -> None:
         """Leave the log at its last good batch; the next commit begins a new segment unless this one was undone.

@@ -34,8 +34,8 @@ class Batch:
     """See the module's docstring."""
 
     __slots__ = (
-        "_disk_is_full", "_missed", "_sources", "after_settles", "callbacks", "copies", "end", "marks", "publishes",
-        "records", "said", "start",
+        "_disk_is_full", "_empties", "_missed", "_sources", "after_settles", "callbacks", "copies", "end", "marks",
+        "publishes", "records", "said", "start",
     )  # fmt: skip
 
     def __init__(self, sources: Sources, *, disk_is_full: bool, missed: int) -> None:
@@ -46,6 +46,8 @@ class Batch:
         self.records = Records(sources.log, sources.pending, sources.outbox)
         self.publishes = Publishes(sources, self.records)
         self.copies: list[Message] = []
+        self._empties = False
+        """Whether nothing of the oldest segment is live any more once this is on disk."""
         self.callbacks: list[Done] = []
         """Who waits until all records of before are on disk."""
         self.after_settles: list[Done] = []
@@ -77,6 +79,7 @@ class Batch:
         for group, seqs in self._sources.pending.settled_of(copy.messages).items():
             self.records.settle(group, Reason.STATE, seqs)
         self.records.copy_states(copy.states)
+        self._empties = copy.is_last
 
     # --- the batch
 
@@ -84,7 +87,7 @@ class Batch:
         """Return the commit to run, or None if there is nothing to write."""
         sources, publishes, records = self._sources, self.publishes, self.records
         log, state, cleaner, outbox = sources.log, sources.state, sources.cleaner, sources.outbox
-        drops = cleaner.droppable()
+        drops = cleaner.droppable(emptied=self._empties)
         roll = cleaner.wants_roll()
         asked = publishes.messages or self.copies or records.bytes or publishes.tx
         if not (asked or drops or roll or outbox.must_write or self._marks_due()):

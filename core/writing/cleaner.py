@@ -17,7 +17,8 @@ There are four reasons to clean. For each the cleaner is in one of these states:
     settles have      RESTING    a quarter of the slack is used up                        CLEANING
     used up the       CLEANING   the turn is over                                         SPENT
     room kept for     SPENT      an eighth of the slack more is used up; or some settles
-    them                         wait for room, and the last turn helped                  CLEANING
+    them                         wait for room, and the last turn helped, or nobody
+                                 waited when it was over                                  CLEANING
                       any        less than that quarter is used up                        RESTING
     the log is        RESTING    it is                                                    CLEANING
     above its cap     CLEANING   the turn is over                                         SPENT
@@ -102,34 +103,44 @@ class _ForPublish(_Reason):
 class _ForSettles(_Reason):
     """Settles have used up room that was kept for them."""
 
-    __slots__ = ("_has_helped", "_room_then", "has_recorded", "is_short")
+    __slots__ = ("_has_helped", "_has_recorded", "_is_short", "_owed_then", "_room_then")
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self._room_then = 0
         """The room there was when the turn began, or when it was spent."""
         self._has_helped = False
-        self.has_recorded = False
+        self._has_recorded = False
         """Whether a batch took settles or releases since the turn began."""
-        self.is_short = False
+        self._is_short = False
         """Whether some found no room in the last batch."""
+        self._owed_then = False
+        """Whether some were owed when the turn was spent, and no batch took any since."""
 
-    def wants(self, room: int, *, owes_settles: bool) -> bool:
+    def recorded(self, *, taken: bool, left: bool) -> None:
+        """A batch took settles or releases, or left some that found no room."""
+        self._has_recorded |= taken
+        self._is_short = left
+        if taken or not left:
+            self._owed_then = False
+
+    def wants(self, room: int, *, owes_records: bool) -> bool:
         """Return whether to clean: so little room is left for them."""
         if self.state is CLEANING and self.is_over:
-            self._has_helped = self.has_recorded or room > self._room_then
-            self.state, self._room_then = SPENT, room
-            if self.is_short and not self._has_helped and owes_settles:
+            self._has_helped = self._has_recorded or room > self._room_then
+            self.state, self._room_then, self._owed_then = SPENT, room, owes_records
+            if self._is_short and not self._has_helped and owes_records:
                 self._log.exceed()  # only if the cap was made smaller than what settling takes
                 return False
         if self.state is SPENT:
             is_lower = room <= self._room_then - self._log.room.slack_bytes // 8
-            if not (is_lower or (self.is_short and self._has_helped)):
+            may_help = self._has_helped or (owes_records and not self._owed_then)
+            if not (is_lower or (self._is_short and may_help)):
                 return False
         if self.state is not CLEANING:
             self.begin()
             self._room_then = room
-            self.has_recorded = False
+            self._has_recorded = False
         return True
 
 
@@ -220,7 +231,7 @@ class Cleaner:
         if left >= -(room.slack_bytes // 4):
             self._settles.state = RESTING
             return False
-        return self._settles.wants(left, owes_settles=self._outbox.owes_settles)
+        return self._settles.wants(left, owes_records=self._outbox.owes_records)
 
     @property
     def recycles(self) -> bool:
@@ -231,10 +242,10 @@ class Cleaner:
         """Return whether the oldest segment has to go and is the active one."""
         return len(self._log.segments) == 1 and self.is_active
 
-    def droppable(self) -> int:
-        """Return how many of the oldest segments have nothing live."""
+    def droppable(self, *, emptied: bool = False) -> int:
+        """Return how many of the oldest segments have nothing live; or will have, once the oldest is `emptied`."""
         segments = self._log.segments
-        count = 0
+        count = int(emptied)
         while count < len(segments) - 1 and not segments[count].runs and not segments[count].states:
             count += 1
         return count
@@ -243,8 +254,7 @@ class Cleaner:
 
     def recorded(self, taken: bool, left: bool) -> None:
         """A batch took settles or releases, or left some that found no room."""
-        self._settles.has_recorded |= taken
-        self._settles.is_short = left
+        self._settles.recorded(taken=taken, left=left)
 
     def committed(self) -> None:
         """After each commit: tell those who wait for an erase that it is done."""

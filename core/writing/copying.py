@@ -1,6 +1,8 @@
 """What of the oldest segment is copied to the end of the log before it goes: its live messages, and then its records.
 
 A message keeps its seq and its id. The runs that were copied are moved when the copies are on disk, and not before.
+The segment goes with the batch that has the last of it: a batch more for each would make a log grow whose segments hold
+one message each.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ COPY_BYTES_MAX = 128 * 1024
 
 
 class Copy(NamedTuple):
-    """What is copied forward in one batch: messages, or what is known of messages that lie elsewhere."""
+    """What is copied forward in one batch: messages, and what is known of messages that may lie elsewhere."""
 
     messages: list[Message]
     states: list[Released]
+    is_last: bool
+    """Whether that is all there was in the segment."""
 
 
 class Copying:
@@ -53,14 +57,21 @@ class Copying:
 
     def _states_of(self, oldest: Segment) -> Copy | None:
         """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
-        groups = self._pending.groups.values()
-        free = self._log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES)
-        most = min(COPY_BYTES_MAX, self._log.records_span, free) // RELEASE_BYTES
+        most = self._most_states(self._log.records_span)
         if most <= 0:  # only if the cap was made smaller: the messages stay, their tries go with the next crash
-            for group in groups:
+            for group in self._pending.groups.values():
                 group.lose_records(oldest)
             return None
-        return Copy([], [state for group in groups for state in group.states_in(oldest)][:most])
+        states = self._states_in(oldest)
+        return Copy([], states[:most], len(states) <= most)
+
+    def _states_in(self, oldest: Segment) -> list[Released]:
+        return [state for group in self._pending.groups.values() for state in group.states_in(oldest)]
+
+    def _most_states(self, span: int, beside: int = 0) -> int:
+        """Return how many records may be said, in `span` bytes, in a batch with so many bytes of messages beside."""
+        free = self._log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES) - beside
+        return min(COPY_BYTES_MAX, span, free) // RELEASE_BYTES
 
     def _messages_of(self, oldest: Segment) -> Copy | None:
         copies: list[Message] = []
@@ -86,7 +97,12 @@ class Copying:
             self._under_way.append((run, size))
             self._todo.pop()
         copies.sort(key=lambda message: message.seq)
-        return Copy(copies, []) if copies else None
+        states = self._states_in(oldest) if oldest.states and not self._todo else []
+        segment_bytes = self._log.room.segment_bytes
+        if len(states) > max(self._most_states(max(segment_bytes - total, segment_bytes // 8), total), 0):
+            states = []
+        is_last = not self._todo and (bool(states) or not oldest.states)
+        return Copy(copies, states, is_last) if copies else None
 
     def written(self, segment: Segment, start: int, end: int) -> None:
         """The copies are on disk."""

@@ -146,9 +146,9 @@ class Outbox:
         return bool(self.settles or self.ranges or self.releases or self.hand_outs or self.pops)
 
     @property
-    def owes_settles(self) -> bool:
-        """Whether settles wait, whoever asked for them."""
-        return bool(self.settles or self.ranges)
+    def owes_records(self) -> bool:
+        """Whether settles wait, whoever asked for them, or somebody for what else was taken down."""
+        return bool(self.settles or self.ranges or self.pops or self.callbacks)
 
     @property
     def is_empty(self) -> bool:

@@ -54,7 +54,7 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_agenda", "_busy", "_cleaner", "_committer", "_copy_next", "_is_troubled", "_log", "_outbox", "_owner",
+        "_agenda", "_busy", "_cleaner", "_committer", "_has_copied", "_is_troubled", "_log", "_outbox", "_owner",
         "_pops", "_sources", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
     )  # fmt: skip
 
@@ -76,7 +76,8 @@ class Writer:
         self.missed = 0
         """Bytes for which there was no room on the disk."""
         self._is_troubled = False
-        self._copy_next = False
+        self._has_copied = False
+        """Whether the last batch was a copy: then publishes are next."""
         self._unsynced = False
         self.commits = 0
 
@@ -157,21 +158,19 @@ class Writer:
         log = self._log
         batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
         was_cleaning = self._cleaner.is_active
-        copy = self._cleaner.copying.next() if was_cleaning and not self.disk_is_full else None
-        if copy is not None and not (self._outbox.publishes and self._copy_next):
-            self._copy_next = True
-            batch.take_records()
+        may_copy = was_cleaning and not self.disk_is_full
+        gives_way = may_copy and self._has_copied and bool(self._outbox.publishes)
+        copy = self._cleaner.copying.next() if may_copy and not gives_way else None
+        self._has_copied = copy is not None
+        batch.take_records()
+        if copy is not None:
             batch.take_copy(copy)
-        else:
-            self._copy_next = False
-            batch.take_records()
-            if not self.disk_is_full:
-                batch.publishes.take()
+        elif not self.disk_is_full:
+            batch.publishes.take()
         commit = batch.commit()
         if commit is None:
             self._nothing_written(batch)
-            if copy is not None or (self._cleaner.is_active and not was_cleaning):
-                self._copy_next = False
+            if gives_way or (self._cleaner.is_active and not was_cleaning):
                 self._agenda.dirty()  # a publish has to wait, and it is the cleaner's turn
             if self.disk_is_full:
                 self._refuse_publishes(QueueFull(NO_SPACE))

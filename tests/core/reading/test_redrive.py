@@ -110,11 +110,10 @@ def test_letters_for_a_full_queue_stay_and_the_others_go_home() -> None:
     full, free = [lab.queue(name, dead_letter="dead", cap=64 * KIB) for name in "ab"]
     died(lab, full, [b"1", b"2"])
     dead = died(lab, free, [b"3"])
-    with pytest.raises(QueueFull):
-        for size in (4000, 400, 40, 4, 0):
+    for size in (4000, 400, 40, 4, 0):
+        with pytest.raises(QueueFull):
             for _ in range(1000):
                 lab.publish(full, b"x" * size)
-            pytest.fail("never full")
     error, redriven = redrive(lab, dead)
     assert error is None and redriven.moved == 1 and sum(redriven.stayed.values()) == 2
     assert "default/a is at its cap" in next(iter(redriven.stayed))
@@ -202,11 +201,10 @@ def test_one_letter_that_cannot_be_moved_stays_in_its_place() -> None:
     lab = Lab(cap=256 * KIB)
     full, dead = lab.queue("a", cap=64 * KIB), lab.queue("dead")
     lab.publish(dead, *numbered(4, 3000))
-    with pytest.raises(QueueFull):
-        for size in (4000, 400, 40, 4, 0):
+    for size in (4000, 400, 40, 4, 0):
+        with pytest.raises(QueueFull):
             for _ in range(1000):
                 lab.publish(full, b"x" * size)
-            pytest.fail("never full")
     error, redriven = one(lab, dead, 2)
     assert isinstance(error, QueueFull) and redriven.moved == 0
     assert [found.tries for found in lab.peek(dead)] == [0] * 4

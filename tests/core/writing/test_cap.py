@@ -332,3 +332,42 @@ def test_an_ack_fits_where_little_more_is_left_than_is_kept_for_tries(left: int)
     queue.log.room.kept = queue.log.room.records_left - left
     peer.ack(1)
     assert queue.outbox.is_empty
+
+
+@pytest.mark.parametrize("takes", ["acks", "pops"])
+@pytest.mark.parametrize("groups", [[], ["r"]], ids=["alone", "a group keeps all"])
+@pytest.mark.parametrize("nacks", [0, 3])
+@pytest.mark.parametrize("size", [2000, 3000, 4000])
+def test_everything_is_settled_in_a_full_queue_of_messages_that_fill_segments(
+    size: int, nacks: int, groups: list[str], takes: str
+) -> None:
+    """Each segment that was cleaned made the log larger: by batches of their own for tries, and for the drop."""
+    lab = Lab()
+    queue = lab.queue(cap=64 * KIB, groups=groups)
+    fill(lab, queue, size)
+    peer = Peer(lab, queue, window=3)
+    for _ in range(nacks):
+        peer.nack(*peer.consumer.unsettled)
+        is_taken(lab, queue, 100)
+        is_taken(lab, queue, size)
+    while takes == "acks" and peer.consumer.unsettled:
+        peer.ack(list(peer.consumer.unsettled)[-1])
+    peer.close()
+    while lab.pop(queue) is not None:
+        pass
+    assert queue.counts()[:3] == (0, 0, 0)
+
+
+@pytest.mark.parametrize("size", [20, 2000, 3000])
+def test_a_log_that_is_cleaned_holds_no_more_than_before(size: int) -> None:
+    lab = Lab()
+    queue = lab.queue(cap=64 * KIB)
+    fill(lab, queue, size)
+    peer = Peer(lab, queue, window=1_000_000)
+    for seq in list(peer.consumer.unsettled):
+        peer.nack(seq)
+    lab.purge(queue)  # nothing is ready: all it does is to go once over the log
+    held = queue.log.room.held
+    for _ in range(3):
+        lab.purge(queue)
+        assert queue.log.room.held <= held
