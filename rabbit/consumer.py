@@ -52,6 +52,10 @@ class Consumer:
         self._is_due = False
         self._held = False
         self._paused = False
+        self._made = 0
+        """How many consumers there have been in RabbitMQ: each has a tag of its own."""
+        self._taking: list[str] = []
+        """Of those that there are."""
         self._owed = 0
         """Deliveries whose end is under way: a dead letter, or a delay."""
         self._on_open: list[Callable[[], None]] = []
@@ -61,7 +65,7 @@ class Consumer:
     @property
     def surplus(self) -> int:
         """How many more than one it is for the broker."""
-        return self._weight - 1 if self._is_open and not self._paused else 0
+        return max(len(self._taking) - 1, 0) if self._is_open else 0
 
     @property
     def holder(self) -> Holder:
@@ -98,15 +102,46 @@ class Consumer:
             return
         self._settling = Settling(self.queue.engine.host, channel)
         channel.on_cancelled(self._cancelled)
+        if self._paused or self.queue.options.paused:
+            self._consuming(None)
+        else:
+            self._take(self._consuming)
+
+    def _take(self, on_done: Callable[[AmqpError | None], None]) -> None:
+        """Have messages come: the window is shared out to as many consumers as the weight is."""
+        assert self._settling is not None
         self._prefetch = self._window
         self._settling.set_window(-(-self._window // self._weight), _ignore)
-        if self._paused:
-            self._consuming(None)
-            return
-        name = self.queue.engine.names.queue(self.queue.name, self.group)
         for number in range(self._weight):
-            done = self._consuming if number == self._weight - 1 else _ignore
-            channel.consume(name, f"c{number}", self._arrived, done)
+            self._consume(on_done if number == self._weight - 1 else _ignore)
+
+    def _consume(self, on_done: Callable[[AmqpError | None], None]) -> None:
+        assert self._settling is not None
+        tag = f"c{self._made}"
+        self._made += 1
+        self._taking.append(tag)
+        name = self.queue.engine.names.queue(self.queue.name, self.group)
+        self._settling.channel.consume(name, tag, self._arrived, on_done)
+
+    def _take_no_more(self) -> None:
+        """Have nothing come, and give back what no client has."""
+        if self._settling is None:
+            return
+        for tag in self._taking:
+            self._settling.channel.cancel(tag, _ignore)
+        self._taking.clear()
+        for delivery in self._gathered:
+            self._settling.give_back(self._tags.pop(delivery.message.seq))
+        self._gathered.clear()
+
+    def queue_paused(self) -> None:
+        """The queue's option `paused` has changed."""
+        if self.closed or self._paused or self._settling is None:
+            return
+        if self.queue.options.paused:
+            self._take_no_more()
+        elif not self._taking:
+            self._take(_ignore)
 
     def _consuming(self, error: AmqpError | None) -> None:
         if error is None:
@@ -149,7 +184,7 @@ class Consumer:
         settling = self._settling
         assert settling is not None
         settling.delivered(arrived.tag)
-        if self.closed or self._paused:
+        if self.closed or not self._taking:
             settling.give_back(arrived.tag)
             return
         delivery = admit(self.queue, self.group, arrived, settling)
@@ -197,24 +232,17 @@ class Consumer:
         """Change how many may be unsettled: more come over one more consumer, what is too much waits here."""
         self._window = AUTO_WINDOW if self._auto else min(window, PREFETCH_MAX)
         more = self._window - self._prefetch
-        if more > 0 and self._settling is not None and self._is_open and not self._paused:
+        if more > 0 and self._settling is not None and self._is_open and self._taking:
             self._prefetch = self._window
             self._settling.set_window(more, _ignore)
-            name = self.queue.engine.names.queue(self.queue.name, self.group)
-            self._settling.channel.consume(name, f"c{self._weight}", self._arrived, _ignore)
-            self._weight += 1
+            self._consume(_ignore)
         self._later()
 
     def pause(self) -> None:
         """End deliveries; what is unsettled stays and can still be settled."""
         self._paused = True
-        if self._settling is None or self.closed:
-            return
-        for number in range(self._weight):
-            self._settling.channel.cancel(f"c{number}", _ignore)
-        for delivery in self._gathered:
-            self._settling.give_back(self._tags.pop(delivery.message.seq))
-        self._gathered.clear()
+        if not self.closed:
+            self._take_no_more()
 
     # --- settling
 
@@ -319,9 +347,8 @@ class Consumer:
             return
         settling.flush()
         channel = settling.channel
-        if not self._paused:
-            for number in range(self._weight):
-                channel.cancel(f"c{number}", _ignore)
+        for tag in self._taking:
+            channel.cancel(tag, _ignore)
         self.queue.engine.closing(channel)
         channel.qos(1, lambda _error: channel.close(partial(self.queue.engine.closed, channel)))
 

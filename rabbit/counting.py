@@ -7,6 +7,7 @@ its own, and tells the others every second. How many are delayed and how many by
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
@@ -31,6 +32,8 @@ class Counting:
         self._pause_ms = LOOK_MS_MIN
         self._is_looking = False
         self._told: object = None
+        self.is_sure = False
+        """Whether RabbitMQ has answered the last look."""
         self._waiting: list[Done] = []
         """Who waits for the look that begins next."""
 
@@ -60,9 +63,11 @@ class Counting:
         queue = self._queue
         groups = [UNNAMED, *queue.options.groups]
         left = len(groups)
+        self.is_sure = True
 
-        def seen(group: str, ready: int, consumers: int) -> None:
+        def seen(group: str, error: object, ready: int, consumers: int) -> None:
             nonlocal left
+            self.is_sure = self.is_sure and error is None
             self._seen[group] = (ready, consumers)
             left -= 1
             if not left:
@@ -72,9 +77,9 @@ class Counting:
         def opened(error: object) -> None:
             for group in groups:
                 if error is not None:
-                    seen(group, *self._seen.get(group, (0, 0)))
+                    seen(group, error, *self._seen.get(group, (0, 0)))
                 else:
-                    queue.opening.count(group, lambda ready, consumers, group=group: seen(group, ready, consumers))  # type: ignore[misc]
+                    queue.opening.count(group, partial(seen, group))
 
         queue.when_open(opened)
 

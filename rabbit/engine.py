@@ -29,6 +29,7 @@ from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
 from curbstone.rabbit import changing, infrastructure, lacking, remote, sending
 from curbstone.rabbit.changing import replace_known
+from curbstone.rabbit.disuse import Disuse
 from curbstone.rabbit.door import Channel, Door
 from curbstone.rabbit.event_keys import binding_of, event_key, takes
 from curbstone.rabbit.inbox import Inbox
@@ -96,6 +97,7 @@ class Engine:
         self._on_ready: Callable[[], None] | None = None
         self._closing: set[Channel] = set()
         self.unsettled = Unsettled(self)
+        self.disuse = Disuse(self)
         self.journal = Journal(self, self._consuming[-1])
 
     # --- the start
@@ -107,6 +109,7 @@ class Engine:
             link.start()
         infrastructure.make(self.names, self._errands, partial(self._infrastructure_made))
         self.unsettled.start()
+        self.disuse.start()
 
     @property
     def waits_for(self) -> str:
@@ -204,7 +207,7 @@ class Engine:
     def know(self, queue: Queue, known: Known) -> None:
         """This is what is known of a queue from now on."""
         self._count_events(queue.name, queue.known.bindings, known.bindings)
-        queue.known = known
+        queue.know(known)
 
     def _count_events(self, name: QueueName, gone: frozenset[str], new: frozenset[str]) -> None:
         for binding in gone:
@@ -255,8 +258,8 @@ class Engine:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """A cluster lacks them all."""
-        return frozenset()
+        """A cluster lacks most of them."""
+        return frozenset({Capability.DELETING})
 
     def queues(self) -> Sequence[Queue]:
         """Return all queues but private ones."""

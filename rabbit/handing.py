@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
+from curbstone.core.values import UNNAMED
 from curbstone.rabbit import dead, ladder
 from curbstone.rabbit.door import Arrived
 from curbstone.rabbit.mapping import due_of, message_of, number_of, tries_of, uid_of
@@ -25,6 +26,10 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
     due_ms = due_of(properties)
     if due_ms and _is_of_the_past(queue, number or 0, uid_of(properties)):
         settling.ack(arrived.tag)
+        return None
+    if number in queue.known.deleted and group == UNNAMED:
+        settling.ack(arrived.tag)
+        engine.propose({"do": "dropped", "uid": queue.uid, "seq": number}, _known)
         return None
     if due_ms > now_ms:
         climb_again(queue, group, arrived, due_ms - now_ms, settling)
@@ -51,6 +56,10 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
     queue.stats.delivered += 1
     queue.stats.redelivered += tries > 0
     return delivery
+
+
+def _known(_error: CurbstoneError | None) -> None:
+    """Where the others do not hear of it they remember it for longer."""
 
 
 def _is_of_the_past(queue: Queue, number: int, uid: str) -> bool:

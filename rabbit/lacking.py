@@ -18,14 +18,10 @@ LOOKING = "Looking into a queue needs the local engine: on a cluster it would co
 KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
 NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers."
 ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key side by side."
-DELETING = (
-    "Deleting a message that nobody has fetched needs the local engine: on a cluster only the next one can be taken."
-)
 TAKING_ONE = "Redriving one letter by its id needs the local engine: on a cluster only the next one can be taken."
-PAUSING = "Pausing a queue needs the local engine: on a cluster its consumers have to stop."
+PAUSING = "A queue that takes no messages (option publish_paused) needs the local engine."
 DROPPING = "A queue that drops its oldest messages (option overflow) needs the local engine."
 CHECKING = "A queue that checks bodies (option schema) needs the local engine."
-GOING = "A queue that goes when nobody uses it (option unused) needs the local engine."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )
@@ -39,11 +35,9 @@ def check_keys(messages: Iterable[Message]) -> None:
 
 def check_options(options: QueueOptions) -> None:
     """Raise NotSupported for options that need the local engine."""
-    if options.unused is not None:
-        _refuse(GOING)
     if options.schema:
         _refuse(CHECKING)
-    if options.paused or options.publish_paused:
+    if options.publish_paused:
         _refuse(PAUSING)
     if options.drops_oldest:
         _refuse(DROPPING)
@@ -113,4 +107,4 @@ class NoStaging:
         _refuse(STAGING)
 
 
-LACKING: Sequence[str] = (READING, STAGING, LOOKING, KEYS, ORDERING, DELETING)
+LACKING: Sequence[str] = (READING, STAGING, LOOKING, KEYS, ORDERING)

@@ -51,12 +51,22 @@ class Leasing:
         """How many calls wait for a message; the broker counts them as consumers."""
         return sum(takes.waiting for takes in self._takes.values())
 
+    @property
+    def is_used(self) -> bool:
+        """Whether clients have leases, or wait for messages."""
+        return bool(self._held) or any(takes.has_wants for takes in self._takes.values())
+
     def holders(self) -> list[Holder]:
         """Return what is told about the leases of each group."""
         ends: dict[str, list[int]] = {}
         for held in self._held.values():
             ends.setdefault(held.lease.group, []).append(held.lease.expires_ms)
         return [Holder("leases", group, 0, len(found), "leased", min(found)) for group, found in ends.items()]
+
+    def queue_paused(self) -> None:
+        """The queue's option `paused` has changed."""
+        for takes in self._takes.values():
+            takes.queue_paused()
 
     def _of(self, group: str) -> Takes:
         takes = self._takes.get(group)
@@ -171,8 +181,8 @@ class Leasing:
         self._queue.changed()
         self._queue.engine.host.call_soon(lambda: done(None))
 
-    def settle_seq(self, seq: int, owner: str) -> bool:
-        """Settle the lease of a message of the unnamed group, if there is one here."""
+    def settle_seq(self, seq: int, owner: str) -> bool | None:
+        """Settle the lease of a message of the unnamed group; False where it is another's, None where there is none."""
         for token, held in self._held.items():
             if held.lease.delivery.message.seq == seq and held.lease.group == UNNAMED:
                 taken = self._take(token, owner)
@@ -181,7 +191,7 @@ class Leasing:
                     self._queue.stats.acked += 1
                     self._queue.changed()
                 return taken is not None
-        return False
+        return None
 
     def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
         """Let leases of this gateway end `duration_ms` from now; return the stale tokens."""

@@ -300,8 +300,8 @@ class Opening:
             lambda channel, done: channel.declare_queue(self.text, lambda error, *_: done(error), passive=True), looked
         )
 
-    def count(self, group: str, on_done: Callable[[int, int], None]) -> None:
-        """Tell how many messages are ready, and how many consumers there are; nothing where it can't be known."""
+    def count(self, group: str, on_done: Callable[[AmqpError | None, int, int], None]) -> None:
+        """Tell how many messages are ready, and how many consumers there are: none where it can't be known."""
         text = self._names.queue(self._queue.name, group)
         found = (0, 0)
 
@@ -313,7 +313,7 @@ class Opening:
 
             channel.declare_queue(text, declared, passive=True)
 
-        self._errands.do(run, lambda _error: on_done(*found))
+        self._errands.do(run, lambda error: on_done(error, *found))
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove what is ready in all groups; tells how many entries that were."""

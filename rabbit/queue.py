@@ -87,6 +87,16 @@ class Queue:
         """The options in force."""
         return self.known.options
 
+    def know(self, known: Known) -> None:
+        """This is what it is from now on."""
+        was_paused = self.options.paused
+        self.known = known
+        if self.options.paused != was_paused:
+            for consumer in list(self.consumers):
+                consumer.queue_paused()
+            self.leasing.queue_paused()
+            self.changed()
+
     @property
     def purged(self) -> int:
         """Delayed messages with a smaller number are no more."""
@@ -220,7 +230,10 @@ class Queue:
         self.leasing.give_back(leases)
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """Settle a message that is leased somewhere; NotSupported where it is not."""
+        """Settle a message that is leased somewhere; one that is not is dropped when its turn comes.
+
+        Whether such a one is there is not known: it passes for there unless it can't be.
+        """
         remote.settle_seq(self, seq, on_done, owner)
 
     def end_delivery(

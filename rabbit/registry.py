@@ -27,6 +27,7 @@ from curbstone.rabbit.topology import registry_arguments
 
 SNAPSHOT_EVERY = 10_000
 ANSWER_MS_MAX = 15_000
+DELETED_MAX = 1000
 WINDOW = 1000
 TAG = "registry"
 
@@ -47,6 +48,8 @@ class Known:
     """Groups that messages or consumers named, declared ones among them."""
     purged: int = 0
     """Delayed messages with a smaller number are no more."""
+    deleted: tuple[int, ...] = ()
+    """Messages of the unnamed group that are dropped when their turn comes; the last DELETED_MAX."""
 
     def as_entry(self) -> Entry:
         """Return the entry that makes it."""
@@ -60,6 +63,7 @@ class Known:
             "unused_s": self.unused_s,
             "groups": sorted(self.groups),
             "purged": self.purged,
+            "deleted": self.deleted,
         }
 
 
@@ -74,6 +78,7 @@ def _known(entry: Entry) -> Known:
         entry["unused_s"],
         frozenset(entry["groups"]) | frozenset(options.groups),
         entry["purged"],
+        tuple(entry.get("deleted", ())),
     )
 
 
@@ -143,7 +148,13 @@ def _changed(known: Known, entry: Entry) -> Known:
         case "group":
             return _with(known, groups=known.groups | {entry["group"]})
         case "purged":
-            return _with(known, purged=max(known.purged, entry["number"]))
+            purged = max(known.purged, entry["number"])
+            return _with(known, purged=purged, deleted=tuple(seq for seq in known.deleted if seq > purged))
+        case "deleted":
+            others = [seq for seq in known.deleted if seq != entry["seq"]]
+            return _with(known, deleted=(*others, entry["seq"])[-DELETED_MAX:])
+        case "dropped":
+            return _with(known, deleted=tuple(seq for seq in known.deleted if seq != entry["seq"]))
         case _:
             return known
 

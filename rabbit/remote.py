@@ -6,17 +6,19 @@ A token begins with the address of its gateway. A gateway that is gone has no le
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from curbstone.core.errors import CurbstoneError, NotSupported, Unavailable
+from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.values import Outcome, Stale, WasThere
-from curbstone.rabbit import lacking
 from curbstone.rabbit.inbox import Inbox
+from curbstone.rabbit.numbers import time_of
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
     from curbstone.rabbit.queue import Queue
 
+CLOCKS_APART_MS_MAX = 60_000
 ANY_MS_MAX = 500
 """How long to wait for whichever gateway holds a message."""
 
@@ -113,19 +115,28 @@ def extend(queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale, ow
 
 def settle_seq(queue: Queue, seq: int, on_done: WasThere, owner: str) -> None:
     """See `Queue.settle_by_id`."""
-    if queue.leasing.settle_seq(seq, owner):
-        queue.engine.host.call_soon(lambda: on_done(None, True))
+    engine = queue.engine
+    settled = queue.leasing.settle_seq(seq, owner)
+    if settled is not None or not _may_be_there(queue, seq):
+        engine.host.call_soon(partial(on_done, None, bool(settled)))
         return
+
+    def deleted(error: CurbstoneError | None) -> None:
+        on_done(error, error is None)
 
     def answered(answer: dict[str, Any] | None) -> None:
         if answer is None:
-            on_done(NotSupported(lacking.DELETING), False)
+            engine.propose({"do": "deleted", "uid": queue.uid, "seq": seq}, deleted)
         else:
-            on_done(None, True)
+            on_done(None, bool(answer["settled"]))
 
-    queue.engine.inbox.call_all(
-        {"do": "settle_seq", "uid": queue.uid, "seq": seq, "owner": owner}, ANY_MS_MAX, answered
-    )
+    engine.inbox.call_all({"do": "settle_seq", "uid": queue.uid, "seq": seq, "owner": owner}, ANY_MS_MAX, answered)
+
+
+def _may_be_there(queue: Queue, seq: int) -> bool:
+    """Whether a message of this number may wait in the queue."""
+    is_of_the_past = time_of(seq) <= queue.engine.host.wall_ms() + CLOCKS_APART_MS_MAX
+    return is_of_the_past and seq > queue.purged and seq not in queue.known.deleted
 
 
 def answer(engine: Engine, what: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
@@ -142,10 +153,13 @@ def answer(engine: Engine, what: dict[str, Any], say: Callable[[dict[str, Any]],
         case "extend" if queue is not None:
             say({"stale": queue.leasing.extend(what["tokens"], what["duration_ms"], what["owner"])})
         case "settle_seq" if queue is not None:
-            if queue.leasing.settle_seq(what["seq"], what["owner"]):
-                say({"settled": True})
+            was_mine = queue.leasing.settle_seq(what["seq"], what["owner"])
+            if was_mine is not None:
+                say({"settled": was_mine})
         case "unsettled":
             engine.unsettled.hear(what["from"], what["counts"])
+        case "used":
+            engine.disuse.hear(what["uids"])
         case "carried out":
             engine.journal.carried_out(what["number"])
             say({})

@@ -96,6 +96,11 @@ class Takes:
         return len(self._waiting)
 
     @property
+    def has_wants(self) -> bool:
+        """Whether anybody waits for a message, in whatever way."""
+        return bool(self._waiting) or any(not want.is_over for want in self._wants)
+
+    @property
     def _name(self) -> str:
         return self._queue.engine.names.queue(self._queue.name, self._group)
 
@@ -114,7 +119,22 @@ class Takes:
         else:
             self._go_on()
 
+    @property
+    def _is_paused(self) -> bool:
+        return self._queue.options.paused
+
+    def queue_paused(self) -> None:
+        """The queue's option `paused` has changed: who waits does so without a consumer, or with one again."""
+        if self._is_paused:
+            for want in list(self._waiting.values()):
+                self._stop_waiting(want)
+                self._wants.append(want)
+        self._go_on()
+
     def _go_on(self) -> None:
+        if self._is_paused:
+            self._refuse_all()
+            return
         if not self._wants or self._is_getting or self._is_opening:
             return
         if self._settling is None or not self._settling.channel.is_open:
@@ -126,6 +146,15 @@ class Takes:
             return
         self._is_getting = True
         self._settling.channel.get(self._name, self._got)
+
+    def _refuse_all(self) -> None:
+        """Who does not wait gets what it has."""
+        wants, self._wants = self._wants, deque()
+        for want in wants:
+            if want.taken or want.wait_ms <= 0:
+                want.end(want.taken)
+            elif not want.is_over:
+                self._wants.append(want)
 
     def _open(self) -> None:
         connection = self._queue.link.connection
@@ -150,7 +179,7 @@ class Takes:
             return  # `_lost` follows
         want = self._wants[0] if self._wants else None
         if arrived is None:
-            if want is not None:
+            if want is not None and not self._is_paused:
                 self._wants.popleft()
                 self._nothing_there(want)
         else:

@@ -13,6 +13,7 @@ from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
 from curbstone.core.port import Consumer, Queue, Waiter
 from curbstone.core.values import (
+    NOBODY,
     UNNAMED,
     Answer,
     Done,
@@ -168,7 +169,7 @@ class TracedQueue(QueuePort):
         self._end([lease.token for lease in leases], "returned")
         self.inner.give_back(leases)
 
-    def settle_by_id(self, seq: int, on_done: WasThere, *owner: str) -> None:
+    def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
         """See `Queue.settle_by_id`."""
 
         def done(error: CurbstoneError | None, was_there: bool) -> None:
@@ -177,7 +178,7 @@ class TracedQueue(QueuePort):
                 self._end([token for token, lease in held if lease.delivery.message.seq == seq], "deleted")
             on_done(error, was_there)
 
-        self.inner.settle_by_id(seq, done, *owner)
+        self.inner.settle_by_id(seq, done, owner)
 
 
 class ConsumerSpans:

@@ -163,7 +163,7 @@ async def test_what_a_cluster_can_not_do_is_501_with_a_sentence(gateway: Gateway
         health = (await client.get("/healthz")).json()
         assert options.json()["engine"] == health["engine"]
         assert health["engine"]["name"] == "rabbitmq" and health["sync"] == "quorum"
-        assert health["engine"]["capabilities"] == []
+        assert health["engine"]["capabilities"] == ["deleting"]
         assert "bytes" not in (await client.get(QUEUE)).json()
         metrics = (await client.get("/metrics")).text
         assert 'curbstone_engine_info{name="rabbitmq"' in metrics

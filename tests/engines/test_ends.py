@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from curbstone.core import headers
-from curbstone.core.errors import CurbstoneError, NotSupported
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.port import Queue
-from curbstone.core.values import Capability, Lease, Outcome
+from curbstone.core.values import Lease, Outcome
+from curbstone.rabbit.queue import Queue as ClusterQueue
+from curbstone.rabbit.registry import Known
 from tests.engines.test_messages import TRACEPARENT
-from tests.engines.worlds import World
+from tests.engines.worlds import ModelWorld, NodeWorld, World
 
 
 def lease(world: World, queue: Queue, count: int = 1, duration_ms: int = 60_000, **more: Any) -> list[Lease]:
@@ -193,14 +195,46 @@ def expired(world: World, dead: Queue) -> bool:
     return found
 
 
-def test_a_leased_message_can_be_settled_by_its_id(world: World) -> None:
+def test_a_message_can_be_settled_by_its_id_whether_it_is_leased_or_not(world: World) -> None:
     queue = world.queue()
-    first, second = world.publish(queue, "a", "b")
+    first, second, _ = world.publish(queue, "a", "b", "c")
     (held,) = lease(world, queue)
     assert world.answer(lambda done: queue.settle_by_id(first, done)) == (None, True)
     assert settle(world, queue, [held], Outcome.ACK) == (None, 0, [held.token])
-    error, was_there = world.answer(lambda done: queue.settle_by_id(second, done))
-    if Capability.DELETING in world.broker.capabilities:
-        assert (error, was_there) == (None, True)
-    else:
-        assert isinstance(error, NotSupported) and world.bodies(queue) == ["b"]
+    assert world.answer(lambda done: queue.settle_by_id(second, done)) == (None, True)
+    assert world.answer(lambda done: queue.settle_by_id(second, done)) == (None, False)
+    assert world.bodies(queue) == ["c"]
+
+
+def test_a_message_that_another_has_leased_is_not_there_to_be_settled_by_its_id(world: World) -> None:
+    queue = world.queue()
+    (seq,) = world.publish(queue, "a")
+    (held,) = lease(world, queue, owner="ann")
+    assert world.answer(lambda done: queue.settle_by_id(seq, done, owner="bob")) == (None, False)
+    assert settle(world, queue, [held], Outcome.NACK, delay_ms=0, owner="ann") == (None, 1, [])
+    assert world.pop(queue, wait_ms=5000) is not None
+
+
+def test_all_gateways_know_what_was_deleted_before_anybody_fetched_it(model: ModelWorld) -> None:
+    other = model.gateway()
+    queue = model.queue()
+    same = other.get(queue.name)
+    first, second = model.publish(queue, "a", "b")
+    assert model.answer(lambda done: queue.settle_by_id(first, done)) == (None, True)
+    assert model.answer(lambda done: same.settle_by_id(first, done)) == (None, False)
+    late = model.gateway().get(queue.name)
+    (lease,) = model.answer(lambda done: same.lease(1, 60_000, done))[0]
+    assert lease.delivery.message.seq == second
+    model.until(lambda: not known(queue).deleted and not known(late).deleted)  # what is dropped need not be remembered
+
+
+def test_a_message_of_the_future_is_not_there(cluster: ModelWorld | NodeWorld) -> None:
+    queue = cluster.queue()
+    (seq,) = cluster.publish(queue, "a")
+    assert cluster.answer(lambda done: queue.settle_by_id(seq + (1 << 40), done)) == (None, False)
+
+
+def known(queue: object) -> Known:
+    """Return what the registry says of a queue."""
+    assert isinstance(queue, ClusterQueue)
+    return queue.known

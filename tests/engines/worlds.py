@@ -294,6 +294,7 @@ class NodeWorld(World):
             ended: list[bool] = []
             engine.shutdown(lambda ended=ended: ended.append(True))  # type: ignore[misc]
             self.until(lambda ended=ended: ended)  # type: ignore[misc]
+        self.until(lambda: not any(engine.engine.nodes for engine in self.engines))  # their sockets are closed, too
         self._loop.run_until_complete(asyncio.sleep(0.05))
         self.host.close()
         self._loop.close()

@@ -1,0 +1,116 @@
+"""Queues that go when nobody has taken from them for so long, on any gateway: their option `unused`.
+
+Each gateway tells the others every second which of these queues its clients use. One that has heard of no use for as
+long as the option says asks RabbitMQ for consumers, which may be other programs', and deletes the queue where there is
+none. The time runs anew when a gateway starts. A queue that goes at once, when its last consumer has left, is given a
+minute for the first to come.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.values import UNNAMED
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
+
+TELL_MS = 1000
+HEARD_MS = 3 * TELL_MS
+"""So long what others have to say may be on its way."""
+FIRST_MS = 60_000
+
+logger = logging.getLogger("curbstone.rabbit")
+
+
+class _Use:
+    """What is known of the use of one queue."""
+
+    __slots__ = ("delivered", "is_asking", "last_ms", "was_used")
+
+    def __init__(self, now_ms: int) -> None:
+        self.last_ms = now_ms
+        self.delivered = 0
+        self.was_used = False
+        self.is_asking = False
+
+    def seen(self, now_ms: int) -> None:
+        """Somebody uses it."""
+        self.last_ms = now_ms
+        self.was_used = True
+
+
+class Disuse:
+    """See the module's docstring."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._uses: dict[str, _Use] = {}
+        """By the uid of the queue; of those alone that have the option."""
+
+    def start(self) -> None:
+        """Look each second, until the server stops."""
+        self._engine.host.call_later(TELL_MS, self._look)
+
+    def hear(self, uids: list[str]) -> None:
+        """Another gateway's clients use these."""
+        now_ms = self._engine.host.now_ms()
+        for uid in uids:
+            if uid in self._uses:
+                self._uses[uid].seen(now_ms)
+
+    def _look(self) -> None:
+        if self._engine.is_stopping:
+            return
+        now_ms = self._engine.host.now_ms()
+        watched = [queue for queue in self._engine.queues() if queue.options.unused is not None]
+        self._uses = {queue.uid: self._uses.get(queue.uid) or _Use(now_ms) for queue in watched}
+        used = [queue.uid for queue in watched if self._is_used(queue, now_ms)]
+        if used:
+            self._engine.inbox.tell_all({"do": "used", "uids": used})
+        for queue in watched:
+            if self._is_due(queue, now_ms):
+                self._ask(queue)
+        self._engine.host.call_later(TELL_MS, self._look)
+
+    def _is_used(self, queue: Queue, now_ms: int) -> bool:
+        """Whether clients of this gateway have used it since the last look."""
+        use = self._uses[queue.uid]
+        was_served = queue.stats.delivered != use.delivered
+        use.delivered = queue.stats.delivered
+        if was_served or queue.consumers or queue.leasing.is_used:
+            use.seen(now_ms)
+            return True
+        return False
+
+    def _is_due(self, queue: Queue, now_ms: int) -> bool:
+        use, unused = self._uses[queue.uid], queue.options.unused
+        assert unused is not None
+        wait_ms = unused * 1000 if unused or use.was_used else FIRST_MS
+        return not use.is_asking and now_ms - use.last_ms >= wait_ms + HEARD_MS
+
+    def _ask(self, queue: Queue) -> None:
+        """Have the queue deleted, unless RabbitMQ knows of consumers, or another gateway of leases."""
+        use = self._uses[queue.uid]
+        use.is_asking = True
+
+        def counted(_error: CurbstoneError | None) -> None:
+            use.is_asking = False
+            counts = [queue.counts(group) for group in (UNNAMED, *queue.options.groups)]
+            now_ms = self._engine.host.now_ms()
+            if any(each.consumers or each.wip for each in counts):
+                use.seen(now_ms)
+            elif queue.counting.is_sure and not queue.is_closed and self._is_due(queue, now_ms):
+                logger.info("queue %s is gone: it was unused for %g s", queue.name, queue.options.unused)
+                use.is_asking = True
+                self._engine.delete(queue.name, deleted)
+
+        def deleted(result: bool | CurbstoneError) -> None:
+            use.is_asking = False
+            if isinstance(result, CurbstoneError):
+                logger.warning("queue %s is unused, and can't be deleted: %s", queue.name, result)
+
+        queue.refresh(counted)
