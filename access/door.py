@@ -178,14 +178,20 @@ class Access:
     def private(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> Queue:
         """Return a queue of the connection's own, whose name nobody can guess, made if need be; raise TooMany."""
         assert name.is_private
-        self.gate.connections.keep_private(self, name)
+        private = self.gate.connections.private
+        private.check(self.identity, name)
         self._broker.declare(name, changes, on_done)
-        return self._broker.get(name)
+        queue = self._broker.get(name)
+        private.keep(self.identity, queue, self._end_private)
+        return queue
+
+    def _end_private(self, name: QueueName, reason: CurbstoneError) -> None:
+        self._broker.delete(name, lambda _outcome: None, reason)
 
     def drop_private(self, name: QueueName) -> None:
         """Delete it."""
         assert name.is_private
-        self.gate.connections.drop_private(self, name)
+        self.gate.connections.private.drop(self.identity, name)
         self._broker.delete(name, lambda _outcome: None)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:

@@ -10,10 +10,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.private import PrivateQueues
 from curbstone.access.producing import Key, Producing
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host, Timer
-from curbstone.core.names import QueueName
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 OF_USER_MAX = 1_000
 STREAMS_MAX = 100
 """Server-sent events of one user: each takes from a queue without being asked again."""
-PRIVATE_MAX = 2_000
-"""Private queues of one user: each has a cap of its own, and none counts for the quota of a project."""
 STREAM = "sse"
 TIMER_MS_MAX = 86_400_000
 
@@ -160,7 +158,7 @@ class Connections:
         """Who publishes as which numbered producer."""
         self._by_user: dict[str, int] = {}
         self._streams: dict[str, int] = {}
-        self._private: dict[str, set[QueueName]] = {}
+        self.private = PrivateQueues(host)
 
     def __len__(self) -> int:
         return len(self._presences)
@@ -179,25 +177,6 @@ class Connections:
         identity = access.identity
         if identity.owner and self._streams.get(identity.user, 0) >= STREAMS_MAX:
             raise TooMany(f"{STREAMS_MAX} streams of this user are open, and there may be no more")
-
-    def keep_private(self, access: Access, name: QueueName) -> None:
-        """Note a private queue of a user's, new or not; raise TooMany."""
-        identity = access.identity
-        if identity.owner:
-            kept = self._private.get(identity.user, set())
-            if name not in kept and len(kept) >= PRIVATE_MAX:
-                raise TooMany(
-                    f"this user has {PRIVATE_MAX} temporary queues and subscriptions to topics, the most it may"
-                )
-            self._private.setdefault(identity.user, kept).add(name)
-
-    def drop_private(self, access: Access, name: QueueName) -> None:
-        """It is no more."""
-        kept = self._private.get(access.identity.user)
-        if kept is not None:
-            kept.discard(name)
-            if not kept:
-                del self._private[access.identity.user]
 
     def enter(
         self,

@@ -427,8 +427,16 @@ class Broker(Protocol):
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
         """Create a queue, or merge options into one; raise BadRequest or Conflict."""
 
-    def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
-        """Delete a queue with all its messages; tells whether there was one."""
+    def delete(
+        self,
+        name: QueueName,
+        on_done: Callable[[bool | CurbstoneError], None],
+        reason: CurbstoneError | None = None,
+    ) -> None:
+        """Delete a queue with all its messages; tells whether there was one.
+
+        Consumers of a private queue are told the `reason`, if there is one.
+        """
 
     # --- events
 

@@ -323,13 +323,22 @@ class Engine:
                 error = refused
         on_done(error)
 
-    def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
-        """Delete a queue with all its messages; tells whether there was one."""
+    def delete(
+        self,
+        name: QueueName,
+        on_done: Callable[[bool | CurbstoneError], None],
+        reason: CurbstoneError | None = None,
+    ) -> None:
+        """Delete a queue with all its messages; tells whether there was one.
+
+        `reason`: what the consumer of a private one is told.
+        """
         queue = self._queues.get(name)
         if queue is None:
             self.host.call_soon(partial(on_done, False))
         elif name.is_private:
-            self._end_private(queue, NoSuchQueue(f"no such queue: {name}"), lambda error: on_done(error or True))
+            gone = reason or NoSuchQueue(f"no such queue: {name}")
+            self._end_private(queue, gone, lambda error: on_done(error or True))
         else:
             self._delete(queue, on_done)
 

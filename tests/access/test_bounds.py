@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.access import presence, sessions, tokens
+from curbstone.access import private, sessions, tokens
 from curbstone.access.door import Access
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.secrets import Secret
 from curbstone.access.sessions import SESSIONS_OF_USER_MAX, TICKETS_OF_USER_MAX
 from curbstone.access.tokens import TOKENS_OF_USER_MAX
-from curbstone.core.errors import BadRequest
+from curbstone.core.errors import BadRequest, CurbstoneError
+from curbstone.core.message import Message
 from curbstone.core.names import QueueName, private_name, queue_name
 from tests.access.world import HERE, World, hashed
 
@@ -165,7 +166,7 @@ def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They need no right and are in no project's quota: any login could fill the disk with them."""
-    monkeypatch.setattr(presence, "PRIVATE_MAX", 2)
+    monkeypatch.setattr(private, "QUEUES_MAX", 2)
     ann, bob = user(world, "ann"), user(world, "bob")
     names = [private_name(f"temp.{number}") for number in range(4)]
 
@@ -183,3 +184,42 @@ def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
     everyone = world.gate.everyone
     for number in range(4):
         make(everyone, private_name(f"temp.more{number}"))
+
+
+def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_pays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 queues of 64 MiB each were 125 GiB that no quota counted."""
+    monkeypatch.setattr(private, "BYTES_MAX", 1024 * 1024)
+    ann, bob = user(world, "ann"), user(world, "bob")
+    names = [private_name(f"temp.{number}") for number in range(3)]
+    of_bob = private_name("temp.bob")
+    ended: list[tuple[QueueName, CurbstoneError]] = []
+
+    def subscribe(access: Access, name: QueueName) -> None:
+        queue = access.private(name, {"cap": 1024 * 1024}, lambda _error: None)
+        world.lab.settle()
+        queue.subscribe(lambda _deliveries: None, window=1, on_closed=lambda error: ended.append((name, error)))
+
+    def send(name: QueueName, kib: int) -> None:
+        assert bob.reply(name, [Message(b"x" * 1024) for _ in range(kib)], lambda *_told: None)
+        world.lab.settle()
+
+    for name in names:
+        subscribe(ann, name)
+    subscribe(bob, of_bob)
+    for name, kib in zip((*names, of_bob), (100, 500, 100, 700), strict=True):
+        send(name, kib)
+    world.lab.pass_time(private.LOOK_EVERY_MS)
+    assert ended == []
+    send(names[0], 200)
+    send(names[2], 200)
+    world.lab.pass_time(private.LOOK_EVERY_MS)
+    [(name, reason)] = ended
+    assert name == names[1] and isinstance(reason, TooMany) and "hold more than 1048576 bytes" in str(reason)
+    world.lab.pass_time(10 * private.LOOK_EVERY_MS)
+    assert len(ended) == 1
+    for left in (names[0], names[1], names[2]):
+        ann.drop_private(left)
+    world.lab.settle()
+    assert not any(queue.name in names for queue in world.lab.broker.private_queues())

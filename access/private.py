@@ -1,0 +1,107 @@
+"""Private queues of each user: how many there may be, and how much they may hold together.
+
+They need no right and are in no project, so no quota counts them: temporary queues and subscriptions to topics over
+STOMP, and the answers of requests over HTTP. Each has a cap; but all caps of a user together are more than there
+should be, and mostly they are empty. So what they hold is added up each second for those users whose caps would allow
+too much, and the queue that holds the most, whose consumer is too slow, ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.access.errors import TooMany
+from curbstone.access.identity import Identity
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.host import Host
+from curbstone.core.names import QueueName
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
+
+QUEUES_MAX = 2_000
+"""Of one user."""
+BYTES_MAX = 2 * 1024 * 1024 * 1024
+"""What they may take on disk together."""
+LOOK_EVERY_MS = 1_000
+
+End = Callable[[QueueName, CurbstoneError], object]
+
+
+class _One(NamedTuple):
+    queue: Queue
+    cap: int
+    end: End
+
+
+class _Kept:
+    """Those of one user."""
+
+    __slots__ = ("caps_bytes", "queues")
+
+    def __init__(self) -> None:
+        self.queues: dict[QueueName, _One] = {}
+        self.caps_bytes = 0
+        """Their caps together."""
+
+    @property
+    def may_be_too_much(self) -> bool:
+        """Whether the caps allow more than a user may have; one queue alone may always be as large as its cap."""
+        return self.caps_bytes > BYTES_MAX and len(self.queues) > 1
+
+    def make_room(self) -> None:
+        """End those that hold the most until the others are not too much; at least one stays."""
+        held = sorted((one.queue.counts().bytes, name) for name, one in self.queues.items() if not one.queue.is_closed)
+        total = sum(size for size, _ in held)
+        while total > BYTES_MAX and len(held) > 1:
+            size, name = held.pop()
+            total -= size
+            reason = f"temporary queues and topics of this user hold more than {BYTES_MAX} bytes, and this one the most"
+            self.queues[name].end(name, TooMany(reason))
+
+
+class PrivateQueues:
+    """See the module's docstring. Called on the host's thread."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._of: dict[str, _Kept] = {}
+        self._is_looking = False
+
+    def check(self, identity: Identity, name: QueueName) -> None:
+        """Raise TooMany where a user may have no further one; `name` may be there already."""
+        kept = self._of.get(identity.user)
+        if kept is not None and name not in kept.queues and len(kept.queues) >= QUEUES_MAX:
+            raise TooMany(f"this user has {QUEUES_MAX} temporary queues and subscriptions to topics, the most it may")
+
+    def keep(self, identity: Identity, queue: Queue, end: End) -> None:
+        """Note a queue of a user's, new or not; `end` deletes one, and tells its consumer why."""
+        if identity.owner:
+            kept = self._of.setdefault(identity.user, _Kept())
+            before = kept.queues.get(queue.name)
+            one = kept.queues[queue.name] = _One(queue, queue.options.cap, end)
+            kept.caps_bytes += one.cap - (before.cap if before is not None else 0)
+            if kept.may_be_too_much:
+                self._look_later()
+
+    def drop(self, identity: Identity, name: QueueName) -> None:
+        """It is no more."""
+        kept = self._of.get(identity.user)
+        if kept is not None and name in kept.queues:
+            kept.caps_bytes -= kept.queues.pop(name).cap
+            if not kept.queues:
+                del self._of[identity.user]
+
+    def _look_later(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._host.call_later(LOOK_EVERY_MS, self._look)
+
+    def _look(self) -> None:
+        self._is_looking = False
+        too_much = [kept for kept in self._of.values() if kept.may_be_too_much]
+        for kept in too_much:
+            kept.make_room()
+        if too_much:
+            self._look_later()
