@@ -31,15 +31,17 @@ class Look:
 
     at_s: float
     queues: Figures
+    chosen: int
+    """How many there are in all."""
 
     def rates(self, earlier: Look | None) -> dict[str, dict[str, float]]:
         """Return per second what the counters rose since; nothing without an earlier look."""
         if earlier is None or self.at_s <= earlier.at_s:
             return {}
         found: dict[str, dict[str, float]] = {}
-        for name, figures in self.queues.items():
-            before = earlier.queues.get(name, {})
-            risen = {key: figures.get(counter, 0) - before.get(counter, 0) for key, counter in _COUNTERS.items()}
+        for name in self.queues.keys() & earlier.queues.keys():  # others were not among the busiest then
+            figures, before = self.queues[name], earlier.queues[name]
+            risen = {key: figures[counter] - before[counter] for key, counter in _COUNTERS.items()}
             found[name] = {key: max(value, 0) / (self.at_s - earlier.at_s) for key, value in risen.items()}
         return found
 
@@ -47,21 +49,23 @@ class Look:
 def top(
     interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between two looks")] = 1,
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="End after so many looks; 0 goes on")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Most queues, the busiest of all")] = 1000,
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Show depths and rates of all queues, live. In a pipe, or with --json, one look after the other."""
+    """Show depths and rates of the busiest queues, live. In a pipe, or with --json, one look after the other."""
     from curbstone.cli.client import Client
     from curbstone.cli.output import console, print_json
 
+    wanted = {"order": "messages_per_second", "limit": str(limit)}
     live = sys.stdout.isatty() and not as_json
     looks = 0
     earlier: Look | None = None
     with Client(server) as client:
 
         def look() -> Look:
-            stats = client.call("GET", "/v2/stats", params={"limit": "10000"}).json()
-            return Look(time.monotonic(), figures_in(stats))
+            stats = client.call("GET", "/v2/stats", params=wanted).json()
+            return Look(time.monotonic(), figures_in(stats), stats["queues_chosen"])
 
         def next_look() -> tuple[Look, Mapping[str, dict[str, float]]]:
             nonlocal earlier, looks
@@ -119,4 +123,5 @@ def _table(now: Look, rates: Mapping[str, dict[str, float]], server: str) -> Tab
             ]
         )
     heads = ("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "IN/s", "OUT/s", "ACK/s", "ON DISK", "OF CAP")
-    return table(heads, rows, f"{server}   {len(rows)} queues")
+    count = f"{len(rows)} queues" if len(rows) == now.chosen else f"the busiest {len(rows)} of {now.chosen} queues"
+    return table(heads, rows, f"{server}   {count}")

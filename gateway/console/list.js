@@ -14,9 +14,9 @@ const COLUMNS = [
   ['Unacked', queue => queue.figures.messages_unacked, 'messages_unacked', ''],
   ['Delayed', queue => queue.figures.messages_delayed, 'messages_delayed', 'wide'],
   ['Consumers', queue => queue.figures.consumers, 'consumers', 'wide'],
-  ['In /s', queue => queue.rates.in, 'messages_published', 'wide'],
-  ['Out /s', queue => queue.rates.out, 'messages_delivered', 'wide'],
-  ['Ack /s', queue => queue.rates.ack, 'messages_acknowledged', 'wider'],
+  ['In /s', queue => queue.figures.messages_published_per_second, 'messages_published_per_second', 'wide'],
+  ['Out /s', queue => queue.figures.messages_delivered_per_second, 'messages_delivered_per_second', 'wide'],
+  ['Ack /s', queue => queue.figures.messages_acknowledged_per_second, 'messages_acknowledged_per_second', 'wider'],
   ['On disk, of cap', queue => queue.figures.cap_used_ratio, 'cap_used_ratio', ''],
 ]
 

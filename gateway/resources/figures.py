@@ -20,6 +20,7 @@ from curbstone.core.traffic import Traffic
 from curbstone.core.values import EngineInfo
 from curbstone.gateway.resources.filling import Filling
 from curbstone.gateway.resources.queues import refreshed
+from curbstone.gateway.resources.rates import Rates
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -54,6 +55,13 @@ TOTALS = {
     "messages_lost": ("lost", "Messages that declared groups lost, at the cap or by a purge"),
     "messages_overflowed": ("overflowed", "Messages that gave way to newer ones at the cap (option overflow)"),
 }
+RATES = {
+    "messages_published_per_second": "published",
+    "messages_delivered_per_second": "delivered",
+    "messages_acknowledged_per_second": "acked",
+}
+"""Of the last seconds, as often as somebody looked. Not for Prometheus, which has rates of its own."""
+RATES_MEMORY_MS = 10_000
 BY_PROTOCOL = {
     "messages_received": ("published", "Messages taken from producers"),
     "messages_confirmed": ("confirmed", "Messages confirmed to producers"),
@@ -103,6 +111,8 @@ class QueueFigures(NamedTuple):
     name: QueueName
     gauges: dict[str, float]
     counters: dict[str, int]
+    rates: dict[str, float]
+    """Those of `RATES`, and their sum as `messages_per_second`."""
     to_full_s: float | None
 
 
@@ -172,6 +182,8 @@ class Figures:
         self._protocols = dict(protocols)
         self._process = process
         self._filling = Filling()
+        self._rates = Rates(RATES_MEMORY_MS)
+        self._began_ms = host.now_ms()
         self._seen: dict[str, Stats] = {}
         """The counters of the queues of the last look, by uid: those of a queue deleted since are final."""
         self._gone = dict.fromkeys(_COUNTERS, 0)
@@ -224,6 +236,7 @@ class Figures:
         for uid, stats in self._seen.items():
             if uid not in now:
                 self._filling.forget(uid)
+                self._rates.forget(uid)
                 for name in _COUNTERS:
                     self._gone[name] += getattr(stats, name)
         self._seen = now
@@ -243,7 +256,18 @@ class Figures:
             "oldest_message_age_seconds": age_ms / 1000,
         }
         to_full_s = self._filling.look(queue.uid, counts.bytes, cap, self._host.now_ms())
-        return QueueFigures(queue.name, gauges, {each: getattr(queue.stats, each) for each in _COUNTERS}, to_full_s)
+        counters = {each: getattr(queue.stats, each) for each in _COUNTERS}
+        return QueueFigures(queue.name, gauges, counters, self._rates_of(queue.uid, counters), to_full_s)
+
+    def _rates_of(self, uid: str, counters: dict[str, int]) -> dict[str, float]:
+        now_ms = self._host.now_ms()
+        counted = tuple([counters[each] for each in RATES.values()])
+        rates = self._rates.look(uid, counted, now_ms)
+        if rates is None:  # the first look at it: all that is known is since the start
+            rates = tuple([1000 * count / max(now_ms - self._began_ms, 1000) for count in counted])
+        # In thousandths, so that what has ended is 0 after a minute and not a smaller fraction for ever.
+        told = dict(zip(RATES, [round(rate, 3) for rate in rates], strict=True))
+        return {**told, "messages_per_second": round(sum(rates), 3)}
 
 
 def _held(queues: list[Queue]) -> dict[str, int]:

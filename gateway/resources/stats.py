@@ -16,6 +16,7 @@ from curbstone.gateway.resources.figures import (
     BY_PROTOCOL,
     PYTHON,
     QUEUE_GAUGES,
+    RATES,
     TOTALS,
     VERSION,
     Figures,
@@ -29,7 +30,7 @@ LIMIT_MAX = 10_000
 OFFSET_MAX = 1 << 31
 
 _COUNTERS = {name: field for name, (field, _) in TOTALS.items()}
-ORDERS = ("name", *QUEUE_GAUGES, *_COUNTERS)
+ORDERS = ("name", *QUEUE_GAUGES, *_COUNTERS, *RATES, "messages_per_second")
 
 
 class Statistics:
@@ -67,13 +68,16 @@ def _chosen(queues: list[QueueFigures], query: Mapping[str, str]) -> list[QueueF
 
 
 def _value(queue: QueueFigures, order: str) -> float:
-    return queue.gauges[order] if order in queue.gauges else queue.counters[_COUNTERS[order]]
+    if order in _COUNTERS:
+        return queue.counters[_COUNTERS[order]]
+    return queue.gauges[order] if order in queue.gauges else queue.rates[order]
 
 
 def _queue(queue: QueueFigures) -> dict[str, object]:
     counters = {name: queue.counters[field] for name, field in _COUNTERS.items()}
     project, name = queue.name
-    return {"project": project, "queue": name, **queue.gauges, "seconds_to_full": queue.to_full_s, **counters}
+    to_full = {"seconds_to_full": queue.to_full_s}
+    return {"project": project, "queue": name, **queue.gauges, **to_full, **counters, **queue.rates}
 
 
 def _server(now: Snapshot) -> dict[str, object]:

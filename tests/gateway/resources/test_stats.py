@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from curbstone.gateway.resources.filling import MEMORY_MS, Filling
+from curbstone.gateway.resources.rates import STEP_MS, Rates
 from tests.server import ServerProcess
 
 
@@ -43,6 +45,23 @@ def test_the_queues_come_by_name_or_by_what_they_have_most_of(server: ServerProc
     page = call(server, "GET", "/v2/stats?search=A/M&limit=0")
     assert (names(page), page["queues_chosen"], page["queues_count"]) == ([], 1, 3)
     assert names(call(server, "GET", "/v2/stats?project=b")) == ["none"]
+
+
+def test_the_busiest_of_many_queues_come_first(server: ServerProcess) -> None:
+    """Those that have the most of a counter may have been busy long ago."""
+
+    def busiest() -> dict[str, Any]:
+        page: dict[str, Any] = call(server, "GET", "/v2/stats?order=messages_published_per_second&limit=1")
+        assert page["queues_chosen"] == 3 and len(page["queues"]) == 1
+        found: dict[str, Any] = page["queues"][0]
+        assert found["messages_per_second"] >= found["messages_published_per_second"]
+        return found
+
+    assert busiest()["queue"] == "many", "at first, since the start"
+    deadline_s = time.monotonic() + 60
+    while busiest()["queue"] != "none":
+        assert time.monotonic() < deadline_s
+        call(server, "POST", "/v2/b/queues/none/messages", {"busy": "now"})
 
 
 def test_an_order_that_is_none_is_refused_and_counted(server: ServerProcess) -> None:
@@ -81,6 +100,19 @@ def test_connections_and_refusals_are_told_by_protocol(server: ServerProcess) ->
     assert sum(refusals["stomp"].values()) == 1
     assert sum(refusals["mqks"].values()) == 1
     assert 'curbstone_refusals_total{protocol="stomp",reason=' in call(server, "GET", "/metrics")
+
+
+def test_a_rate_is_that_of_late() -> None:
+    rates = Rates(10_000)
+    assert rates.look("q", (0, 7), 0) is None
+    assert rates.look("q", (9, 9), STEP_MS - 1) is None, "too soon to tell"
+    for second in range(1, 60):
+        assert rates.look("q", (50 * second, 7), 1000 * second) == pytest.approx((50, 0))
+    assert rates.look("q", (2950, 7), 59_001) == pytest.approx((50, 0)), "nothing is learned within a moment"
+    slower, nothing = rates.look("q", (2950, 7), 69_000) or (0, 0)
+    assert 10 < slower < 25 and not nothing, "after the memory's time about a third is left"
+    rates.forget("q")
+    assert rates.look("q", (3000, 7), 70_000) is None
 
 
 def test_a_queue_that_grows_steadily_is_full_when_it_says() -> None:

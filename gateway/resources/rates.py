@@ -1,0 +1,54 @@
+"""How fast numbers of queues change: moving means of what was seen, as often as somebody looked. It knows no clock."""
+
+from __future__ import annotations
+
+from math import exp
+
+STEP_MS = 1000
+"""Looks that come sooner than this after another one learn nothing."""
+
+
+class _Seen:
+    __slots__ = ("at_ms", "per_ms", "values", "weight")
+
+    def __init__(self, values: tuple[int, ...], now_ms: int) -> None:
+        self.values = values
+        self.at_ms = now_ms
+        self.per_ms = (0.0,) * len(values)
+        self.weight = 0.0
+        """How much of the memory is filled, 0 to 1: the rate of a queue that was just met is of the time since."""
+
+
+class Rates:
+    """The rates of some numbers of each queue, by its uid."""
+
+    def __init__(self, memory_ms: int) -> None:
+        self._memory_ms = memory_ms
+        """How fast older changes count less: after this time about a third."""
+        self._seen: dict[str, _Seen] = {}
+
+    def look(self, uid: str, values: tuple[int, ...], now_ms: int) -> tuple[float, ...] | None:
+        """Take in the numbers, and return how much each changes in a second; None for a queue that was just met."""
+        seen = self._seen.get(uid)
+        if seen is None:
+            self._seen[uid] = _Seen(values, now_ms)
+            return None
+        passed_ms = now_ms - seen.at_ms
+        if passed_ms >= STEP_MS:
+            kept = exp(-passed_ms / self._memory_ms)
+            seen.weight = seen.weight * kept + 1 - kept
+            share = (1 - kept) / passed_ms
+            seen.per_ms = tuple(
+                [
+                    rate * kept + (now - before) * share
+                    for rate, now, before in zip(seen.per_ms, values, seen.values, strict=True)
+                ]
+            )
+            seen.values, seen.at_ms = values, now_ms
+        if not seen.weight:
+            return None
+        return tuple([1000 * rate / seen.weight for rate in seen.per_ms])
+
+    def forget(self, uid: str) -> None:
+        """The queue is gone."""
+        self._seen.pop(uid, None)
