@@ -6,6 +6,7 @@ Each runs on ports and in folders of its own, one at a time, and is stopped afte
 import contextlib
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from bench import peer_activemq, peer_beanstalkd, peer_coilmq, peer_nats, peer_r
 from bench.peer import Running, Subject
 from bench.wire import BenchError
 
-PLACES = [*os.get_exec_path(), "/usr/sbin", "/usr/local/sbin", "/usr/share/activemq/bin"]
+PLACES = [sysconfig.get_path("scripts"), *os.get_exec_path(), "/usr/sbin", "/usr/local/sbin", "/usr/share/activemq/bin"]
 
 
 @dataclass(frozen=True, slots=True)
