@@ -10,20 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED, Done
 from curbstone.rabbit import ladder
 from curbstone.rabbit.door import Channel, Properties
+from curbstone.rabbit.inside import Engine
 from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.publisher import Parcel
 from curbstone.rabbit.sending import EVENT_UID
 from curbstone.rabbit.unit import Addressed, Unit, encode
-
-if TYPE_CHECKING:
-    from curbstone.rabbit.engine import Engine
 
 WAITS_MS = 2048
 """What has to wait comes again after this; one step of the ladder."""

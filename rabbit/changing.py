@@ -7,15 +7,12 @@ All of it is idempotent.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.values import Done
+from curbstone.rabbit.inside import Engine, Queue
 from curbstone.rabbit.registry import Known
-
-if TYPE_CHECKING:
-    from curbstone.rabbit.engine import Engine
-    from curbstone.rabbit.queue import Queue
 
 
 def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.message import Delivery
@@ -12,10 +11,8 @@ from curbstone.core.values import Done, Holder
 from curbstone.rabbit import dead
 from curbstone.rabbit.door import AmqpError, Arrived, Channel
 from curbstone.rabbit.handing import admit
+from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.settling import Settling
-
-if TYPE_CHECKING:
-    from curbstone.rabbit.queue import Queue
 
 AUTO_WINDOW = 256
 PREFETCH_MAX = 65_535
@@ -164,7 +161,7 @@ class Consumer:
         if self.closed:
             return
         self.closed = True
-        self.queue.consumers.pop(self, None)
+        self.queue.left(self)
         self.unsettled.clear()
         self._gathered.clear()
         if self._settling is not None:
@@ -332,7 +329,7 @@ class Consumer:
         if self.closed:
             return
         self.closed = True
-        self.queue.consumers.pop(self, None)
+        self.queue.left(self)
         self.queue.stats.released += len(self.unsettled)
         self.unsettled.clear()
         self._gathered.clear()

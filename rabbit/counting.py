@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import UNNAMED, Counts, Done
-
-if TYPE_CHECKING:
-    from curbstone.rabbit.queue import Queue
+from curbstone.rabbit.inside import Queue
 
 LOOK_MS_MIN = 250
 LOOK_MS_MAX = 2000
@@ -42,14 +39,14 @@ class Counting:
         queue = self._queue
         ready, _ = self._seen.get(group, (0, 0))
         consumers = sum(consumers for _, consumers in self._seen.values())
-        own = sum(consumer.surplus for consumer in queue.consumers) + queue.leasing.waiting
+        own = sum(consumer.surplus for consumer in queue.takers) + queue.leasing.waiting
         wip = self.unsettled(group) + queue.engine.unsettled.elsewhere(queue.uid, group)
-        return Counts(ready, wip, 0, 0, max(consumers - own, len(queue.consumers)))
+        return Counts(ready, wip, 0, 0, max(consumers - own, len(queue.takers)))
 
     def unsettled(self, group: str) -> int:
         """How many messages of a group are with clients of this gateway."""
         queue = self._queue
-        held = sum(len(consumer.unsettled) for consumer in queue.consumers if consumer.group == group)
+        held = sum(len(consumer.unsettled) for consumer in queue.takers if consumer.group == group)
         return held + queue.leasing.unsettled(group)
 
     def refresh(self, on_done: Done) -> None:

@@ -9,14 +9,10 @@ minute for the first to come.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import UNNAMED
-
-if TYPE_CHECKING:
-    from curbstone.rabbit.engine import Engine
-    from curbstone.rabbit.queue import Queue
+from curbstone.rabbit.inside import Engine, Queue
 
 TELL_MS = 1000
 HEARD_MS = 3 * TELL_MS
@@ -81,7 +77,7 @@ class Disuse:
         use = self._uses[queue.uid]
         was_served = queue.stats.delivered != use.delivered
         use.delivered = queue.stats.delivered
-        if was_served or queue.consumers or queue.leasing.is_used:
+        if was_served or queue.takers or queue.leasing.is_used:
             use.seen(now_ms)
             return True
         return False

@@ -27,7 +27,7 @@ from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name, parse_q
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
-from curbstone.rabbit import changing, infrastructure, lacking, remote, sending
+from curbstone.rabbit import changing, infrastructure, inside, lacking, remote, sending
 from curbstone.rabbit.changing import replace_known
 from curbstone.rabbit.disuse import Disuse
 from curbstone.rabbit.door import Channel, Door
@@ -151,7 +151,7 @@ class Engine:
         """Return who declares and deletes it: what is exclusive, its own connection."""
         return self._private_errands if name.is_private else self._errands
 
-    def registered(self, queue: Queue) -> Known | None:
+    def registered(self, queue: inside.Queue) -> Known | None:
         """Return what the registry says of a queue; None where it does not know it."""
         return self._log.known.by_uid.get(queue.uid)
 
@@ -204,7 +204,7 @@ class Engine:
         else:
             self.know(queue, after)
 
-    def know(self, queue: Queue, known: Known) -> None:
+    def know(self, queue: inside.Queue, known: Known) -> None:
         """This is what is known of a queue from now on."""
         self._count_events(queue.name, queue.known.bindings, known.bindings)
         queue.know(known)
@@ -226,10 +226,11 @@ class Engine:
             self.past.add(queue.stats)
         queue.close(reason)
 
-    def could_not_make(self, queue: Queue, error: CurbstoneError) -> None:
+    def could_not_make(self, queue: inside.Queue, error: CurbstoneError) -> None:
         """The registry did not take a queue in."""
-        if self._queues.get(queue.name) is queue:
-            self._forget(queue, error)
+        mine = self._queues.get(queue.name)
+        if mine is queue:
+            self._forget(mine, error)
 
     def _private_lost(self, reason: str) -> None:
         """The clients' own queues went with their connection."""

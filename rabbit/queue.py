@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, Unavailable
 from curbstone.core.message import Delivery, Message
@@ -34,6 +34,7 @@ from curbstone.rabbit import dead, lacking, remote
 from curbstone.rabbit.consumer import Consumer, gone
 from curbstone.rabbit.counting import Counting
 from curbstone.rabbit.door import LOST, NOT_FOUND, AmqpError
+from curbstone.rabbit.inside import Engine, Taker
 from curbstone.rabbit.lacking import NoReading
 from curbstone.rabbit.leasing import Leasing
 from curbstone.rabbit.link import Link
@@ -42,10 +43,7 @@ from curbstone.rabbit.redrive import Redrive
 from curbstone.rabbit.registry import Known
 from curbstone.rabbit.settling import Settling
 from curbstone.rabbit.storing import Storing
-
-if TYPE_CHECKING:
-    from curbstone.rabbit.engine import Engine
-    from curbstone.rabbit.taking import Want
+from curbstone.rabbit.taking import Want
 
 
 class Queue:
@@ -335,6 +333,16 @@ class Queue:
         Redrive(self, to, limit, on_done, may).begin()
 
     # --- trouble, and the end
+
+    @property
+    def takers(self) -> list[Consumer]:
+        """The consumers of this gateway."""
+        return list(self.consumers)
+
+    def left(self, consumer: Taker) -> None:
+        """A consumer has ended."""
+        assert isinstance(consumer, Consumer)
+        self.consumers.pop(consumer, None)
 
     def channel_lost(self, error: AmqpError, fail: Callable[[CurbstoneError], None]) -> None:
         """A channel of a consumer or taker has ended by itself: tell it why."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, NotSupported, QueueFull, Unavailable
 from curbstone.core.headers import key_of
@@ -12,13 +11,10 @@ from curbstone.core.names import QueueName
 from curbstone.core.values import Done, Published
 from curbstone.rabbit import lacking
 from curbstone.rabbit.event_keys import routing_key
+from curbstone.rabbit.inside import Engine, Queue
 from curbstone.rabbit.job import Job
 from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.publisher import Parcel
-
-if TYPE_CHECKING:
-    from curbstone.rabbit.engine import Engine
-    from curbstone.rabbit.queue import Queue
 
 EVENT_UID = "event"
 """Stands in the id of a message for the uid of its queue, where that is not one."""

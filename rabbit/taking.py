@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
 from curbstone.core.values import UNNAMED
 from curbstone.rabbit.door import AmqpError, Arrived, Channel
 from curbstone.rabbit.handing import admit
+from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.settling import Settling
-
-if TYPE_CHECKING:
-    from curbstone.core.host import Timer
-    from curbstone.rabbit.queue import Queue
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """One answer takes no more messages once theirs are so many bytes."""

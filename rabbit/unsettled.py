@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from curbstone.core.values import UNNAMED
-
-if TYPE_CHECKING:
-    from curbstone.rabbit.engine import Engine
+from curbstone.rabbit.inside import Engine
 
 TELL_MS = 1000
 

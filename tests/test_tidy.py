@@ -51,7 +51,7 @@ MAY_LOOK_UP = {
     "curbstone/cli/serve.py": {"serve"},  # once it is known that this is what is wanted
 }
 # Folders in which circles of imports are still to be undone.
-GO_ROUND = {"access", "rabbit"}
+GO_ROUND = {"access"}
 
 # What begins with an underscore and is for everybody all the same; some of it is of others, who have no other way.
 OPEN_PRIVATES = {"_replace", "_asdict", "_fields", "_make", "_exit", "_jvm", "_jsparkSession", "_Hash"}
