@@ -39,6 +39,7 @@ from curbstone.gateway.resources.queues import Queues
 from curbstone.gateway.resources.reading_groups import ReadingGroups
 from curbstone.gateway.resources.reading_many import ReadingMany
 from curbstone.gateway.resources.requests import Requests
+from curbstone.gateway.resources.settles import Settles
 from curbstone.gateway.resources.stats import Statistics
 from curbstone.gateway.resources.transactions import Transactions
 from curbstone.gateway.settings import GatewaySettings
@@ -79,6 +80,7 @@ def queue_routes(
         Route(QUEUE + "/messages/ack", RawResource(POST=leases.ack)),
         Route(QUEUE + "/messages/nack", RawResource(POST=leases.nack)),
         Route(QUEUE + "/messages/extend", RawResource(POST=leases.extend)),
+        Route(QUEUE + "/messages/settle", RawResource(POST=Settles(settings, streams, traffic.http).post)),
         Route(QUEUE + "/leases/{lease}", RawResource(DELETE=leases.confirm)),
         Route(EVENTS + "/{event}/messages", RawResource(POST=events.post)),
         Route(EVENTS + "/{event}/messages/batch", RawResource(POST=events.post_batch)),

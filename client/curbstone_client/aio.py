@@ -362,6 +362,16 @@ class Queue(_Target):
         found: dict[str, Any] = await self._call("GET")
         return found
 
+    async def pause(self, *, deliver: bool = True, publish: bool = False) -> dict[str, Any]:
+        """Deliver nothing until `resume`, and with `publish` take nothing in; return what is so now."""
+        paused: dict[str, Any] = await self._call("POST", "/pause", {"deliver": deliver, "publish": publish})
+        return paused
+
+    async def resume(self) -> dict[str, Any]:
+        """End what `pause` began; return what is so now."""
+        paused: dict[str, Any] = await self._call("POST", "/resume")
+        return paused
+
     async def purge(self) -> dict[str, Any]:
         """Remove what is not in hand; return how much that was."""
         purged: dict[str, Any] = await self._call("POST", "/purge")

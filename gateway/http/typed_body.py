@@ -72,11 +72,11 @@ def typed(value: object, kind: type[B]) -> B:
             if value[name] is None or not _is_meant(value[name], getattr(body, member)):
                 raise _bad(kind, name, value)
         return body
-    if missing := _MISSING.search(told):
-        raise BadRequest(f"{missing[1]} is missing: {_rule_of(kind, missing[1])}")
-    at = _AT_MEMBER.search(told)
-    assert at, told
-    raise _bad(kind, at[1], value)
+    if at := _AT_MEMBER.search(told):
+        raise _bad(kind, at[1], value)
+    missing = _MISSING.search(told)
+    assert missing, told
+    raise BadRequest(f"{missing[1]} is missing: {_rule_of(kind, missing[1])}")
 
 
 def _is_meant(given: object, got: object) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from curbstone.access.rights import Right
-from curbstone.core.values import Holder, Peeked
+from curbstone.core.values import Capability, Holder, Peeked
 from curbstone.gateway.formats.parameters import group_of, query_of
+from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.resources.message import look_at
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 HOLDERS_MAX = 100
 GROUPS_MAX = 10
+READY_MAX = 10
+"""Of so many ready messages it is looked whether they wait for others of their keys."""
 
 
 class Explain:
@@ -38,7 +42,9 @@ class Explain:
             found = await look_at(queue, query["id"])
             sentences = [_about_message(queue, query["id"][:80], found)]
         else:
-            sentences = [*_about_server(access_of(request)), *_about_queue(queue, group, holders)]
+            can_look = Capability.LOOKING in access_of(request).capabilities
+            behind = await _held_back(queue, group) if can_look else []
+            sentences = [*_about_server(access_of(request)), *_about_queue(queue, group, holders, behind)]
         shown = [holder._asdict() for holder in holders[:HOLDERS_MAX]]
         return JsonResponse({"queue": str(queue.name), "group": group, "sentences": sentences, "holders": shown})
 
@@ -49,7 +55,13 @@ def _about_server(access: Access) -> Iterator[str]:
         yield "The server has trouble" + "".join(f"; {reason}" for reason in health.reasons[:3]) + "."
 
 
-def _about_queue(queue: Queue, group: str, holders: list[Holder]) -> Iterator[str]:
+async def _held_back(queue: Queue, group: str) -> list[Peeked]:
+    """Return those of the first ready messages that wait behind another of their key; none if one waits for nothing."""
+    (first,) = await answer(partial(queue.peek, READY_MAX, state="rdy", group=group))
+    return first if all(each.behind for each in first) else []
+
+
+def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[Peeked]) -> Iterator[str]:
     counts = queue.counts(group)
     whose = f" for group {group}" if group else ""
     if queue.options.paused:
@@ -60,7 +72,11 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder]) -> Iterator[st
         yield f"It is damaged: {text}."
     if counts.rdy:
         yield f"{_messages(counts.rdy)} ready{whose}."
-        yield from _about_takers(group, [holder for holder in holders if holder.group == group])
+        if behind:
+            ahead = queue.message_id(behind[0].behind)
+            which = "They all wait" if len(behind) == counts.rdy else f"The first {len(behind)} of them wait"
+            yield f"{which} behind others of their keys that are not settled, the first behind message {ahead}."
+        yield from _about_takers(group, [holder for holder in holders if holder.group == group], not behind)
     elif not counts.wip and not counts.delayed:
         yield f"Nothing waits in it{whose}."
     if counts.wip:
@@ -82,14 +98,15 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder]) -> Iterator[st
         yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
 
 
-def _about_takers(group: str, holders: list[Holder]) -> Iterator[str]:
+def _about_takers(group: str, holders: list[Holder], can_be_had: bool) -> Iterator[str]:
     consumers = [holder for holder in holders if holder.kind == "consumer"]
     states = [holder.state for holder in consumers]
     if not consumers:
         yield "Nobody consumes from it" + (f" as group {group}." if group else ".")
         return
     if "ready" in states:
-        yield f"{states.count('ready')} of {len(states)} consumers have room: they get them now."
+        then = ": they get them now" if can_be_had else ""
+        yield f"{states.count('ready')} of {len(states)} consumers have room{then}."
     if full := states.count("full"):
         yield f"{full} of {len(states)} consumers hold as many messages as their windows allow, and must settle some."
     if held := states.count("held"):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,10 +27,31 @@ if TYPE_CHECKING:
     from curbstone.core.positions import Backlog
     from curbstone.core.values import Peeked
 
+T = TypeVar("T")
+
 GROUPS_MAX = 1000
 """Who publishes names groups, so there may be any number."""
 LIST_MAX = 100_000
-"""Queues of one reply."""
+"""Queues, or projects, of one reply."""
+
+
+class Page(NamedTuple):
+    """Which part of a list by name is asked for."""
+
+    prefix: str
+    after: str
+    limit: int
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Page:
+        """Return what a query asks for; raise BadRequest."""
+        limit = whole_number("limit", query.get("limit", LIST_MAX), 1, LIST_MAX)
+        return cls(query.get("prefix", ""), query.get("after", ""), limit)
+
+    def cut(self, items: Sequence[T], name: Callable[[T], str]) -> tuple[list[T], dict[str, str]]:
+        """Return those of this page, out of all by name, and what the reply says if there are more."""
+        found = [item for item in items if name(item).startswith(self.prefix) and name(item) > self.after]
+        return found[: self.limit], {"next": name(found[self.limit - 1])} if len(found) > self.limit else {}
 
 
 def name_in(scope: AnyScope) -> QueueName:
@@ -81,26 +101,21 @@ class Queues:
         self._settings = settings
 
     async def projects(self, request: Request) -> Response:
-        """GET /v2: the projects that have queues which one has a right on, by name."""
+        """GET /v2: the projects that have queues which one has a right on, by name; all, or a page like `list`."""
+        page = Page.of(query_of(request))
         counts = Counter(queue.name.project for queue in access_of(request).queues())
-        projects = [{"project": name, "queues": counts[name]} for name in sorted(counts)]
-        return JsonResponse({"projects": projects})
+        names, following = page.cut(sorted(counts), str)
+        projects = [{"project": name, "queues": counts[name]} for name in names]
+        return JsonResponse({"projects": projects} | following)
 
     async def list(self, request: Request) -> Response:
         """GET: those of a project that one may look at, by name; all, or a page of those that begin like `prefix`."""
         project = queue_name("any", request.path_params["project"]).project
-        query = query_of(request)
-        limit = whole_number("limit", query.get("limit", LIST_MAX), 1, LIST_MAX)
-        prefix, after = query.get("prefix", ""), query.get("after", "")
+        page = Page.of(query_of(request))
         found = [queue for queue in access_of(request).queues_with(Right.PEEK) if queue.name.project == project]
-        queues = sorted([each for each in found if each.name.queue.startswith(prefix)], key=_by_name)
-        if after:
-            queues = queues[bisect_right(queues, after, key=_by_name) :]
-        await refreshed(access_of(request), queues[:limit])
-        listed: dict[str, object] = {"queues": [_info(request, queue) for queue in queues[:limit]]}
-        if len(queues) > limit:
-            listed["next"] = queues[limit - 1].name.queue
-        return JsonResponse(listed)
+        queues, following = page.cut(sorted(found, key=_by_name), _by_name)
+        await refreshed(access_of(request), queues)
+        return JsonResponse({"queues": [_info(request, queue) for queue in queues]} | following)
 
     async def put(self, request: Request) -> Response:
         """PUT: make the queue if there is none, set the options in the body."""

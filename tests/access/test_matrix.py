@@ -27,6 +27,7 @@ HTTP: list[tuple[str, str, str, dict[str, object]]] = [
     ("leaseMessages", "receive", f"POST {Q}/messages/lease", {"json": {"seconds": 0.001}}),
     ("ackLeases", "receive", f"POST {Q}/messages/ack", {"json": {"ackIds": ["x"]}}),
     ("nackLeases", "receive", f"POST {Q}/messages/nack", {"json": {"ackIds": ["x"]}}),
+    ("settleLeases", "receive", f"POST {Q}/messages/settle", {"json": {"ack": ["x"]}}),
     ("extendLeases", "receive", f"POST {Q}/messages/extend", {"json": {"ackIds": ["x"]}}),
     ("ackGroup", "receive", f"POST {Q}/groups/g/ack", {"json": {"upTo": 0}}),
     ("fetchMqMessage", "receive", "GET /mq/q/messages", {}),

@@ -72,6 +72,18 @@ def test_what_is_published_is_on_disk_and_comes_as_it_was(shell: Shell, queue: s
     assert shell.on_queue(queue, "info")["wip"] == 0
 
 
+def test_a_paused_queue_delivers_nothing_until_it_is_resumed(shell: Shell, queue: str) -> None:
+    shell.publish(queue, b"1")
+    assert shell.on_queue(queue, "pause") == {"paused": True, "publish_paused": False}
+    messages = shell.consume(queue)
+    assert shell.on_queue(queue, "info")["rdy"] == 1
+    assert shell.on_queue(queue, "pause", publish=True) == {"paused": True, "publish_paused": True}
+    assert shell.on_queue(queue, "resume") == {"paused": False, "publish_paused": False}
+    message = shell.take(messages)
+    assert message.body == b"1"
+    shell.result(shell.settle(message, "ack"))
+
+
 def test_a_type_of_ones_own_a_delay_and_a_time_to_live(shell: Shell, queue: str) -> None:
     shell.publish(queue, b"%PDF", type="application/pdf")
     shell.publish(queue, b"later", delay=3600, ttl=7200)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core.names import queue_name
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.gateway.running import MESSAGES, QUEUE, Running, json_from
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +101,12 @@ async def test_lists_are_paged_and_filtered(gateway: Running) -> None:
     assert (await gateway.http.get("/v2/p2/queues?limit=0")).status_code == 400
     projects = (await gateway.http.get("/v2")).json()
     assert projects == {"projects": [{"project": "p1", "queues": 1}, {"project": "p2", "queues": 4}]}
+    first = (await gateway.http.get("/v2?limit=1")).json()
+    assert first == {"projects": [{"project": "p1", "queues": 1}], "next": "p1"}
+    rest = {"projects": [{"project": "p2", "queues": 4}]}
+    assert (await gateway.http.get("/v2?limit=1&after=p1")).json() == rest
+    assert (await gateway.http.get("/v2?prefix=p2")).json() == rest
+    assert (await gateway.http.get("/v2?limit=x")).status_code == 400
 
 
 async def test_what_gave_way_to_newer_messages_is_told_and_counted(gateway: Running) -> None:
@@ -111,3 +117,23 @@ async def test_what_gave_way_to_newer_messages_is_told_and_counted(gateway: Runn
     said = " ".join((await gateway.http.get(QUEUE + "/explain")).json()["sentences"])
     assert f"Since the start {40 - rdy} messages are gone that gave way to newer ones." in said
     assert f"curbstone_messages_overflowed_total {float(40 - rdy)}" in (await gateway.http.get("/metrics")).text
+
+
+async def test_ready_messages_that_wait_behind_others_of_their_keys(gateway: Running) -> None:
+    """It said that they are ready, and that a consumer with room gets them now."""
+    for key in ("a", "b", "a", "b"):
+        await gateway.publish("1", **{"x-key": key})
+    async with gateway.socket("consume", "?ack&limit=5") as socket:
+        first = await json_from(socket)
+        for _ in range(3):
+            await socket.recv()
+        text = await said(gateway)
+        assert "2 messages are ready. They all wait behind others of their keys that are not settled" in text
+        assert f"the first behind message {first['id']}." in text
+        assert "1 of 1 consumers have room." in text
+        await gateway.publish("2")
+        for _ in range(2):
+            await socket.recv()
+        await gateway.http.put(QUEUE, json={"paused": True})
+        await gateway.publish("3")
+        assert "behind others" not in await said(gateway)
