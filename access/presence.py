@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 OF_USER_MAX = 1_000
 STREAMS_MAX = 100
 """Server-sent events of one user: each takes from a queue without being asked again."""
+SUBSCRIPTIONS_MAX = 10_000
+"""Of one user, over STOMP and MQKS: who may take a message is looked for among all that there are."""
 STREAM = "sse"
 TIMER_MS_MAX = 86_400_000
 
@@ -64,6 +66,8 @@ class Presence:
         """How many deliveries it has not settled."""
         self._end = end
         self._changed = changed
+        self.subscriptions = 0
+        """How many it has; see `holds`."""
         self._is_over = False
         self._is_renewing = False
         self._timer: Timer | None = None
@@ -103,6 +107,12 @@ class Presence:
         self.access = access
         self._unwatch = access.identity.watch(self._look)
         self._arm()
+
+    def holds(self, subscriptions: int) -> None:
+        """It has so many subscriptions now, or is about to; raise TooMany where its user would have too many."""
+        if not self._is_over:
+            self._connections.subscribed(self.access, subscriptions - self.subscriptions)
+            self.subscriptions = subscriptions
 
     def leave(self) -> None:
         """The connection is over; harmless when it was before."""
@@ -158,6 +168,7 @@ class Connections:
         """Who publishes as which numbered producer."""
         self._by_user: dict[str, int] = {}
         self._streams: dict[str, int] = {}
+        self._subscriptions: dict[str, int] = {}
         self.private = PrivateQueues(host)
 
     def __len__(self) -> int:
@@ -177,6 +188,13 @@ class Connections:
         identity = access.identity
         if identity.owner and self._streams.get(identity.user, 0) >= STREAMS_MAX:
             raise TooMany(f"{STREAMS_MAX} streams of this user are open, and there may be no more")
+
+    def subscribed(self, access: Access, more: int) -> None:
+        """A user has so many subscriptions more, or, below 0, less; raise TooMany."""
+        identity = access.identity
+        if more > 0 and identity.owner and self._subscriptions.get(identity.user, 0) + more > SUBSCRIPTIONS_MAX:
+            raise TooMany(f"this user has {SUBSCRIPTIONS_MAX} subscriptions, the most it may over all its connections")
+        _count(self._subscriptions, identity.user, more)
 
     def enter(
         self,
@@ -216,6 +234,7 @@ class Connections:
         user = presence.access.identity.user
         self._presences.pop(presence.id, None)
         _count(self._by_user, user, -1)
+        _count(self._subscriptions, user, -presence.subscriptions)
         if presence.caller.protocol == STREAM:
             _count(self._streams, user, -1)
 

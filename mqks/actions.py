@@ -123,6 +123,7 @@ class Actions:
         earlier = self.consumers.get(request.request_id)
         if earlier is None and len(self.consumers) >= self._limits.consumers_max:
             raise RequestError(f"a connection has at most {self._limits.consumers_max} consumers")
+        self._login.holds(len(self.consumers) + (earlier is None))
         before = self._bindings(wish)
         events = wish.binding.apply(before)
         unused = self._registry.unused(wish.queue)
@@ -257,6 +258,7 @@ class Actions:
         """End a consumer of this connection: what is unsettled goes back to its queue."""
         if self.consumers.get(consumer.id) is consumer:
             del self.consumers[consumer.id]
+            self._login.holds(len(self.consumers))
         self._connection.updates.pop(consumer, None)
         consumer.engine.close()
         self._registry.remove(consumer)

@@ -121,6 +121,11 @@ class Login:
         self.access = access
         self._logged_in(access.identity.user)
 
+    def holds(self, consumers: int) -> None:
+        """The connection has so many consumers, or is about to; raise TooMany where its user would have too many."""
+        if self._presence is not None:
+            self._presence.holds(consumers)
+
     def leave(self) -> None:
         """The connection is over."""
         self._is_over = True

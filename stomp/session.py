@@ -36,7 +36,6 @@ from curbstone.stomp.transactions import Transactions
 if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.access.gate import Caller
-    from curbstone.access.presence import Presence
 
 
 def _nobody(_user: str) -> None:
@@ -84,7 +83,6 @@ class Session:
         self._is_audited = access.gate.wants_login
         self._agreement: connect.Agreement | None = None
         """What was agreed with CONNECT, while its login is still being checked."""
-        self._presence: Presence | None = None
         self.on_connected: Callable[[str], None] = _nobody
         """Called when CONNECT is answered, with whose login it is."""
         self._kept: list[Frame] = []
@@ -236,8 +234,8 @@ class Session:
         self.on_connected = _nobody
 
     def _on_ending(self) -> None:
-        if self._presence is not None:
-            self._presence.leave()
+        if self._connection.presence is not None:
+            self._connection.presence.leave()
         self._parser.close()
         self._kept = []
         self._connection.brake.close()
@@ -360,7 +358,7 @@ class Session:
         if Capability.NUMBERS not in answer.capabilities:
             connection.features = wished = wished - {features.NUMBERS}
         connection.access = answer
-        self._presence = answer.gate.connections.enter(
+        connection.presence = answer.gate.connections.enter(
             answer,
             self._caller,
             end=connection.fail,
@@ -428,8 +426,8 @@ class Session:
             if receipt is not None:
                 connection.write(frames.receipt(receipt, connect.expiry(answer, connection.wall_ms)))
 
-        assert self._presence is not None
-        self._presence.renew(Credentials("", body.decode("utf-8", "replace").strip()), done)
+        assert connection.presence is not None
+        connection.presence.renew(Credentials("", body.decode("utf-8", "replace").strip()), done)
 
     def _on_ack(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         if "transaction" in head.headers:
@@ -453,6 +451,7 @@ class Session:
 
     def _on_unsubscribe(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         self._subscriptions.unsubscribe(head, receipt)
+        self._subscriptions.count()
 
     def _on_begin(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         self._transactions.begin(head)

@@ -16,6 +16,7 @@ from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
+    from curbstone.access.presence import Presence
     from curbstone.access.rates import Brake
 
 
@@ -49,6 +50,8 @@ class SessionState:
         """`brake`: on while the user publishes more than its rate."""
         self.access = access
         """What the client may do; nobody's before its login."""
+        self.presence: Presence | None = None
+        """From its login on."""
         self.traffic = traffic
         self.limits = limits
         self.name = name

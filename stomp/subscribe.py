@@ -60,7 +60,7 @@ class Subscriptions:
                 connection.receipt(receipt)
                 return
             raise ProtocolError(f"subscription [{key[:80]}] already exists", head.lines.get("id", ""))
-        self._check_count()
+        self.count(1)
         destination = parse_destination(text, connection.name, connection.single_queue, connection.access.home)
         if not HEADERS.isdisjoint(head.headers):
             check_headers(head, destination)
@@ -149,7 +149,7 @@ class Subscriptions:
         """
         if queue in self._connection.private:
             return
-        self._check_count()
+        self.count(1)
         shown = frames.escape(text, self._connection.version)
         lines = f"subscription:{shown}\ndestination:{shown}\n"
         destination = Destination(Kind.QUEUE, queue, private=True)
@@ -242,10 +242,14 @@ class Subscriptions:
         for name in list(self._connection.private):
             self._delete_private(name)
 
-    def _check_count(self) -> None:
+    def count(self, more: int = 0) -> None:
+        """Let those of the user count: so many there are, and are about to be; raise ProtocolError or TooMany."""
         most = self._connection.limits.subscriptions_max
-        if max(len(self.by_index), len(self._named)) >= most:
+        found = max(len(self.by_index), len(self._named)) + more
+        if more and found > most:
             raise ProtocolError(f"more than {most} subscriptions")
+        if self._connection.presence is not None:
+            self._connection.presence.holds(found)
 
     def _index(self) -> int:
         self._next_index += 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.access import private, sessions, tokens
+from curbstone.access import presence, private, sessions, tokens
 from curbstone.access.door import Access
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.secrets import Secret
@@ -223,3 +223,27 @@ def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_
         ann.drop_private(left)
     world.lab.settle()
     assert not any(queue.name in names for queue in world.lab.broker.private_queues())
+
+
+def test_a_user_has_so_many_subscriptions_over_all_its_connections(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 on each of 1,000 connections made each message of their queue take as long as all of them."""
+    monkeypatch.setattr(presence, "SUBSCRIPTIONS_MAX", 5)
+    ann, bob = user(world, "ann"), user(world, "bob")
+    connections = world.gate.connections
+    first, second, other = (connections.enter(each, HERE, end=lambda _error: None) for each in (ann, ann, bob))
+    first.holds(3)
+    second.holds(2)
+    other.holds(5)
+    for one in (first, second):
+        with pytest.raises(TooMany, match="this user has 5 subscriptions"):
+            one.holds(one.subscriptions + 1)
+    second.holds(1)
+    first.holds(4)
+    first.leave()
+    first.holds(1)
+    second.holds(5)
+    second.leave()
+    third = connections.enter(ann, HERE, end=lambda _error: None)
+    third.holds(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -120,3 +121,37 @@ def test_unfinished_frames_over_tcp_are_bounded_together(it: Doors) -> None:
     finally:
         for line in lines:
             line.socket.close()
+
+
+def test_a_user_has_so_many_subscriptions_and_those_that_ended_count_no_more(it: Doors) -> None:
+    def connected() -> Line:
+        line = Line(it.server.stomp)
+        line.socket.settimeout(60)
+        line.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['root']}\n\n\0")
+        return line
+
+    def subscribing(number: int) -> str:
+        return f"SUBSCRIBE\nid:{number}\ndestination:/queue/shop/q\nreceipt:got{number}\n\n\0"
+
+    with ExitStack() as stack:
+        lines = [stack.enter_context(connected()) for _ in range(10)]
+        for line in lines:
+            line.send("".join(map(subscribing, range(1, 1001))))
+        for line in lines:
+            line.until(b"receipt-id:got1000\n")
+        with connected() as late:
+            late.send(subscribing(1))
+            assert b"this user has 10000 subscriptions" in late.rest()
+        with Line(it.server.mqks) as mqks:
+            mqks.socket.settimeout(60)
+            mqks.send(f"in auth {it.secrets['root']}\nc consume --confirm q e\n")
+            mqks.until(b"\nc error ")
+            lines[0].send("UNSUBSCRIBE\nid:7\nreceipt:less\n\n\0")
+            lines[0].until(b"receipt-id:less\n")
+            mqks.send("d consume --confirm q e\n")
+            mqks.until(b"d ok")
+            lines[0].send(subscribing(7))
+            assert b"this user has 10000 subscriptions" in lines[0].rest()
+            with connected() as late:
+                late.send(subscribing(1))
+                late.until(b"receipt-id:got1\n")
