@@ -48,7 +48,7 @@ def test_a_pop_that_is_given_up_or_unwanted_takes_nothing(world: World) -> None:
     assert waiter.cancel() and not waiter.cancel()
     world.publish(queue, "a")
     assert world.pop(queue, is_wanted=lambda: False) is None
-    assert world.bodies(queue, wait_ms=100) == ["a"] and not got
+    assert world.bodies(queue, 1, wait_ms=100) == ["a"] and not got
 
 
 def test_a_consumer_has_as_many_as_its_window_and_more_as_it_acks(world: World) -> None:
@@ -213,7 +213,7 @@ def test_purging_removes_what_is_ready_and_what_is_delayed(world: World) -> None
     error, count = world.answer(queue.purge)
     assert error is None and count >= 3
     world.publish(queue, "after", delay_ms=300)
-    assert world.bodies(queue, wait_ms=1500) == ["after"]
+    assert world.bodies(queue, 1, wait_ms=1500) == ["after"]
 
 
 def test_groups_get_every_message_or_those_that_name_them(world: World) -> None:
@@ -298,7 +298,7 @@ def test_a_transaction_publishes_and_settles(world: World) -> None:
     peer.expect("a", "b", "c", "b")
     assert world.bodies(target) == ["result"]
     peer.consumer.close()
-    assert sorted(world.bodies(source, wait_ms=200)) == ["b", "c"]
+    assert sorted(world.bodies(source, 2)) == ["b", "c"]
 
 
 def test_a_dropped_transaction_did_nothing(world: World) -> None:

@@ -55,7 +55,7 @@ def test_a_batch_is_stored_in_order_and_answered_once(world: World) -> None:
     peer = world.peer(queue)
     peer.expect("a", "b", "c")
     assert [each.message.seq for each in peer.deliveries] == [first, first + 1, first + 2]
-    assert world.bodies(queue, group="g", wait_ms=1000) == ["a", "b", "c"]
+    assert world.bodies(queue, 3, group="g") == ["a", "b", "c"]
 
 
 def test_a_batch_with_something_wrong_stores_nothing(world: World) -> None:

@@ -124,12 +124,17 @@ class World(Protocol):
         taken: Delivery | None = delivery
         return taken
 
-    def bodies(self, queue: Queue, **more: Any) -> list[str]:
-        """Take all there is."""
-        found = []
-        while (delivery := self.pop(queue, **more)) is not None:
-            found.append(delivery.message.body.decode())
+    def take(self, queue: Queue, count: int = 0, **more: Any) -> list[Delivery]:
+        """Take all there is; so many have to come, however slow the machine is, and more may, as `more` says."""
+        found: list[Delivery] = []
+        patiently = {**more, "wait_ms": PATIENCE_MS // 2}
+        while (delivery := self.pop(queue, **(patiently if len(found) < count else more))) is not None:
+            found.append(delivery)
         return found
+
+    def bodies(self, queue: Queue, count: int = 0, **more: Any) -> list[str]:
+        """Take all there is, as `take` does, and return the bodies."""
+        return [delivery.message.body.decode() for delivery in self.take(queue, count, **more)]
 
     def ready(self, queue: Queue, count: int, group: str = "") -> None:
         """Wait until so many are ready."""
