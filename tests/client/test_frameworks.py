@@ -140,9 +140,9 @@ class App:
         (folder / "app.py").write_text(APPS[framework])
 
     @contextmanager
-    def worker(self) -> Iterator[subprocess.Popen[bytes]]:
+    def worker(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run a worker; it is asked to stop at the end, and must."""
-        process = self.start()
+        process = self.start(*more)
         try:
             yield process
             process.send_signal(signal.SIGTERM)
@@ -151,10 +151,10 @@ class App:
             self.kill(process)
             print(self._log.read_text(encoding="utf-8"))
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", *WORKERS[self._framework]],
+                [sys.executable, "-m", *WORKERS[self._framework], *more],
                 cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -211,6 +211,15 @@ def test_tasks_are_done_delayed_and_retried(app: App, server: ServerProcess) -> 
         assert set(done.values()) == {1}
         # Celery 5.7 may forget the end of a task that runs while it is asked to stop, whatever the broker.
         app.wait_until_settled(server, delayed=1)
+
+
+@pytest.mark.parametrize("framework", ["celery"])
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_celery_works_in_a_pool_of_green_threads(app: App, server: ServerProcess, pool: str) -> None:
+    with app.worker(f"--pool={pool}"):
+        assert app.run("for n in range(20): send(n)\nfails('flaky')").wait(WAIT_S_MAX) == 0
+        done = app.wait_for({*map(str, range(20)), "flaky try 0", "flaky try 1"})
+        assert set(done.values()) == {1}
 
 
 def work_through_kills(app: App, server: ServerProcess, count: int, kills: int) -> Counter[str]:
