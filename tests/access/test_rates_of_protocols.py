@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,8 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from curbstone.spark.options import read_options
+from curbstone.spark.server import Server
 from curbstone_client.sync import Client
 from tests.access.doors import Doors, Line, doors
 from tests.commands import curbstone
@@ -223,3 +226,22 @@ def test_the_command_line_and_the_client_wait_and_lose_nothing(it: Doors, tmp_pa
             queue.publish(str(number))
         client.flush()
     assert (stored(it), stored(it, "other")) == (1_300, 1_300)
+    assert it.call("root", "PUT", "/v2/shop/queues/third").status_code == 201
+    before = it.call("root", "GET", "/v2/stats").json()["held_back"]["http"]
+    done = curbstone("move", "--from", "shop/q", "--to", "shop/third", cwd=tmp_path, stdin=b"", **settings)
+    assert (done.code, done.out, done.err) == (0, "1300 messages moved\n", "")
+    held_back(it, "http", before + 1)
+    assert (stored(it), stored(it, "third")) == (0, 1_300)
+
+
+def test_what_writes_for_spark_waits_as_long_as_the_server_says(it: Doors) -> None:
+    address = read_options({"queue": "shop/q", "url": it.server.url, "token": it.secrets["ann"]}).address
+    body = json.dumps({"queue": "q", "message": LARGE}).encode() + b"\n"
+    path = "/v2/shop/transactions/t/parts/"
+    with closing(Server(replace(address, retry_s=0.0))) as server:
+        server.call("PUT", f"{path}1", body=body, kind="application/x-ndjson")
+        change(it, '{ bytes = "300KB" }')
+        server.call("PUT", f"{path}2", body=body, kind="application/x-ndjson")
+        server.call("PUT", f"{path}3", body=body, kind="application/x-ndjson")
+        held_back(it, "http")
+        assert server.json("POST", "/v2/shop/transactions/t/commit")["messages"] == 3
