@@ -74,8 +74,11 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[P
         yield f"{_messages(counts.rdy)} ready{whose}."
         if behind:
             ahead = queue.message_id(behind[0].behind)
-            which = "They all wait" if len(behind) == counts.rdy else f"The first {len(behind)} of them wait"
-            yield f"{which} behind others of their keys that are not settled, the first behind message {ahead}."
+            if counts.rdy == 1:
+                yield f"It waits behind message {ahead} of the same key, until that is settled."
+            else:
+                which = "They all wait" if len(behind) == counts.rdy else f"The first {len(behind)} of them wait"
+                yield f"{which} behind others of their keys that are not settled, the first behind message {ahead}."
         yield from _about_takers(group, [holder for holder in holders if holder.group == group], not behind)
     elif not counts.wip and not counts.delayed:
         yield f"Nothing waits in it{whose}."
