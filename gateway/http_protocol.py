@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with what it lacks: limits on the head, deadlines, bounded pipelining, and our WebSockets.
+"""uvicorn's HTTP protocol with what it lacks: limits on the head, deadlines, bounded pipelining.
 
 A connection works on one request at a time. What a client sends behind it is neither read further nor parsed until the
 answer is written and the client takes what it gets. After each answer the other connections have their turn.
@@ -16,15 +16,13 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from curbstone.access.door import Access
-from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.app import Gateway
+from curbstone.gateway.handover import Handover
 from curbstone.gateway.http.cycle import Cycle, Flow
 from curbstone.gateway.http.departure import GONE
 from curbstone.gateway.http.ends import Ends
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, target_of
-from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.passed_over import parser_behind
 from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.limits import (
@@ -37,8 +35,6 @@ from curbstone.gateway.limits import (
     SKIP_BYTES_MAX,
 )
 from curbstone.gateway.settings import OF_HEALTH
-from curbstone.gateway.websocket.protocol import WebSocketProtocol, refusing, shake_hands
-from curbstone.gateway.websocket.session import SocketRequest
 from curbstone.net.admission import FULL, Visit, is_of_this_machine
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
@@ -105,8 +101,8 @@ class HttpProtocol(HttpToolsProtocol):
         """Once our half is closed."""
         self._is_gone = False
         self._is_stopping = False
-        self._behind: bytes | None = None
-        """What came behind a WebSocket's handshake that is being looked at."""
+        self._handover: Handover | None = None
+        """To a WebSocket, while its handshake is being looked at."""
 
     # ------------------------------------------------------------ what the loop calls
 
@@ -129,12 +125,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._linger.close()
         self.flow.resume_writing()
         self.transport.close()
-        self._let_go()
+        self._forget()
 
-    def _let_go(self) -> None:
+    def _forget(self) -> None:
         """It is over: drop what holds this connection, so that its memory need not wait for the garbage collector."""
         self.parser = None  # type: ignore[assignment]
-        self.cycle = self._answering = self.scope = None
+        self.cycle = self._answering = self.scope = self._handover = None
 
     def eof_received(self) -> None:
         """The client sends no more: the connection closes, and nothing more is answered."""
@@ -155,8 +151,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._linger is not None:
             self._linger.dropped(len(data))
             return
-        if self._behind is not None:
-            self._behind += data
+        if self._handover is not None:
+            self._handover.keep(data)
             return
         self._held = self._held[self._held_from :] + data if self._held else data
         self._held_from = 0
@@ -432,9 +428,10 @@ class HttpProtocol(HttpToolsProtocol):
                 self.transport.abort()
                 return
         assert self._answering is None, "a refusal would overtake an answer"
-        self._take_leave(problem)
+        self.take_leave(problem)
 
-    def _take_leave(self, problem: Problem) -> None:
+    def take_leave(self, problem: Problem) -> None:
+        """Answer with an error, and end."""
         self.transport.write(closing_response(problem))
         self._leave()
 
@@ -448,53 +445,22 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ WebSockets
 
     def _upgrade(self, rest: bytes) -> None:
-        """Hand the connection over to a WebSocket."""
-        gateway = cast(Gateway, self.app)
-        self._behind = rest
+        """Hand the connection over to a WebSocket, if its client may have one."""
         self._deadline = _NEVER
         self.flow.hold()
-        is_tls = self.scope["scheme"] == "https"
-        request = SocketRequest(
-            self.scope["path"], self.scope["query_string"], self.headers, self.server,
-            caller_of(self.scope, "websocket"), gateway.nobody, self._visit.logged_in, is_tls,
-        )  # fmt: skip
-        gateway.admit_socket(request, lambda access: self._admitted(request, access))
+        self._handover = Handover(self, cast(Gateway, self.app), self.scope, self._visit, rest)
+        self._handover.begin()
 
-    def _admitted(self, request: SocketRequest, access: Access | Problem | CurbstoneError) -> None:
-        """The client is known, which may have taken a while, or may not come."""
-        if self._is_gone or self.transport.is_closing():
-            return
-        rest, self._behind = self._behind or b"", None
-        gateway = cast(Gateway, self.app)
-        if isinstance(access, Problem):  # of a page that may not come
-            self._take_leave(access)
-            return
-        if isinstance(access, CurbstoneError):
-            shaken = shake_hands(request, self.scope["method"], refusing(access))
-        else:
-            if access.identity.user:
-                self._visit.logged_in(access.identity.user)
-            shaken = shake_hands(request._replace(access=access), self.scope["method"], gateway.open_socket)
-        if isinstance(shaken, Problem):
-            self._take_leave(shaken)
-            return
-        response, session = shaken
+    def is_over(self) -> bool:
+        """Return whether the client or the connection is gone."""
+        return self._is_gone or self.transport.is_closing()
+
+    def let_go(self) -> None:
+        """See `handover.Connection`."""
         self.connections.discard(self)
         self.flow.release()
         self.flow.resume_reading()
-        wire = WebSocketProtocol(
-            self.transport,
-            session,
-            gateway.message_bytes_max,
-            self.connections,
-            self.loop,
-            gateway.unfinished,
-            gateway.turns,
-        )
-        wire.leave = self._visit.leave
-        self._let_go()
-        self.transport.set_protocol(wire)  # type: ignore[arg-type]  # asyncio asks for the methods only
-        wire.begin(response, rest)
+        self._forget()
 
     def _should_upgrade_to_ws(self) -> bool:
         return True

@@ -44,7 +44,7 @@ ROOMS = {
 ABOVE_THE_ROOMS = {
     "core": {"broker", "declaring", "events", "queue", "transaction"},
     "curbstone": {"serve"},
-    "gateway": {"app", "http_protocol", "routes", "server"},
+    "gateway": {"app", "handover", "http_protocol", "routes", "server"},
 }
 MAY_LOOK_UP = {
     "core/staging": {"queue"},  # it writes into whole queues, and stands on them
