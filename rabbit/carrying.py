@@ -122,7 +122,7 @@ class Carrying:
             self._publish_all(self._parts(Addressed(queue.name, queue.uid, addressed.message)))
 
     def _lose(self, addressed: Addressed, error: CurbstoneError) -> None:
-        """It can't ever be stored where it is for: it goes to what had nowhere to go."""
+        """It can never be stored in its queue: it goes to the queue of the lost."""
         engine, message = self._engine, addressed.message
         lost = engine.names.lost
         logger.error(

@@ -16,7 +16,7 @@ from curbstone.rabbit.registry import Known
 
 
 def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
-    """Change what a queue is; where that fails nobody here takes it for done."""
+    """Change what a queue is; if that fails, this gateway goes back to what the registry says."""
     before = queue.known
     engine.know(queue, after)
     queue.changes_under_way += 1

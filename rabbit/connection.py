@@ -117,7 +117,7 @@ class PikaConnection:
     def channel(self, on_open: Callable[[Channel], None], on_closed: Callable[[AmqpError], None]) -> None:
         """See `Connection.channel`."""
         if not self._raw.is_open:
-            return  # its end is told to all who use the connection
+            return  # its end is told to all that use the connection
         channel = PikaChannel(on_closed, self._wire)
         try:
             self._raw.channel(on_open_callback=lambda raw: on_open(channel.opened(raw)))
@@ -193,7 +193,7 @@ class PikaChannel:
             del self._wire.consumers[self._number, tag.encode()]
 
     def _call(self, start: Callable[[Callable[..., None]], object], done: Callable[[Any], None], fail: Settled) -> None:
-        """Make a call that is answered: `done(frame)`, or `fail(error)` where the channel ends first."""
+        """Make a call that is answered: `done(frame)`, or `fail(error)` if the channel ends first."""
         if not self.is_open:
             fail(AmqpError(LOST, "the channel is closed"))
             return

@@ -266,7 +266,7 @@ class Consumer:
         self.settle_all([(delivery, dead.MAX_TRIES) for delivery in self.claim(seqs)], delay_ms, error, on_done)
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
-        """Send deliveries to the dead-letter queue, or drop them where there is none."""
+        """Send deliveries to the dead-letter queue, or drop them if there is none."""
         self.settle_all([(delivery, dead.REJECTED) for delivery in self.claim(seqs)], None, error, on_done)
 
     def settle_all(

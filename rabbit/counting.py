@@ -117,7 +117,7 @@ class Counting:
         queue.engine.host.call_later(self._pause_ms, self._look_again)
 
     def close(self) -> None:
-        """The queue is no more: all who watch are told."""
+        """The queue is no more: all watchers are told."""
         watchers, self._watchers = self._watchers, []
         for fn in watchers:
             fn()

@@ -1,4 +1,4 @@
-"""Dead letters: published with their provenance, confirmed, and only then settled where they died.
+"""Dead letters: published with their provenance, confirmed, and only then settled in the queue they died in.
 
 A crash between the two leaves both: a letter may come twice, and is never lost. Where the dead-letter queue takes
 nothing the message is held and dies again later.
@@ -88,7 +88,7 @@ def bury(
     error: str = "",
     on_done: Done | None = None,
 ) -> None:
-    """Move a delivery to the dead-letter queue, or drop it where there is none; tried again until that is done."""
+    """Move a delivery to the dead-letter queue, or drop it if there is none; repeated until it succeeds."""
     if not queue.options.dead_letter:
         queue.stats.dropped += reason != EXPIRED
         settling.ack(tag)

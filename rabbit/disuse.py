@@ -1,7 +1,7 @@
 """Queues that go when nobody has taken from them for so long, on any gateway: their option `unused`.
 
 Each gateway tells the others every second which of these queues its clients use. One that has heard of no use for as
-long as the option says asks RabbitMQ for consumers, which may be other programs', and deletes the queue where there is
+long as the option says asks RabbitMQ for consumers, which may be other programs', and deletes the queue if there is
 none. The time runs anew when a gateway starts. A queue that goes at once, when its last consumer has left, is given a
 minute for the first to come.
 """

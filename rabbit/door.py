@@ -71,7 +71,7 @@ class Channel(Protocol):
         """Have what is published here confirmed; the first message has the tag 1."""
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
-        """Publish a durable message; raise AmqpError where it can't be sent, and then it has no tag."""
+        """Publish a durable message; raise AmqpError if it can't be sent, and then it has no tag."""
 
     def declare_queue(
         self,
@@ -120,13 +120,13 @@ class Channel(Protocol):
         """Make a consumer called `tag`."""
 
     def on_cancelled(self, call: Callable[[str], None]) -> None:
-        """Have `call(tag)` called where the broker ends a consumer."""
+        """Have `call(tag)` called if the broker ends a consumer."""
 
     def cancel(self, tag: str, on_done: Settled) -> None:
         """End a consumer; what it has unacknowledged stays so."""
 
     def get(self, queue: str, on_done: Got) -> None:
-        """Take one message, to be acknowledged; None where there is none."""
+        """Take one message, to be acknowledged; None if there is none."""
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
         """Settle a delivery, or all up to it."""

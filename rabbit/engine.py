@@ -148,11 +148,11 @@ class Engine:
         return self._consuming[hash(name) % len(self._consuming)]
 
     def errands_for(self, name: QueueName) -> Errands:
-        """Return who declares and deletes it: what is exclusive, its own connection."""
+        """Return what declares and deletes it: an exclusive queue needs the connection it belongs to."""
         return self._private_errands if name.is_private else self._errands
 
     def registered(self, queue: inside.Queue) -> Known | None:
-        """Return what the registry says of a queue; None where it does not know it."""
+        """Return what the registry says of a queue; None if it does not know it."""
         return self._log.known.by_uid.get(queue.uid)
 
     def propose(self, entry: Entry, on_done: Done) -> None:
@@ -165,7 +165,7 @@ class Engine:
 
     @staticmethod
     def lost(error: Exception | None) -> CurbstoneError | None:
-        """Return what to say where a channel has ended before it answered."""
+        """Return what to say if a channel has ended before it answered."""
         return None if error is None else Unavailable(f"it is not known whether that was done: {error}")
 
     @staticmethod
@@ -282,7 +282,7 @@ class Engine:
         return self._queues.get(name) or self._create(name, self.defaults)
 
     def _create(self, name: QueueName, options: QueueOptions) -> Queue:
-        self.names.queue(name)  # which says where it is too long
+        self.names.queue(name)  # raises BadRequest if it is too long
         queue = Queue(self, Known(name, secrets.token_hex(6), options, groups=frozenset(options.groups)))
         self._queues[name] = queue
         queue.opening.make()

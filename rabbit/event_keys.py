@@ -12,7 +12,7 @@ from curbstone.rabbit.topology import NAME_BYTES_MAX
 
 
 def routing_key(project: str, event: str) -> str:
-    """Return the routing key of an event; raise BadRequest where it is too long."""
+    """Return the routing key of an event; raise BadRequest if it is too long."""
     key = f"{project}.{event}"
     if len(key.encode()) > NAME_BYTES_MAX:
         raise BadRequest(f"bad event name: on a cluster it has at most {NAME_BYTES_MAX} bytes with its project")
@@ -28,7 +28,7 @@ def event_key(name: QueueName, binding: str) -> str:
 
 
 def binding_of(name: QueueName, event: str, project: str) -> str:
-    """Return the binding of a queue to an event; raise BadRequest where it is another project's."""
+    """Return the binding of a queue to an event; raise BadRequest if it is another project's."""
     if name.is_private:
         return f"{project}/{event_name(event)}"
     if project != name.project:

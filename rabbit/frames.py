@@ -169,7 +169,7 @@ def confirmed(data: bytes, at: int) -> tuple[int, bool, int]:
 
 
 def delivered(data: bytes, at: int) -> Delivered | None:
-    """Return the message whose first frame begins at `at`; None where it is not in three frames that are all here."""
+    """Return the message whose first frame begins at `at`; None unless it is in three frames that have all come."""
     _kind, channel, size = START.unpack_from(data, at)
     head = at + AROUND + size
     fields = head + START.size + _HEADER_BYTES

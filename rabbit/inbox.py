@@ -24,7 +24,7 @@ TAG = "inbox"
 
 logger = logging.getLogger("curbstone.rabbit")
 Answered = Callable[[dict[str, Any] | None], None]
-"""What the other gateway says; None where there is none, or it does not answer."""
+"""What the other gateway says; None if there is none, or if it does not answer."""
 Answer = Callable[[dict[str, Any]], None]
 
 _GATEWAY = re.compile(r"[0-9]{1,3}")
@@ -111,12 +111,12 @@ class Inbox:
         return address == self.address
 
     def number_of(self, address: str) -> int | None:
-        """Return the number of the gateway that is meant; None where there can be none."""
+        """Return the number of the gateway that is meant; None if there can be none."""
         number = address.partition("-")[0]
         return int(number) if _GATEWAY.fullmatch(number) and int(number) < GATEWAYS_MAX else None
 
     def call(self, number: int, what: dict[str, Any], on_answer: Answered) -> None:
-        """Call another gateway; an earlier one of this number may have been meant, of whom it knows nothing."""
+        """Call another gateway. An earlier one of this number may have been meant: it answers that it knows nothing."""
         if self._channel is None:
             self._host.call_soon(lambda: on_answer(None))
             return
@@ -124,7 +124,7 @@ class Inbox:
         self._send("", self._names.gateway(number), {**what, "key": key, "from": self.address, "life": ""}, key)
 
     def call_all(self, what: dict[str, Any], wait_ms: int, on_answer: Answered) -> None:
-        """Call all others; the first who has something to say answers."""
+        """Call all others; the first one that has something to say answers."""
         key = self._expect(on_answer, wait_ms)
         self._send(self._names.gateways, "", {**what, "key": key, "from": self.address, "life": ""}, "")
 

@@ -37,7 +37,7 @@ class Opening(Protocol):
     groups: set[str]
 
     def when_open(self, on_open: Done) -> None:
-        """Call at once where the queue is known to be there, else when it is, or with what went wrong."""
+        """Call at once if the queue is known to be there, else when it is, or with what went wrong."""
 
     def with_groups(self, groups: set[str], on_open: Done) -> None:
         """Like `when_open`, and for the queues of these groups, too."""
@@ -88,7 +88,7 @@ class Leasing(Protocol):
         """Settle leases of this gateway; all other tokens are stale."""
 
     def settle_seq(self, seq: int, owner: str) -> bool | None:
-        """Settle the lease of a message; False where it is another's, None where there is none."""
+        """Settle the lease of a message; False if it is another's, None if there is none."""
 
     def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
         """Let leases of this gateway end later; return the stale tokens."""
@@ -104,7 +104,7 @@ class Counting(Protocol):
 
 
 class Taker(Protocol):
-    """A consumer, to those who count."""
+    """A consumer, as the counting sees it."""
 
     group: str
     unsettled: dict[int, Delivery]
@@ -185,7 +185,7 @@ class Queue(Protocol):
         """Look at the numbers now."""
 
     def changed(self) -> None:
-        """Something happened to its messages here: who watches looks soon."""
+        """Something happened to its messages here: watchers look soon."""
 
     def when_open(self, on_open: Done) -> None:
         """Call when the queue is there, or can't be had."""
@@ -298,13 +298,13 @@ class Engine(Protocol):
         """Return the connection a queue is consumed over."""
 
     def errands_for(self, name: QueueName) -> Errands:
-        """Return who declares and deletes it."""
+        """Return what declares and deletes it."""
 
     def name_of(self, text: str) -> QueueName:
         """Return the name in an option."""
 
     def registered(self, queue: Queue) -> Known | None:
-        """Return what the registry says of a queue; None where it does not know it."""
+        """Return what the registry says of a queue; None if it does not know it."""
 
     def know(self, queue: Queue, known: Known) -> None:
         """This is what is known of a queue from now on."""
@@ -322,7 +322,7 @@ class Engine(Protocol):
         """Publish to all queues bound to `event`."""
 
     def lost(self, error: Exception | None) -> CurbstoneError | None:
-        """Return what to say where a channel has ended before it answered."""
+        """Return what to say if a channel has ended before it answered."""
 
     def closing(self, channel: Channel) -> None:
         """A channel is being closed; a stop waits for it."""

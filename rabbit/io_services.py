@@ -1,4 +1,4 @@
-"""What pika asks of a loop, by asyncio's own transports: they read much at a time, where pika's read 4 KiB a call."""
+"""What pika asks of a loop, by asyncio's own transports: they read much at a time, and pika's read 4 KiB a call."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ logger = logging.getLogger("curbstone.rabbit")
 _Taken = dict[int, None]
 """The last units that came over one channel: one that a lost connection left twice in the queue is carried out once.
 
-What is not settled when the channel ends comes again over the next one, where it is new.
+What is not settled when the channel ends comes again over the next one, and is new there.
 """
 
 

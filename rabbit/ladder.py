@@ -49,6 +49,6 @@ def end_pattern(queue: str) -> str:
 
 
 def _short(queue: str) -> str:
-    """Return what a queue is called behind the bits: its name, or a digest where that is too long."""
+    """Return what a queue is called behind the bits: its name, or a digest if that is too long."""
     name = queue.encode()
     return queue if len(name) <= QUEUE_BYTES_MAX else blake2b(name, digest_size=16).hexdigest()

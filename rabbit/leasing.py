@@ -126,7 +126,7 @@ class Leasing:
             self._give_back(held, dead.MAX_TRIES, 0, "the lease ran out", _ignore)
 
     def _take(self, token: str, owner: str | None = None) -> _Held | None:
-        """Return a lease and forget it; None where it is stale, as another owner's is and one whose channel is lost."""
+        """Return a lease and forget it; None if it is stale: another owner's, or one whose channel is lost."""
         held = self._held.get(token)
         if held is None or owner not in (None, held.lease.owner):
             return None
@@ -179,7 +179,7 @@ class Leasing:
         self._queue.engine.host.call_soon(lambda: done(None))
 
     def settle_seq(self, seq: int, owner: str) -> bool | None:
-        """Settle the lease of a message of the unnamed group; False where it is another's, None where there is none."""
+        """Settle the lease of a message of the unnamed group; False if it is another's, None if there is none."""
         for token, held in self._held.items():
             if held.lease.delivery.message.seq == seq and held.lease.group == UNNAMED:
                 taken = self._take(token, owner)

@@ -22,7 +22,7 @@ logger = logging.getLogger("curbstone.rabbit")
 
 
 class Link:
-    """A connection to any node. `up(connection)` and `down(reason)` are told to all who asked."""
+    """A connection to any node. `up(connection)` and `down(reason)` are told to all that asked."""
 
     def __init__(self, host: Host, door: Door, name: str) -> None:
         self._host = host
@@ -33,9 +33,9 @@ class Link:
         self._is_stopping = False
         self.connection: Connection | None = None
         self.trouble = "not connected yet"
-        """Why there is no connection; empty where there is one."""
+        """Why there is no connection; empty if there is one."""
         self.blocked = ""
-        """Why the broker takes no messages; empty where it does."""
+        """Why the broker takes no messages; empty if it does."""
 
     def when(self, up: Callable[[Connection], None], down: Callable[[str], None]) -> None:
         """Tell of each connection from now on, and of its end; before `start`."""
@@ -192,5 +192,5 @@ class Errands:
 
 
 def unavailable(error: AmqpError, what: str) -> Unavailable:
-    """Return what to say where AMQP refused or did not answer."""
+    """Return what to say if AMQP refused or did not answer."""
     return Unavailable(f"{what}: RabbitMQ {'can not be reached' if error.code == LOST else 'refused it'}: {error}")

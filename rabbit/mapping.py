@@ -92,7 +92,7 @@ def due_of(properties: Properties) -> int:
 
 
 def whole(value: object) -> int:
-    """Return the number in a table's value, 0 where there is none."""
+    """Return the number in a table's value, 0 if there is none."""
     return int(value) if isinstance(value, int) else 0
 
 

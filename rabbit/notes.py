@@ -1,10 +1,10 @@
-"""What is wrong at the moment, beside the connections to RabbitMQ."""
+"""What is wrong at the moment, except with the connections to RabbitMQ."""
 
 from __future__ import annotations
 
 
 class Notes:
-    """One text for each matter; where listeners say that they are full."""
+    """One text for each matter. Listeners say here that they are full."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """The numbers of messages: unique over all gateways, and nearly in the order of time.
 
 63 bits: milliseconds since 2023-11-14 (41), the gateway's number (8), a counter (14), which borrows from the next
-millisecond where it runs over.
+millisecond if it runs over.
 """
 
 from __future__ import annotations

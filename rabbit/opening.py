@@ -23,7 +23,7 @@ Step = Callable[[Done], None]
 
 
 def together(steps: Sequence[Step], on_done: Done) -> None:
-    """Take all steps at once; `on_done` after the last, with the first error. At once where there are none."""
+    """Take all steps at once; `on_done` after the last, with the first error. At once if there are none."""
     left = len(steps)
     first: CurbstoneError | None = None
 
@@ -285,7 +285,7 @@ class Opening:
         return [self._names.queue(self._queue.name, group) for group in (UNNAMED, *sorted(groups))]
 
     def look(self, on_done: Done) -> None:
-        """Tell whether the queue is there: NoSuchQueue where it is not."""
+        """Tell whether the queue is there: NoSuchQueue if it is not."""
 
         def looked(error: AmqpError | None) -> None:
             if error is not None and error.code == NOT_FOUND:
@@ -298,7 +298,7 @@ class Opening:
         )
 
     def count(self, group: str, on_done: Callable[[AmqpError | None, int, int], None]) -> None:
-        """Tell how many messages are ready, and how many consumers there are: none where it can't be known."""
+        """Tell how many messages are ready, and how many consumers there are: none if it can't be known."""
         text = self._names.queue(self._queue.name, group)
         found = (0, 0)
 

@@ -69,7 +69,7 @@ class Shard:
         self._waiting: deque[_Sent] = deque()
         """Nobody has sent these yet, or they were sent over a connection that is lost."""
         self._by_id: dict[str, int] = {}
-        """The tag that a message was sent with last; two with one id are under way where one was published again."""
+        """The tag that a message was sent with last; two with one id are under way if one was published again."""
         link.when(self._up, self._down)
 
     def __len__(self) -> int:

@@ -110,11 +110,11 @@ class Queue:
         return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
 
     def when_open(self, on_open: Done) -> None:
-        """Call at once where the queue is known to be there, else when it is, or with what went wrong."""
+        """Call at once if the queue is known to be there, else when it is, or with what went wrong."""
         self.opening.when_open(on_open)
 
     def when_changed(self, on_done: Callable[[], None]) -> None:
-        """Call when all changes of it that were asked for here are done; at once where none is under way."""
+        """Call when all changes of it that were asked for here are done; at once if none is under way."""
         if self.changes_under_way:
             self._when_changed.append(on_done)
         else:

@@ -31,7 +31,7 @@ class Redrive:
         self._full: QueueFull | None = None
 
     def begin(self) -> None:
-        """Start; raise NoSuchQueue or BadRequest where there is nowhere to move them."""
+        """Start; raise NoSuchQueue or BadRequest if there is nowhere to move them."""
         if self._to is not None:
             if self._to == self._queue.name:
                 raise BadRequest("bad to: the letters are in this very queue")

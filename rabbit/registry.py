@@ -203,7 +203,7 @@ class RegistryLog:
         link.when(self._up, self._down)
 
     def propose(self, entry: Entry, on_done: Done) -> None:
-        """Write an entry; `on_done(None)` right after it was applied, or Unavailable where that is not known."""
+        """Write an entry; `on_done(None)` right after it was applied, or Unavailable if that is not known."""
         self._number += 1
         key = f"{self._life}.{self._number}"
         self._proposed[key] = (entry, on_done, self._host.now_ms() + ANSWER_MS_MAX)

@@ -1,4 +1,4 @@
-"""Leases of other gateways: whoever gave one settles it, wherever its token is brought.
+"""Leases of other gateways: the gateway that gave a lease settles it, whichever gateway is asked to.
 
 A token begins with the address of its gateway. A gateway that is gone has no leases: the broker has its messages back.
 """
@@ -23,7 +23,7 @@ Settled = Callable[[CurbstoneError | None, int, list[str]], None]
 
 
 class _Shares(NamedTuple):
-    """Tokens, by who may know them: one call for each gateway, however many lives of it they name."""
+    """Tokens, by the gateway that may know them: one call to each, even if they name several lives of it."""
 
     mine: list[str]
     others: dict[int, list[str]]

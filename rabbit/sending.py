@@ -17,7 +17,7 @@ from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.publisher import Parcel
 
 EVENT_UID = "event"
-"""Stands in the id of a message for the uid of its queue, where that is not one."""
+"""Stands in the id of a message for the uid of a queue, if it is sent to none."""
 
 
 def publish_event(engine: Engine, project: str, event: str, messages: list[Message], on_done: Published) -> None:
@@ -67,7 +67,7 @@ def _event_told(engine: Engine, key: str, message: Message, on_done: Done, error
 
 
 def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[Message], on_done: Published) -> None:
-    """See `Engine.reply`; `queue` where it is one of this gateway."""
+    """See `Engine.reply`; `queue` if it is one of this gateway."""
 
     def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
         on_done(error if isinstance(error, Unavailable) else None, first_seq, count)

@@ -49,7 +49,7 @@ class Settling:
         self._later()
 
     def fence(self, on_done: Callable[[AmqpError | None], None]) -> None:
-        """Call back when everything settled so far has been taken; with an error where the channel has ended."""
+        """Call back when everything settled so far has been taken; with an error if the channel has ended."""
         self._fences.append(on_done)
         self._later()
 

@@ -129,7 +129,7 @@ class Storing:
         self._send_parcel(3, Parcel("", names[0], properties, message.body, True, several=True), done)
 
     def _send_parcel(self, times: int, parcel: Parcel, on_done: Done) -> None:
-        """Publish; where the broker does not know a queue that the registry knows, it is made again first."""
+        """Publish. If the broker does not know a queue that the registry knows, it is made again first."""
 
         def done(error: CurbstoneError | None) -> None:
             if not isinstance(error, NoSuchQueue) or times <= 1 or self._queue.is_closed:

@@ -1,4 +1,4 @@
-"""Taking single messages, for pops and leases: a channel for each queue and group, where one `get` follows another.
+"""Taking single messages, for pops and leases: a channel for each queue and group, on which one `get` follows another.
 
 Who waits for a message is a consumer of window 1 there until it has one. What was taken stays unsettled on the channel
 until it is settled; when the channel is lost, the broker has it back.
@@ -73,7 +73,7 @@ class Want:
 
 
 class Takes:
-    """The channel of one queue and group, and who wants something of it."""
+    """The channel of one queue and group, and the calls that want something of it."""
 
     def __init__(self, queue: Queue, group: str) -> None:
         self._queue = queue
@@ -102,7 +102,7 @@ class Takes:
         return self._queue.engine.names.queue(self._queue.name, self._group)
 
     def want(self, count: int, wait_ms: int, on_done: Callable[[list[Taken] | CurbstoneError], None]) -> Want:
-        """Take up to `count` messages, now or, where there is none, one within `wait_ms`."""
+        """Take up to `count` messages, now or, if there is none, one within `wait_ms`."""
         want = Want(self, count, wait_ms, on_done)
         if wait_ms > 0:
             want.timer = self._queue.engine.host.call_later(wait_ms, lambda: self._time_out(want))
@@ -121,7 +121,7 @@ class Takes:
         return self._queue.options.paused
 
     def queue_paused(self) -> None:
-        """The queue's option `paused` has changed: who waits does so without a consumer, or with one again."""
+        """The queue's option `paused` has changed: calls that wait do so without a consumer, or with one again."""
         if self._is_paused:
             for want in list(self._waiting.values()):
                 self._stop_waiting(want)

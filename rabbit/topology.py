@@ -11,7 +11,7 @@ from curbstone.core.values import UNNAMED
 
 NAME_BYTES_MAX = 255
 DELIVERY_LIMIT = 1_000_000
-"""Returned messages are served first only where there is a limit; without one they go to the tail."""
+"""Returned messages are served first only if there is a limit; without one they go to the tail."""
 CONSUMER_TIMEOUT_MS = 8 * 86_400_000
 """More than the longest lease. RabbitMQ heeds it on a queue from 3.12 on."""
 LADDER_STEPS = 24
@@ -28,7 +28,7 @@ class Names(NamedTuple):
     prefix: str
 
     def queue(self, name: QueueName, group: str = UNNAMED) -> str:
-        """Return the name of a queue, or that of one of its groups; raise BadRequest where it is too long."""
+        """Return the name of a queue, or that of one of its groups; raise BadRequest if it is too long."""
         text = f"{self.prefix}{name.project}/{name.queue}" + (f"#{group}" if group else "")
         if len(text) > NAME_BYTES_MAX:
             raise BadRequest(f"on a cluster project, queue and group have at most {NAME_BYTES_MAX} bytes together")

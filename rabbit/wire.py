@@ -57,7 +57,7 @@ class Wire(asyncio.Protocol):
         while at + frames.AROUND <= len(data) and not self._is_over:
             kind, channel, size = frames.START.unpack_from(data, at)
             end = at + frames.AROUND + size
-            if kind not in frames.KINDS:  # as where the node speaks another version
+            if kind not in frames.KINDS:  # as when the node speaks another version
                 at = len(data)
                 break
             if end > len(data):
@@ -76,7 +76,7 @@ class Wire(asyncio.Protocol):
             self.on_received(taken)
 
     def _take(self, data: bytes, at: int, channel: int) -> int | None:
-        """Hand over the delivery or confirm that begins at `at`: return where it ends, None where it is for pika."""
+        """Hand over the delivery or confirm that begins at `at`: return where it ends, None if it is for pika."""
         if frames.method(data, at) == frames.ACK:
             confirmed = self.confirmed.get(channel)
             if confirmed is None:
