@@ -131,9 +131,13 @@ class Meter:
             self._release()
 
     def _release(self) -> None:
-        for brake in list(self._brakes):
-            self.let_go(brake)
-            brake.release()
+        try:
+            for brake in list(self._brakes):
+                self.let_go(brake)
+                brake.release()
+        finally:
+            if self._brakes and self._timer is None:  # one of them failed: the others are still to come
+                self._arm()
 
 
 class Brake:

@@ -101,6 +101,23 @@ def test_a_brake_is_on_until_all_is_paid_also_what_others_of_the_user_added() ->
     assert not one.stops(meter)
 
 
+def test_one_that_fails_when_it_is_released_holds_up_no_other() -> None:
+    lab = Lab()
+    meter = metered(lab)
+    released: list[str] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    brakes = [Brake("stomp", fail), Brake("mqks", lambda: released.append("it"))]
+    meter.count(20, 0)
+    assert all([brake.stops(meter) for brake in brakes])
+    with pytest.raises(ZeroDivisionError):
+        lab.pass_time(5_000)
+    lab.pass_time(5_000)
+    assert released == ["it"]
+
+
 def test_how_often_is_counted_by_protocol() -> None:
     lab = Lab()
     held_back: dict[str, int] = {}
