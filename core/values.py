@@ -31,8 +31,10 @@ Published = Callable[[CurbstoneError | None, int, int], None]
 DIGEST_BYTES = 16
 
 PART_BYTES_MAX = 64 * 1024 * 1024
-TTL_MS_MAX = 10 * 365 * 86_400_000
 """The most bytes of a part of a staged transaction."""
+
+TTL_MS_MAX = 10 * 365 * 86_400_000
+"""The longest time to live of a message: ten years."""
 
 
 class Outcome(Enum):

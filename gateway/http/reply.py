@@ -18,8 +18,6 @@ NO_SNIFFING: Header = (b"x-content-type-options", b"nosniff")
 OPAQUE: tuple[Header, ...] = (NO_SNIFFING, (b"content-security-policy", b"sandbox"), (b"cache-control", b"no-store"))
 """Of a reply that is a message: no browser guesses another type for it or runs it as a page, and no cache keeps it."""
 
-NO_REFERRER: Header = (b"referrer-policy", b"no-referrer")
-
 _EMPTY = {"type": "http.response.body", "body": b""}
 _JSON: Header = (b"content-type", b"application/json")
 
