@@ -1,4 +1,4 @@
-"""What an operator does to a queue: empty it, bring dead letters home."""
+"""What an operator does to a queue: pause and resume it, purge it, redrive dead letters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REDRIVE_MAX = 1_000_000_000
 
 
 class Redrive(Body):
-    """Which dead letters go back, and where to."""
+    """The body of a redrive: which dead letters are moved, and where to."""
 
     what = "a redrive"
     may_be_null = ("to",)
@@ -35,7 +35,7 @@ class Redrive(Body):
 
 
 class Pause(Body):
-    """What a queue does no more."""
+    """The body of a pause: what the queue stops doing."""
 
     what = "a pause"
 
@@ -50,19 +50,19 @@ class Admin:
         self._settings = settings
 
     async def pause(self, request: Request) -> Response:
-        """POST pause: deliver nothing, by no protocol; or, as the body says, take nothing in."""
+        """POST pause: the queue delivers nothing, over any protocol; if the body says so, it takes nothing in."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         pause = await read_typed(request, request.receive, self._settings.json_bytes_max, Pause)
         changes = {"paused": pause.deliver, "publish_paused": pause.publish}
         return await _set(request, queue, {option: True for option, is_asked in changes.items() if is_asked})
 
     async def resume(self, request: Request) -> Response:
-        """POST resume: undo `pause`, of both."""
+        """POST resume: the queue delivers and takes messages in again."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         return await _set(request, queue, {"paused": False, "publish_paused": False})
 
     async def purge(self, request: Request) -> Response:
-        """POST purge: drop what is ready or delayed; what is in work stays."""
+        """POST purge: remove all messages that are ready or delayed. What somebody holds stays."""
         queue = access_of(request).managed(name_in(request), "purge queue")
         _, purged = await answer(queue.purge)
         return JsonResponse({"purged": purged})
@@ -80,7 +80,7 @@ class Admin:
 
 
 async def _set(request: Request, queue: Queue, changes: dict[str, bool]) -> Response:
-    """Set options of a queue, and tell what it is paused for now."""
+    """Change options of a queue; the reply says what is paused now."""
     await answer(lambda done: access_of(request).declare(queue.name, changes, done))
     return JsonResponse({"paused": queue.options.paused, "publish_paused": queue.options.publish_paused})
 

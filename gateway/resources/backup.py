@@ -27,22 +27,22 @@ logger = logging.getLogger("curbstone.gateway")
 
 
 class Archive(Protocol):
-    """One on its way out."""
+    """A backup that is being sent."""
 
     def read(self) -> bytes:
-        """Return the next piece, nothing at the end; blocking. OSError where it can't go on."""
+        """Return the next piece, or b"" at the end. It blocks. Raise OSError if the backup can't go on."""
 
     def close(self) -> None:
-        """End it, wherever it is."""
+        """Give it up, however far it got."""
 
 
 class Source(Protocol):
-    """Where a backup comes from."""
+    """What makes backups."""
 
     def begin(
         self, had: Mapping[str, tuple[int, str]], on_done: Callable[[CurbstoneError | None, Archive | None], None]
     ) -> None:
-        """Take one; of the files in `had` (bytes and SHA-256 by name) only what was added. Raise Conflict."""
+        """Begin a backup. Of files in `had` (size and SHA-256 by name) it has only what was added. Raise Conflict."""
 
 
 class Backup:
@@ -52,7 +52,7 @@ class Backup:
         self._source = source
 
     async def post(self, request: Request) -> Response:
-        """POST: a tar archive. If it ends before its last entry, `SHA256SUMS`, it failed."""
+        """POST: the reply is a tar archive. If its last entry, `SHA256SUMS`, is missing, the backup failed."""
         access_of(request).administer("backup")
         fields = await read_object(request, request.receive, BACKUP_LIST_BYTES_MAX, "a backup", ("had",))
         had = _had_in(fields.get("had", {}))

@@ -1,4 +1,4 @@
-"""Many messages in one POST: all of them or none, one commit."""
+"""Many messages in one POST: all of them are stored or none, in one commit."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Browse:
     """The handler of `/v2/{project}/queues/{queue}/browse`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: one page; `Next-Offset` says where to go on."""
+        """GET: one page. Its header `Next-Offset` says where the next one begins."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
         queue.reading.check_epoch(query.get("epoch"))
@@ -56,12 +56,12 @@ class Browse:
 
 
 def accepts(request: Request, kind: str) -> bool:
-    """Tell whether a request asks for a type that is not the default."""
+    """Return whether the client accepts this type, which is not the default one."""
     return any(kind in value.lower() for value in request.headers.getlist("accept"))
 
 
 def page_headers(queue: Queue, kind: str, following: int) -> dict[str, str]:
-    """Return the headers of a page: its type, where to go on, and of which life of the queue it is."""
+    """Return the headers of a page. The epoch is another one once the queue was deleted and made again."""
     return {
         "content-type": kind,
         "next-offset": str(following),
@@ -79,7 +79,7 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def _renderer(queue: Queue, kind: str, *, headers: bool, body: bool) -> Callable[[list[Frame]], bytes]:
-    """Return what makes a page; it is called on a worker thread."""
+    """Return a function that writes a page. It runs in a worker thread."""
 
     def render(frames: list[Frame]) -> bytes:
         stripped = [strip(frame, headers=headers, body=body) for frame in frames]

@@ -1,4 +1,4 @@
-"""The contracts, as files, and as a page on which they can be tried."""
+"""The contracts (OpenAPI, AsyncAPI) as files, and a page on which calls can be tried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.http.static import StaticPage
 from curbstone.openapi import contract, page
 
-# They change with the server's version only; a browser asks again after a while.
+# They change only with the server's version, so a browser need not ask for them each time.
 _CACHED = {"cache-control": "max-age=300"}
 _YAML = {"content-type": "application/yaml"}
 _HTML = {
@@ -22,7 +22,7 @@ _HTML = {
 }
 
 DOCS = StaticPage(
-    # The renderer sets styles in the elements that it makes.
+    # RapiDoc sets styles in the elements that it makes.
     "docs",
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; object-src 'none'; base-uri 'none';"
     " frame-ancestors 'none'",

@@ -128,10 +128,10 @@ class EventStream:
             departure.close()
             if self._waiter:
                 self._waiter.cancel()
-                self._waiter = None  # it knows whom to tell
+                self._waiter = None  # else it would keep this stream in memory
 
     def _ask(self) -> None:
-        """Have the engine give what there is room for."""
+        """Lease as many messages as there is room for."""
         self._look()
         room = self._limit - len(self.unsettled)
         if self._waiter is None and room > 0 and not self.is_over:
@@ -226,7 +226,7 @@ class EventStream:
 
 
 class EventStreams:
-    """All streams, and those that ended while leases they sent have not."""
+    """All streams: those that are open, and those that have ended but sent leases that have not."""
 
     def __init__(self, host: Host, traffic: Traffic) -> None:
         self.host = host
@@ -235,7 +235,7 @@ class EventStreams:
         self._by_token: dict[str, EventStream] = {}
 
     def login(self, scope: Scope, name: QueueName, query: Mapping[str, str]) -> Access:
-        """Return what a client may do that wants a stream: by its login, or by a ticket in its address."""
+        """Return what the client of a stream may do. It has logged in, or its URL carries a ticket."""
         access = access_of(scope)
         ticket = query.get("ticket")
         return access.gate.use_ticket(ticket, "events", name, caller_of(scope, STREAM)) if ticket else access
@@ -307,7 +307,7 @@ def _owner(stream: EventStream) -> str:
 
 
 def _in_one_line(text: bytes) -> bytes:
-    """Escape what only Unicode calls the end of a line: many a client splits a stream there, wrongly."""
+    """Escape the line ends that only Unicode has: many clients split a stream there, though they should not."""
     for character in _LINE_ENDS:
         if character in text:
             text = text.replace(character, b"\\u%04x" % ord(character.decode()))

@@ -45,7 +45,7 @@ class Events:
         return JsonResponse({"events": [{"event": event, "queues": sorted(bound[event])} for event in sorted(bound)]})
 
     async def bind(self, request: Request) -> Response:
-        """PUT: bind a queue that is there to an event, or to all that a mask takes."""
+        """PUT: bind a queue, which must be there, to an event, or to all events that a mask matches."""
         name = name_in(request)
         event = event_name(request.path_params["event"])
         access_of(request).queue(name, Right.MANAGE)
@@ -60,7 +60,7 @@ class Events:
         return Response(status_code=204)
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST messages: a copy to every queue that is bound; each by its own rules."""
+        """POST messages: every queue that is bound gets a copy, or refuses it by its own options."""
         project, event = self._event(scope)
         message = await read_message(scope, receive, self._settings, self._settings.max_message_size)
         count = access_of(scope).bound_count(event, project)
@@ -70,7 +70,7 @@ class Events:
         await reply_json(send, {"queues": count}, 201)
 
     async def post_batch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST messages/batch: all of them to every queue that is bound, or nothing to none."""
+        """POST messages/batch: every queue that is bound gets all of them, or none gets any."""
         project, event = self._event(scope)
         messages = await read_batch(scope, receive, self._settings, self._settings.max_message_size)
         count = access_of(scope).bound_count(event, project)

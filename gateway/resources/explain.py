@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HOLDERS_MAX = 100
 GROUPS_MAX = 10
 READY_MAX = 10
-"""Of so many ready messages it is looked whether they wait for others of their keys."""
+"""How many of the ready messages are looked at, to see whether they wait behind others of their keys."""
 
 
 class Explain:
@@ -56,7 +56,7 @@ def _about_server(access: Access) -> Iterator[str]:
 
 
 async def _held_back(queue: Queue, group: str) -> list[Peeked]:
-    """Return those of the first ready messages that wait behind another of their key; none if one waits for nothing."""
+    """Return the first ready messages if each waits behind another one of its key; else none."""
     (first,) = await answer(partial(queue.peek, READY_MAX, state="rdy", group=group))
     return first if all(each.behind for each in first) else []
 

@@ -95,7 +95,7 @@ def _none() -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What is counted beside engine and protocols, by whoever puts the server together."""
+    """Figures that neither the engine nor a protocol counts; whoever starts the server gives them."""
 
     connections: Callable[[], Mapping[str, int]] = _none
     """Open connections by protocol."""
@@ -106,7 +106,7 @@ class Process:
 
 
 class QueueFigures(NamedTuple):
-    """Those of one queue."""
+    """The figures of one queue."""
 
     name: QueueName
     gauges: dict[str, float]
@@ -127,7 +127,7 @@ class CommitFigures(NamedTuple):
 
     @classmethod
     def of(cls, commits: Commits, syncs: Histogram | None) -> CommitFigures:
-        """Copy them."""
+        """Return a copy."""
         took_us, messages = HistogramFigures.of(commits.took_us), HistogramFigures.of(commits.messages)
         sync_us = HistogramFigures.of(syncs) if syncs else None
         return cls(took_us, messages, commits.syncs, commits.failed, sync_us)
@@ -142,7 +142,7 @@ class HistogramFigures(NamedTuple):
 
     @classmethod
     def of(cls, histogram: Histogram) -> HistogramFigures:
-        """Copy one."""
+        """Return a copy."""
         return cls(histogram.bounds, list(histogram.counts), histogram.sum)
 
 

@@ -1,4 +1,4 @@
-"""Is it alive, and can it take messages?"""
+"""Health checks: is the server alive, and can it take messages?"""
 
 from __future__ import annotations
 

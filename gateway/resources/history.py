@@ -25,7 +25,7 @@ from curbstone.gateway.resources.queues import name_in
 
 EVENTS_AT_ONCE = 20_000
 EVENTS_MAX = 1_000_000
-"""So much of the log is looked through for one call; if there is more, it says where to go on."""
+"""How many events one call looks through. If there are more, the reply says where to go on."""
 FOUND_BYTES_MAX = 1024 * 1024
 
 
@@ -33,7 +33,7 @@ class History:
     """The handler of `/v2/{project}/queues/{queue}/messages/{id}/history`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: its events in order, and the state it is in."""
+        """GET: the message's events in order, and its state now."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         reading = queue.reading
         message_id = request.path_params["id"]

@@ -1,4 +1,4 @@
-"""Messages in the bodies of requests: one, whatever it is, or an array of them; for a queue or for an event."""
+"""Reading messages from request bodies: a single one of any type, or a JSON array of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:
-    """Return the message that a POST is: its body, its metadata, and what its query asks for.
+    """Return the message in a POST: its body, the metadata in its headers, and the options in its query.
 
     Raise TooFast where the user publishes more than its rate.
     """
@@ -48,7 +48,7 @@ async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySetti
 
 
 def metered(scope: AnyScope) -> Meter | None:
-    """Return what counts what a client publishes, None where that has no rate; raise TooFast if it was too much."""
+    """Return the meter of a client whose rate is limited, else None; raise TooFast if it is over its rate."""
     meter = access_of(scope).identity.meter
     if meter is not None:
         meter.check("http")

@@ -32,7 +32,7 @@ class Journal:
         self._polls = polls
 
     async def get(self, request: Request) -> Response:
-        """GET: one page; `Next-Offset` says where to go on."""
+        """GET: one page. Its header `Next-Offset` says where the next one begins."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         reading = queue.reading
         query = query_of(request)

@@ -41,7 +41,7 @@ Lasting = Annotated[float | None, rule(f"a number of seconds from 0 to {LEASE_S_
 
 
 class Wanted(Body):
-    """Which messages are leased."""
+    """The body of a lease: how many messages, for how long, and how long the call may wait for them."""
 
     what = "a lease"
     may_be_null = ("encoding",)
@@ -54,7 +54,7 @@ class Wanted(Body):
 
 
 class Settled(Body):
-    """Which leases a call is about."""
+    """The body of an ack: which leases it settles."""
 
     what = "an ack"
 
@@ -67,7 +67,7 @@ class Settled(Body):
 
 
 class Returned(Settled):
-    """Which leases end unprocessed, and what becomes of their messages."""
+    """The body of a nack: which leases end unprocessed, and what becomes of their messages."""
 
     what = "a nack"
     may_be_null = ("delay",)
@@ -78,7 +78,7 @@ class Returned(Settled):
 
 
 class Extended(Settled):
-    """Which leases last longer."""
+    """The body of an extension: which leases last longer, and how long."""
 
     what = "an extension"
 
@@ -114,7 +114,7 @@ class Leases:
         scope: Scope,
         receive: Receive,
     ) -> list[Lease]:
-        """Return leases for a client that is there to take them; raise ClientGone."""
+        """Return leases. If the client has gone meanwhile, they are given back; raise ClientGone."""
         access = access_of(scope)
         if longest_ms:
             waited: list[Lease] | None = await self._polls.poll(
@@ -133,7 +133,7 @@ class Leases:
         return leases
 
     async def confirm(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE a lease: what it holds is settled; answered after the commit."""
+        """DELETE a lease: its message is settled; answered after the commit."""
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         token = scope["path_params"]["lease"]
         _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, [token], Outcome.ACK, done))
@@ -153,7 +153,7 @@ class Leases:
         await reply_json(send, {"settled": settled, "stale": stale})
 
     async def nack(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST nack: back to the queue, maybe later, or to the dead-letter queue."""
+        """POST nack: the messages go back to the queue, maybe after a delay, or to the dead-letter queue."""
         queue, asked = await self._call(scope, receive, Returned)
         tokens = asked.tokens
         delay_ms = seconds_ms("delay", asked.delay) if asked.delay is not None else None
@@ -185,5 +185,5 @@ class Leases:
 
 
 def _lasting_ms(queue: Queue, seconds: float | None) -> int:
-    """Return how long a lease lasts: as asked, or as its queue has it."""
+    """Return how long a lease lasts: what the client asks for, else the queue's option `lease`."""
     return lease_ms(queue.options.lease if seconds is None else seconds)

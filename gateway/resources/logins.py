@@ -75,11 +75,11 @@ class Logins:
         return JsonResponse(_who(access), 201, {"set-cookie": _cookie(is_tls, port, str(secret)), **FRESH})
 
     async def look(self, request: Request) -> Response:
-        """GET /v2/session: who one is."""
+        """GET /v2/session: who the caller is."""
         return JsonResponse(_who(access_of(request)), 200, FRESH)
 
     async def close(self, request: Request) -> Response:
-        """DELETE /v2/session: the session ends; the same reply for a login that is none."""
+        """DELETE /v2/session: end the session. A login that is no session gets the same reply."""
         if self._gate.wants_login:
             self._users().close_session(access_of(request))
         cookie = _cookie(request["scheme"] == "https", request["server"][1], "")
@@ -94,7 +94,7 @@ class Logins:
         return Response(headers={"x-auth-token": str(secret), **FRESH})
 
     async def make_ticket(self, request: Request) -> Response:
-        """POST /v2/tickets: for one use of one queue one way, in an address."""
+        """POST /v2/tickets: a ticket stands in a URL and lets in once, to one queue, to publish or to consume."""
         asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TicketWanted)
         access = access_of(request)
         _check_login(access)
@@ -113,7 +113,7 @@ class Logins:
     # --- tokens
 
     async def tokens(self, request: Request) -> Response:
-        """GET /v2/tokens: those that one may revoke, or with the right `admin` all; without their secrets."""
+        """GET /v2/tokens: the tokens that the caller may revoke, with the right `admin` all; never their secrets."""
         access = access_of(request)
         _check_login(access)
         gate = self._users()
@@ -142,7 +142,7 @@ class Logins:
         return JsonResponse({"token": secret, **_token(token)}, 201, FRESH)
 
     async def revoke_token(self, request: Request) -> Response:
-        """DELETE /v2/tokens/{id}: it, and all that were made with it, count no more; answered when that is on disk."""
+        """DELETE /v2/tokens/{id}: revoke it, and all tokens that were made with it; answered when that is on disk."""
         access = access_of(request)
         _check_login(access)
         identifier = request.path_params["id"]
@@ -150,7 +150,7 @@ class Logins:
         return Response(status_code=204)
 
     async def revoke_tokens_of(self, request: Request) -> Response:
-        """DELETE /v2/tokens?user=: likewise all tokens of a user that one sees; answered when that is on disk."""
+        """DELETE /v2/tokens?user=: likewise all tokens of a user that the caller may revoke."""
         access = access_of(request)
         _check_login(access)
         user = query_of(request).get("user", "")

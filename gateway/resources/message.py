@@ -44,7 +44,7 @@ class OneMessage:
         return JsonResponse(peeked_json(queue, found, encoding))
 
     async def delete(self, request: Request) -> Response:
-        """DELETE: settle it for whoever names no group, also if it is delayed or somebody holds it."""
+        """DELETE: settle it for consumers without a group, also if it is delayed or somebody holds it."""
         queue = access_of(request).queue(name_in(request), Right.RECEIVE)
         seq = queue.parse_id(request.path_params["id"])
         if not seq:
@@ -56,7 +56,7 @@ class OneMessage:
 
 
 def missing(queue: Queue, message_id: str) -> Problem:
-    """Return what to say where there is no message of an id."""
+    """Return the problem for an id that no message has."""
     return Problem(
         404, f"there is no message {message_id[:80]!r} in queue {queue.name}: it was settled, or never there"
     )

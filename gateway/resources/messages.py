@@ -69,7 +69,7 @@ class Messages:
         await reply(send, 201, [*stored.headers, *[(b"x-msg-id", name.encode()) for name in stored.ids]])
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """DELETE: take one message; it is settled when the reply leaves, and not before that can be sent."""
+        """DELETE: take one message. It is settled as the reply is sent, and only if the client is still there."""
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         query = query_of(scope)
         group = group_of(query) if query else ""
@@ -105,7 +105,7 @@ class Messages:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Give one message to a client that has to say that it has it; else it comes back."""
+        """Give one message to a client, which has to confirm it in time; else it goes back."""
         duration_ms = lease_ms(query["confirm"])
         taken = await self._leases.take(queue, 1, duration_ms, group, longest_ms, scope, receive)
         if not taken:

@@ -36,7 +36,7 @@ class Metrics:
         now = self._figures.look(access)
 
         def write() -> tuple[bytes, str]:
-            # What it imports is for those who have a Prometheus.
+            # Imported late: it needs prometheus-client, which only those want who ask for /metrics.
             from curbstone.gateway.resources.exposition import written
 
             return written(now, groups, QUEUES_MAX, accept)

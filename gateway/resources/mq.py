@@ -60,13 +60,13 @@ class _Mq:
         return Response(status_code=200)
 
     async def create(self, request: Request) -> Response:
-        """PUT a queue; a body means nothing."""
+        """PUT a queue; its body is ignored."""
         name = _name_in(request)
         await answer(lambda done: access_of(request).declare(name, {}, done))
         return Response(status_code=201)
 
     async def delete(self, request: Request) -> Response:
-        """DELETE a queue with all its messages, also those that are away; the same reply if there is none."""
+        """DELETE a queue with all its messages, also fetched ones; the same reply if there is none."""
         name = _name_in(request)
         await answer(lambda done: access_of(request).delete(name, done))
         return Response(status_code=200)
@@ -84,12 +84,12 @@ class _Mq:
         try:
             _, seq, _ = await answer(lambda done: queue.publish([message], done))
         except QueueFull as error:
-            raise Problem(503, str(error)) from None  # what MQ's clients know to try again
+            raise Problem(503, str(error)) from None  # MQ's clients try again after this status
         self._traffic.confirmed += 1
         return Response(status_code=201, headers={"x-message-id": queue.message_id(seq)})
 
     async def fetch(self, request: Request) -> Response:
-        """GET a message: it is away for `--mq-delay`, then it returns unless it was deleted."""
+        """GET a message: nobody else gets it for `--mq-delay`; then it goes back, unless it was deleted."""
         if request.method == "HEAD":
             raise Problem(405, "HEAD is not allowed here: fetching takes a message away for a while", (_FETCH_ALLOW,))
         self._guard.check_page(request)

@@ -1,4 +1,4 @@
-"""Where a queue begins and ends, for those who read it by position."""
+"""Where the messages of a queue begin and end, for clients that read by position."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Offsets:
         self._polls = polls
 
     async def get(self, request: Request) -> Response:
-        """GET: the first and the next seq; with `wait` and `after` once there is more, or the time is up."""
+        """GET: the first seq and the next one. With `wait` and `after` it waits until there is more behind `after`."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
         reading = queue.reading

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 _OF_REPEATS = frozenset((HEADER, *NUMBERED))
-"""The headers by which it is known whether a message came before."""
+"""The headers that tell a repeated message from a new one."""
 
 
 class Stored(NamedTuple):
     """What a publish came to."""
 
     ids: list[str]
-    """Of the messages that were stored now. Of one that was stored before, if it is the producer's last."""
+    """The ids of messages stored now; of a repeated one only if it is the last that its producer stored."""
     repeats: int
-    """How many of the first were stored before."""
+    """How many messages, the first ones, had been stored before."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the reply says of repeats."""
+        """The reply's header about repeats."""
         return [(DUPLICATE, b"%d" % self.repeats)] if self.repeats else []
 
 
 async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, atomic: bool) -> Stored:
-    """Publish the messages of a request; raise CurbstoneError where they, or one of them, was not stored."""
+    """Publish the messages of a request; raise CurbstoneError if one of them was not stored."""
     key = None
     fields = [field for field in scope["headers"] if field[0] in _OF_REPEATS]
     if fields:

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GROUPS_MAX = 1000
-"""Who publishes names groups, so there may be any number."""
+"""The most groups in a reply: there may be any number, because publishers name them."""
 LIST_MAX = 100_000
-"""Queues, or projects, of one reply."""
+"""The most queues, or projects, in a reply."""
 
 
 class Page(NamedTuple):
-    """Which part of a list by name is asked for."""
+    """The part of a list, ordered by name, that a client asks for."""
 
     prefix: str
     after: str
@@ -49,7 +49,7 @@ class Page(NamedTuple):
         return cls(query.get("prefix", ""), query.get("after", ""), limit)
 
     def cut(self, items: Sequence[T], name: Callable[[T], str]) -> tuple[list[T], dict[str, str]]:
-        """Return those of this page, out of all by name, and what the reply says if there are more."""
+        """Return the items of this page, out of all in order, and the member `next` if there are more."""
         found = [item for item in items if name(item).startswith(self.prefix) and name(item) > self.after]
         return found[: self.limit], {"next": name(found[self.limit - 1])} if len(found) > self.limit else {}
 
@@ -61,13 +61,13 @@ def name_in(scope: AnyScope) -> QueueName:
 
 
 async def refreshed(access: Access, queues: Sequence[Queue]) -> None:
-    """See to it that the counts of these queues are what is so now; where others change them, they have to be asked."""
+    """Bring the counts of these queues up to date, if other servers change them, too."""
     if access.shares_queues and queues:
         await all_answers([queue.refresh for queue in queues])
 
 
 def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[str, object]:
-    """Return what is told about a queue; without figures not how many are delayed, nor its bytes."""
+    """Return a queue as JSON. An engine without figures knows neither its bytes nor what is delayed."""
     counts = queue.counts(group)
     info: dict[str, object] = {
         "project": queue.name.project,
@@ -101,7 +101,7 @@ class Queues:
         self._settings = settings
 
     async def projects(self, request: Request) -> Response:
-        """GET /v2: the projects that have queues which one has a right on, by name; all, or a page like `list`."""
+        """GET /v2: the projects with queues on which the caller has a right, by name; all, or a page."""
         page = Page.of(query_of(request))
         counts = Counter(queue.name.project for queue in access_of(request).queues())
         names, following = page.cut(sorted(counts), str)
@@ -109,7 +109,7 @@ class Queues:
         return JsonResponse({"projects": projects} | following)
 
     async def list(self, request: Request) -> Response:
-        """GET: those of a project that one may look at, by name; all, or a page of those that begin like `prefix`."""
+        """GET: the queues of a project that the caller may look at, by name; all, or a page."""
         project = queue_name("any", request.path_params["project"]).project
         page = Page.of(query_of(request))
         found = [queue for queue in access_of(request).queues_with(Right.PEEK) if queue.name.project == project]
@@ -129,7 +129,7 @@ class Queues:
         return Response(status_code=201)
 
     async def get(self, request: Request) -> Response:
-        """GET: what is told about the queue."""
+        """GET: what the queue holds, its options and bindings."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         group = group_of(query_of(request))
         await refreshed(access_of(request), [queue])
@@ -150,7 +150,7 @@ class Queues:
         return Response(status_code=204)
 
     async def options(self, request: Request) -> Response:
-        """OPTIONS: where the WebSocket is, and what the engine can do of what it may lack."""
+        """OPTIONS: the URL of its WebSocket, and which optional parts the engine has."""
         name = access_of(request).find(name_in(request)).name
         scheme = "wss" if request["scheme"] == "https" else "ws"
         location = (
@@ -165,7 +165,7 @@ def _info(request: Request, queue: Queue, group: str = "") -> dict[str, object]:
 
 
 def engine_json(access: Access) -> dict[str, object]:
-    """Return what the engine is, and which parts it has of those an engine may lack."""
+    """Return the engine's name, and which optional parts it has."""
     name, version, nodes = access.engine
     told: dict[str, object] = {"name": name}
     if version:

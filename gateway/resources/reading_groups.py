@@ -1,4 +1,4 @@
-"""Declared groups over HTTP: readers that look at messages and say up to where they are done."""
+"""Declared groups over HTTP: they read messages by position, and ack all up to one of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Reader = Annotated[str, rule("1 to 64 of A-Z a-z 0-9 . _ : -", pattern=r"\A[A-Za
 
 
 class Declared(Body):
-    """What a group begins with, and what it does at the cap."""
+    """The body of a declaration: where the group begins, and whether it holds messages at the cap or skips them."""
 
     what = "a group"
 
@@ -34,7 +34,7 @@ class Declared(Body):
 
 
 class Ack(Body):
-    """Up to where a group is done, and in which life of the queue."""
+    """The body of an ack: the last message that is done, and the epoch of the queue that is meant."""
 
     what = "an ack"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue, Waiter
 
 QUEUES_MAX = 10_000
-"""Of one call."""
+"""The most queues of one call."""
 
 Named = Annotated[dict[str, Any], rule(
     f"an object with 1 to {QUEUES_MAX} members, each the name of a queue", min_length=1, max_length=QUEUES_MAX
@@ -108,7 +108,7 @@ class ReadingMany:
 
 
 def _by_name(request: Request, given: Mapping[str, Any]) -> dict[QueueName, Any]:
-    """Return what is said of each queue of the project."""
+    """Return what the body says of each queue."""
     project = request.path_params["project"]
     return {queue_name(name, project): value for name, value in given.items()}
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ANSWERS_MAX = 4
 ANSWERS_BYTES_MIN = 1024 * 1024
-"""A queue for answers has room for so many of the largest, or so much: only the first is read."""
+"""A queue for answers has room for a few of the largest, and for this much at least: only the first is read."""
 
 
 class Requests:

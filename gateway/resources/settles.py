@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -18,13 +18,12 @@ from curbstone.gateway.http.answers import answers
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.http.typed_body import Body, read_typed, rule
-from curbstone.gateway.limits import SECONDS_MAX
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
 WAYS_MAX = 1000
-"""Different delays and errors of one call: each is a settle of its own."""
+"""The most different delays and errors of one call: messages that share both are settled together."""
 
 
 class Rejected(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,19 +36,17 @@ class Rejected(msgspec.Struct, forbid_unknown_fields=True):
 class Returned(Rejected):
     """A message that goes back, when it is delivered again, and why."""
 
-    delay: float | None = None
+    delay: Any = None
+    """In seconds; None for what the queue has."""
 
 
 class Settle(Body):
-    """What becomes of which leases."""
+    """The body of a settle: how which leases end."""
 
     what = "a settle"
 
     ack: Annotated[list[str], rule("a list of ackIds")] = []
-    nack: Annotated[
-        list[Returned],
-        rule(f"a list of objects with an ackId, and maybe delay (seconds from 0 to {SECONDS_MAX:g}) and error"),
-    ] = []
+    nack: Annotated[list[Returned], rule("a list of objects with an ackId, and maybe delay and error")] = []
     reject: Annotated[list[Rejected], rule("a list of objects with an ackId, and maybe error")] = []
 
     def ends(self) -> Iterator[tuple[str, End]]:
@@ -80,7 +77,7 @@ class Settles:
         self._traffic = traffic
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST: end leases; answered when all of it is on disk. Where one way fails the others hold."""
+        """POST: end leases; answered when that is on disk. It is no transaction: after an error a part may hold."""
         access = access_of(scope)
         queue = access.queue(name_in(scope), Right.RECEIVE)
         asked = await read_typed(scope, receive, self._settings.json_bytes_max, Settle)

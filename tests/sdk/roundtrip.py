@@ -7,21 +7,35 @@ from io import BytesIO
 from typing import Any
 
 from curbstone_http import AuthenticatedClient, Client
-from curbstone_http.api.leases import ack_leases, lease_messages
-from curbstone_http.api.messages import peek_messages, pop_message, publish_batch, publish_message
-from curbstone_http.api.queues import delete_queue, ensure_queue, get_queue
+from curbstone_http.api.events import bind_queue, publish_event
+from curbstone_http.api.leases import ack_leases, confirm_pop, lease_messages, settle_leases
+from curbstone_http.api.messages import (
+    cancel_message,
+    get_message,
+    get_message_history,
+    peek_messages,
+    pop_message,
+    publish_batch,
+    publish_message,
+)
+from curbstone_http.api.queues import delete_queue, ensure_queue, explain_queue, get_queue, pause_queue, resume_queue
 from curbstone_http.errors import ProblemError
 from curbstone_http.models import (
     AckRequest,
     BatchMessage,
+    Explanation,
     LeasedMessages,
     LeaseRequest,
+    MessageHistory,
     MessageIds,
+    PeekedMessage,
     PeekedMessages,
     PeekMessagesState,
     QueueChanges,
     QueueInfo,
     Settled,
+    SettleNack,
+    SettleRequest,
 )
 from curbstone_http.types import File
 
@@ -65,6 +79,8 @@ def main(url: str, token: str) -> None:
     info = get_queue.sync(PROJECT, QUEUE, client=client)
     assert isinstance(info, QueueInfo) and (info.rdy, info.options.max_tries) == (0, 5)
     bodies(client)
+    events_and_leases(client)
+    one_message(client)
     try:
         get_queue.sync(PROJECT, "none", client=client)
     except ProblemError as missing:
@@ -97,6 +113,37 @@ def bodies(client: AuthenticatedClient) -> None:
         else:
             raise AssertionError(f"{wrong} was taken for a body")
     assert pop_message.sync_detailed(PROJECT, QUEUE, client=client).status_code == 204
+
+
+def events_and_leases(client: AuthenticatedClient) -> None:
+    """Two messages come by an event; of their leases one is acked and one given back, in one call."""
+    assert bind_queue.sync_detailed(PROJECT, "order.*", QUEUE, client=client).status_code == 201
+    for body in ("first", "second"):
+        assert publish_event.sync_detailed(PROJECT, "order.new", client=client, body=body).status_code == 201
+    leased = lease_messages.sync(PROJECT, QUEUE, client=client, body=LeaseRequest(count=2))
+    assert isinstance(leased, LeasedMessages)
+    first, second = [message.ack_id for message in leased.messages]
+    settle = SettleRequest(ack=[first], nack=[SettleNack(ack_id=second, delay=0, error="later")])
+    settled = settle_leases.sync(PROJECT, QUEUE, client=client, body=settle)
+    assert isinstance(settled, Settled) and (settled.settled, settled.stale) == (2, [])
+    safe = pop_message.sync_detailed(PROJECT, QUEUE, client=client, confirm=30)
+    assert (safe.content, safe.headers["x-msg-tries"]) == (b"second", "1")
+    assert confirm_pop.sync_detailed(PROJECT, QUEUE, safe.headers["x-msg-lease"], client=client).status_code == 204
+
+
+def one_message(client: AuthenticatedClient) -> None:
+    """A message in a paused queue is looked at by its id, explained, cancelled, and its history told."""
+    assert pause_queue.sync_detailed(PROJECT, QUEUE, client=client).status_code == 200
+    published = publish_message.sync_detailed(PROJECT, QUEUE, client=client, body="waits")
+    message_id = published.headers["x-msg-id"]
+    explained = explain_queue.sync(PROJECT, QUEUE, client=client)
+    assert isinstance(explained, Explanation) and explained.sentences[0].startswith("It is paused")
+    found = get_message.sync(PROJECT, QUEUE, message_id, client=client)
+    assert isinstance(found, PeekedMessage) and (found.message, found.id) == ("waits", message_id)
+    assert cancel_message.sync_detailed(PROJECT, QUEUE, message_id, client=client).status_code == 204
+    history = get_message_history.sync(PROJECT, QUEUE, message_id, client=client)
+    assert isinstance(history, MessageHistory) and history.state == "gone"
+    assert resume_queue.sync_detailed(PROJECT, QUEUE, client=client).status_code == 200
 
 
 if __name__ == "__main__":

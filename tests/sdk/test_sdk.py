@@ -27,7 +27,8 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    with doors(tmp_path_factory.mktemp("guarded"), '[users.sdk]\ngrants = ["send,receive,peek,manage sdk/*"]\n') as it:
+    grants = '["send,receive,peek,manage sdk/*", "send,receive topic:sdk/*"]'
+    with doors(tmp_path_factory.mktemp("guarded"), f"[users.sdk]\ngrants = {grants}\n") as it:
         yield it
 
 
