@@ -127,6 +127,7 @@ def test_a_client_that_sent_its_last_byte_is_taken_at_its_word(it: Doors) -> Non
 
     owe(it)
     with stomp(it, sent("last", "last")) as line, Line(it.server.mqks) as mqks:
+        mqks.socket.settimeout(60)
         mqks.send(f"in auth {it.secrets['ann']}\nq consume --confirm q e\n1 publish --confirm e last\n")
         held_back(it, "stomp")
         held_back(it, "mqks")
