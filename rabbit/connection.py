@@ -93,14 +93,16 @@ def _opened(
 
 
 def _reason(error: object) -> str:
-    """Return pika's reasons as one line."""
-    inner = getattr(error, "exceptions", None)
-    if inner:
-        error = inner[-1]
-    inner_error = getattr(error, "exception", None) or getattr(error, "args", (None,))[0]
-    if isinstance(inner_error, BaseException):
-        error = inner_error
+    """Return pika's reasons as one line: the last of several, and what is behind it."""
+    while (inner := _behind(error)) is not None:
+        error = inner
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _behind(error: object) -> BaseException | None:
+    several = getattr(error, "exceptions", None) or ()
+    told = (*several[-1:], getattr(error, "exception", None), *getattr(error, "args", ())[:1])
+    return next((each for each in told if isinstance(each, BaseException)), None)
 
 
 class PikaConnection:

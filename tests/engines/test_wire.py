@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import socket
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -13,6 +16,8 @@ from pika import channel as pika_channel
 from pika import frame, spec
 
 from curbstone.rabbit import frames
+from curbstone.rabbit.address import parse
+from curbstone.rabbit.connection import PikaDoor
 from curbstone.rabbit.door import Arrived, Properties
 from curbstone.rabbit.wire import Wire
 
@@ -184,3 +189,17 @@ def test_an_answer_in_another_protocol_is_for_pika() -> None:
     wire.get_protocol().data_received = got.append
     wire.data_received(b"AMQP\x00\x00\x09\x01")
     assert got == [b"AMQP\x00\x00\x09\x01"]
+
+
+@pytest.mark.anyio
+async def test_a_node_that_does_not_listen_says_so() -> None:
+    """Through all the layers that pika wraps it in."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        lost: asyncio.Future[str] = loop.create_future()
+        door = PikaDoor(parse(f"amqp://127.0.0.1:{port}/"), loop)
+        door.connect("test", lambda _connection: None, lost.set_result, lambda _reason: None)
+        text = await asyncio.wait_for(lost, 60)
+    assert text.startswith(f"127.0.0.1:{port}: ") and f"[Errno {errno.ECONNREFUSED}]" in text
