@@ -1,6 +1,7 @@
-"""Demands that publishes to one queue are answered in their order, whatever becomes of each.
+"""Demands that publishes to one queue are answered in their order, whatever becomes of each, and everything in the end.
 
 A client may tell by the order alone whose answer it gets; and what was confirmed says that all before it is on disk.
+Where no disk fails, whatever was asked for is answered as soon as nothing is left to do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections import deque
 from collections.abc import Hashable
 
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.values import Published
+from curbstone.core.values import Done, Published
 from tests.sim.history import History, Violation
 
 
@@ -26,10 +27,28 @@ class Answers:
     def __init__(self, history: History) -> None:
         self._history = history
         self._asked: dict[Hashable, deque[_Asked]] = {}
+        self._settles: dict[object, str] = {}
 
     def started(self) -> None:
         """A crash: nobody is answered any more."""
         self._asked.clear()
+        self._settles.clear()
+
+    def settled(self, what: str, done: Done) -> Done:
+        """Return `done` for the next call that settles."""
+        asked = object()
+        self._settles[asked] = what
+
+        def answered(error: CurbstoneError | None) -> None:
+            self._settles.pop(asked, None)
+            done(error)
+
+        return answered
+
+    @property
+    def owed(self) -> list[str]:
+        """What was asked for and not answered."""
+        return [*self._settles.values(), *(f"publish to {queue}" for queue, asked in self._asked.items() if asked)]
 
     def in_order(self, queue: Hashable, count: int, done: Published) -> Published:
         """Return `done` for the next call that publishes `count` messages to this life of a queue."""

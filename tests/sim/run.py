@@ -12,7 +12,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
 from curbstone.core.queue import Queue
-from curbstone.core.values import Lease, Outcome, Peeked
+from curbstone.core.values import Lease, Peeked
 from tests.core.books import check_room
 from tests.sim.answers import Answers
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
@@ -20,6 +20,7 @@ from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
 from tests.sim.durable import Durable
 from tests.sim.history import History, Unit, Violation
+from tests.sim.leases import give_back, take_or_settle
 from tests.sim.overflow import Overflow
 from tests.sim.producer import Producers
 from tests.sim.reader import GROUP, Reader, is_pending
@@ -58,6 +59,9 @@ class Run:
         ends = [["power"], ["power"], ["kill"]] if faults else [["power"], ["kill"], ["power", "kill"]]
         self.ends = self.rng.choice(ends) if self.sync.kind == "always" else ["kill"]
         self.max_size = self.rng.choice([60, 400, 3000])
+        self.least_size = 10
+        if focus == "large":  # a segment of the smallest cap takes one or two
+            self.least_size, self.max_size = Random(f"large {seed}").choice([(1000, 2500), (1900, 2100), (2000, 4400)])
         self.redo_bytes = Random(f"redo {seed}").choice([0, 2048, 4096, 16 * 1024])
         self.crashes = 0
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
@@ -120,10 +124,13 @@ class Run:
             self.directories.weights() | self.producers.weights() | self.durable.weights() | self.overflow.weights()
         )
         names = list(weights)
+        rests = Random(f"rests {self.seed}")
         for _ in range(self.steps):
             action = self.rng.choices(names, list(weights.values()))[0]
             self._guarded(lambda action=action: ALL_ACTIONS[action](self))  # type: ignore[misc]
             self._check()
+            if not self.faults and rests.random() < 0.1:
+                self._guarded(self._rest)
             if self.rng.random() < 0.01:
                 self._crash()
         if self.rng.random() < 0.5:
@@ -163,6 +170,15 @@ class Run:
         self._start()
         self.disk.crash_in = -1
 
+    def _rest(self) -> None:
+        """Let everything happen that can; a queue that is made anew looks now and then whether the old one is gone."""
+        for _ in range(200):
+            self.host.settle()
+            if not self.answers.owed:
+                return
+            self.host.pass_time(5)
+        raise Violation(f"not answered, and nothing is under way: {self.answers.owed[:3]}")
+
     def _queue(self) -> Queue:
         return self.broker.ensure(self.rng.choice(self.names))
 
@@ -170,8 +186,9 @@ class Run:
         """Publish a few, maybe atomically, with a delay, or to expire."""
         self.publish_to(self._queue())
 
-    def publish_to(self, queue: Queue, least_size: int = 10) -> None:
+    def publish_to(self, queue: Queue, least_size: int = 0) -> None:
         """Publish a few to one queue."""
+        least_size = least_size or self.least_size
         count = self.rng.choice([1, 1, 3, 20])
         delay = self.rng.choice([0, 0, 0, 50, 5000])
         groups = self.rng.choice(self.entitled)
@@ -230,13 +247,16 @@ class Run:
         for token in tokens:
             self.history.live.pop(token, None)
         if kind == "nack":
-            consumer.nack(chosen, self.rng.choice([None, 0, 100]), "no")
+            done = self.answers.settled(f"nack in {consumer.queue.name}", lambda _error: None)
+            consumer.nack(chosen, self.rng.choice([None, 0, 100]), "no", done)
             return
         if kind == "reject" and "dead" in {name.queue for name in self.names} and consumer.queue.options.dead_letter:
             consumer.reject(chosen, "bad")
             return
         self._doom(tokens)
-        (consumer.ack if kind == "ack" else consumer.reject)(chosen, on_done=lambda error: self._settled(error, tokens))
+        what = f"{kind} in {consumer.queue.name}"
+        done = self.answers.settled(what, lambda error: self._settled(error, tokens))
+        (consumer.ack if kind == "ack" else consumer.reject)(chosen, on_done=done)
 
     def _doom(self, tokens: list[int], *, alone: bool = True) -> None:
         self.history.doomed.update(tokens)
@@ -261,33 +281,8 @@ class Run:
         consumer.close()
 
     def lease(self) -> None:
-        """Take a few for a while, or settle a few of those."""
-        if self.leases and self.rng.random() < 0.6:
-            queue, lease = self.leases.pop(self.rng.randrange(len(self.leases)))
-            token = self.history.token(lease.delivery.message)
-            self.history.live.pop(token, None)
-            self._doom([token])
-            self.asked.add(lease.token)
-
-            def settled(error: CurbstoneError | None, count: int, stale: list[str]) -> None:
-                if error is None and count:
-                    self.history.gone.add(token)
-                elif error is not None and not stale:
-                    self.leases.append((queue, lease))
-
-            queue.settle_leases([lease.token], Outcome.ACK, settled)
-            return
-        queue = self._queue()
-        epoch = self.epoch
-
-        def leased(leases: list[Lease] | CurbstoneError) -> None:
-            if isinstance(leases, list) and epoch is self.epoch:
-                for lease in leases:
-                    self.turns.handed_out(queue, "", lease.delivery.message)
-                self.leases += [(queue, lease) for lease in leases]
-
-        # Leases run out by themselves: who holds a message then is not followed.
-        queue.lease(self.rng.choice([1, 3]), 60_000_000, leased)
+        """See `tests.sim.leases`."""
+        take_or_settle(self)
 
     def _is_leased(self, queue: Queue, seq: int) -> bool:
         held = [lease for each, lease in self.leases if each is queue and lease.token not in self.asked]
@@ -388,7 +383,7 @@ class Run:
         self.host.settle()
         for queue, lease in self.leases:
             self.history.live.pop(self.history.token(lease.delivery.message), None)
-            self._give_back(queue, lease.token)
+            give_back(self.host, queue, lease.token)
         self.leases.clear()
         self.host.settle()
         self._judge_reader()
@@ -398,15 +393,6 @@ class Run:
         self.overflow.judge(self.drained)
         for name, messages in out.items():
             self._judge_order(name, messages)
-
-    def _give_back(self, queue: Queue, token: str) -> None:
-        """Go on until it is taken: a queue that failed refuses settles for a while."""
-
-        def done(error: CurbstoneError | None, _settled: int, _stale: list[str]) -> None:
-            if error is not None:
-                self.host.call_later(1000, lambda: self._give_back(queue, token))
-
-        queue.settle_leases([token], Outcome.NACK, done)
 
     def _judge_reader(self) -> None:
         """Judge the declared group; then it holds nothing any more."""

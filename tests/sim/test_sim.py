@@ -41,6 +41,7 @@ from tests.sim.world import SimFile
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
 SEEDS_AT_ONCE = 25
+FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "large"]
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +72,7 @@ def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -
     assert sum(simulate(seed, faults=faults) for seed in range(first, first + SEEDS_AT_ONCE)) > 0
 
 
-@pytest.mark.parametrize("focus", ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow"])
+@pytest.mark.parametrize("focus", FOCI)
 def test_nothing_confirmed_is_lost_when_much_comes_of_one_kind(focus: str) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_AT_ONCE):
         simulate(seed, faults=seed % 2 == 1, focus=focus)
@@ -85,7 +86,8 @@ def test_nothing_confirmed_is_lost_for_as_long_as_asked() -> None:
     end = time.monotonic() + seconds
     runs = crashes = 0
     while time.monotonic() < end:
-        crashes += simulate(seed + runs, faults=runs % 2 == 1)
+        focus = FOCI[runs // 4 % len(FOCI)] if runs % 4 > 1 else ""
+        crashes += simulate(seed + runs, faults=runs % 2 == 1, focus=focus)
         runs += 1
     print(f"{runs} histories, {crashes} crashes in {seconds:.0f} s")
 
