@@ -28,7 +28,6 @@ from curbstone.core.events import Bindings, Fanout, Fanouts, Target, binding_of
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log, Salt, random_salt
 from curbstone.core.log.meta import Meta, load_meta, meta_reserve, store_meta
-from curbstone.core.log.publish import Publish
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions, SyncMode
@@ -36,6 +35,7 @@ from curbstone.core.queue import Queue
 from curbstone.core.recovery.recovery import holds_something, last_commit_ms
 from curbstone.core.recovery.redo import replay_redo
 from curbstone.core.recovery.replay import Replay
+from curbstone.core.recovery.transactions import replay_transactions
 from curbstone.core.shared import Shared
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Stats
@@ -119,7 +119,7 @@ class Broker(AloneBroker):
             replay_redo(disk)
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
-            broker._replay_journal()
+            replay_transactions(disk, broker.journal, broker._queues.values(), broker.left)
             broker.staging.recover()
             for queue in broker.queues():
                 if queue.log.is_above_cap:
@@ -207,36 +207,14 @@ class Broker(AloneBroker):
     def _last_commit_ms(self, queue: Queue) -> int:
         return last_commit_ms(self.disk, queue.log.directory, queue.log.uid)
 
-    def _replay_journal(self) -> None:
-        """Write the parts of transactions that are in the journal and not yet in their queue's log."""
-        by_uid = {int(queue.uid, 16): queue for queue in self._queues.values()}
-        for part in self.journal.recover():
-            queue = by_uid.get(part.uid)
-            if f"{part.uid:012x}" in self.left:
-                self.journal.replaying(part)  # kept until the queue is there again
-            if queue is None or part.tx <= queue.log.tx:
-                continue
-            self.journal.replaying(part)
-            publish = Publish(part.messages, self._part_written(part.tx), 1)
-            publish.tx = part.tx
-            publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
-            publish.released = [each for item in part.released for each in queue.pending.release_replayed(item)]
-            publish.reserved = part.log_bytes
-            queue.log.room.grant_known(publish.reserved)
-            queue.outbox.publish(publish)
-        highest = max((queue.log.tx for queue in self._queues.values()), default=0)
-        self.journal.next_tx = max(self.journal.next_tx, highest + 1)
-
-    def _part_written(self, tx: int) -> Published:
-        return lambda error, _first, _count: None if isinstance(error, Unavailable) else self.journal.part_done(tx)
-
     def _make(self, meta: Meta) -> Queue:
         directory = f"{QUEUES}/{meta.uid}"
         uid = int(meta.uid, 16)
         log = Log(
             self.disk, directory, uid, cap=meta.options.cap, meta_bytes=meta_reserve(meta.options.cap), salt=self._salt
         )
-        return Queue(self.shared, self.committer, meta, log, partial(Others, self), self._turns.add, self._end)
+        others, turn, end = partial(Others, self), self._turns.add, self._end
+        return Queue(self.shared, self.committer, meta, log, others, turn, end, self._erasing)
 
     def _add(self, queue: Queue) -> None:
         """Serve a queue that is there."""
@@ -358,8 +336,14 @@ class Broker(AloneBroker):
     def _remove(self, queue: Queue, on_done: Done) -> None:
         """Remove the directory once no job works in it."""
         log = queue.log
-        on_done = on_done if queue.name.is_private else self.committer.erasing(log.uid, on_done)
+        on_done = on_done if queue.name.is_private else self._erasing(log.uid, on_done)
         self._directories.remove(queue.name, log.directory, lambda: not queue.is_working, log.close, on_done)
+
+    def _erasing(self, uid: int, on_done: Done) -> Done:
+        """Return what to call when a queue's own files are erased: it has the others erased, too, then answers."""
+        for erase in (self.journal.erase, self.committer.erase):
+            on_done = _if_well(partial(erase, uid), on_done)
+        return on_done
 
     def _forget(self, queue: Queue) -> None:
         del self._queues[queue.name]
@@ -480,7 +464,8 @@ class Broker(AloneBroker):
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.state.failure)]
-        is_working = working or self._directories.is_working or self._turns or self.staging.is_working
+        others = (self._directories, self.staging, self.journal)
+        is_working = working or self._turns or any(each.is_working for each in others)
         if is_working or not self.committer.is_cleared():
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
@@ -491,6 +476,11 @@ class Broker(AloneBroker):
         self.staging.close()
         self.disk.close()
         self.host.call_soon(on_done)
+
+
+def _if_well(step: Callable[[Done], None], on_done: Done) -> Done:
+    """Return what to call with how something ended: if well, `step` goes on, and else that is the answer."""
+    return lambda error: step(on_done) if error is None else on_done(error)
 
 
 def _unbroken(queue: Queue) -> Queue:

@@ -85,7 +85,7 @@ class Queue(AloneQueue):
     """See the module's docstring. `core.broker` makes queues and has them all."""
 
     __slots__ = (
-        "_cleaner", "_committer", "_counter", "_delete", "_desk", "_disuse", "_elsewhere", "_intake", "_is_resting",
+        "_cleaner", "_counter", "_delete", "_desk", "_disuse", "_elsewhere", "_erasing", "_intake", "_is_resting",
         "_timers", "agenda", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name", "notes",
         "outbox", "pending", "popping", "reading", "refusal", "retrying", "rings", "settling", "state", "stats", "uid",
         "watch", "writer",
@@ -102,11 +102,12 @@ class Queue(AloneQueue):
         elsewhere_of: Callable[[Queue], Elsewhere],
         dirty: Callable[[Turn], None],
         delete: Callable[[Queue, CurbstoneError], None],
+        erasing: Callable[[int, Done], Done],
     ) -> None:
         """`elsewhere_of(queue)` returns what that queue may do with other queues, such as the one for its dead letters.
 
         `dirty(turn)` has the queue's turn called at the end of the present one. `delete(queue, reason)` deletes it in a
-        later turn; its consumers are told the reason.
+        later turn; its consumers are told the reason. For `erasing` see `core.reading.purge`.
         """
         host = self.host = QueueHost(shared.host, meta, shared.troubles.faults, self._break_down)
         state = self.state = QueueState(shared, meta, host)
@@ -120,7 +121,7 @@ class Queue(AloneQueue):
         self.refusal = state.refusal
         self.message_id = state.message_id
         self.watch = agenda.watch
-        self._committer = committer
+        self._erasing = partial(erasing, log.uid)
         self._is_resting = False
         notes = self.notes = Notes(state, log.room)
         outbox = self.outbox = Outbox(agenda)
@@ -353,8 +354,8 @@ class Queue(AloneQueue):
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
-        erasing = partial(self._committer.erasing, self.log.uid)
-        purge(self.state, self.agenda, self.pending, self.notes.losses, self.outbox, self._cleaner, erasing, on_done)
+        losses = self.notes.losses
+        purge(self.state, self.agenda, self.pending, losses, self.outbox, self._cleaner, self._erasing, on_done)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """See `core.port.Queue.redrive`; an error's `members` say how many have moved, and no others are gone."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from curbstone.core.broker import Broker
 from curbstone.core.directories import QUEUES, TWIN_SUFFIX
 from curbstone.core.staging.files import ROOT as STAGING
+from curbstone.core.writing.journal import JOURNAL
 
 
 class Content(NamedTuple):
@@ -43,7 +44,7 @@ def contents(broker: Broker) -> list[Content]:
     found += [Content(f"{QUEUES}/{uid}{suffix}") for uid in broker.left for suffix in ("", TWIN_SUFFIX)]
     journal_bytes = broker.journal.needed_until
     if journal_bytes:
-        found.append(Content(broker.journal.path, journal_bytes, is_rewritten=True))
+        found.append(Content(JOURNAL, journal_bytes, is_rewritten=True))
     # What redo files say is in the segments, too: they are for a power cut, and what is read here has been written.
     # Parts and markers are files that are put in place whole; of the ids that were committed, whole records are added.
     found.append(Content(STAGING))

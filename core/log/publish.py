@@ -50,7 +50,7 @@ class Publish:
     """Messages that wait to be written; those before `next` are done."""
 
     __slots__ = (
-        "atomic_bytes", "has_room", "is_sealed", "key", "mark", "messages", "next", "numbered", "on_done", "on_room",
+        "atomic_bytes", "has_room", "key", "mark", "messages", "next", "numbered", "on_done", "on_room",
         "records", "refusal", "released", "releases", "reserved", "settles", "tx",
     )  # fmt: skip
 
@@ -67,13 +67,11 @@ class Publish:
         self.released: list[Released] = []
         """Releases that have taken effect in memory; they too must get into the same batch."""
         self.tx = 0
-        """Number in the broker's journal: it has been promised, and is never refused."""
+        """Number in the broker's journal: it has been promised, or may have been, and is never refused."""
         self.reserved = 0
         self.on_room: Callable[[], None] | None = None
         """It keeps its place, and what comes behind it waits; called once when room is kept for it."""
         self.has_room = False
-        self.is_sealed = False
-        """It is being written to the broker's journal: it may have been promised."""
         self.mark: StagedMark | None = None
         """What is noted in the same batch where these are messages of a staged transaction: promised likewise."""
         self.key: IdempotencyKey | None = None
@@ -96,4 +94,4 @@ class Publish:
     @property
     def is_promised(self) -> bool:
         """Whether it has happened already, elsewhere on disk: it is written sooner or later, and never refused."""
-        return bool(self.tx) or self.is_sealed or self.mark is not None
+        return bool(self.tx) or self.mark is not None

@@ -26,7 +26,7 @@ def purge(
     erasing: Callable[[Done], Done],
     on_done: Callable[[CurbstoneError | None, int], None],
 ) -> None:
-    """See `Queue.purge`; `erasing` puts off an answer until the redo files have nothing of the queue either."""
+    """See `Queue.purge`; `erasing` puts off an answer until nothing of the queue is left outside of its directory."""
     refusal = state.refusal()
     if refusal is not None:
         state.host.call_soon(lambda: on_done(refusal, 0))

@@ -317,17 +317,6 @@ class Committer:
         else:
             self._retire(redo)
 
-    def erasing(self, uid: int, on_done: Done) -> Done:
-        """Return what to call when a queue's own files are erased: it has the redo files erased, too, then answers."""
-
-        def erased(error: CurbstoneError | None) -> None:
-            if error is not None:
-                on_done(error)
-            else:
-                self.erase(uid, on_done)
-
-        return erased
-
     def is_cleared(self) -> bool:
         """The server stops: leave no redo file if that is soon done, and if not the next start does it.
 

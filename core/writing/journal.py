@@ -1,168 +1,136 @@
 """The broker's journal: what makes a transaction over several queues whole.
 
-A record holds, for each queue, the messages and settles of the transaction. Once it is synced the
-transaction has happened: each queue then writes its part as a batch that carries the record's number,
-and after a crash the parts that are not in their queue's log yet are written again. A queue's log knows
-the highest number it has, so nothing is done twice. When no part is outstanding the file starts anew.
+A record holds, for each queue, what the transaction does to it. Once it is synced the transaction has happened: each
+queue then writes its part as a batch that carries the record's number, and after a crash the parts that are not in
+their queue's log yet are written again (`core.recovery.transactions`). A queue's log knows the highest number it has,
+so nothing is done twice. When no part is outstanding the file is used again from its beginning.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
-from zlib import crc32
 
 from curbstone.core.disk import Disk, File, replace_file
+from curbstone.core.errors import Unavailable, told
 from curbstone.core.host import Host
 from curbstone.core.log.commit import NO_SPACE
-from curbstone.core.log.format import (
-    BATCH_BYTES,
-    Released,
-    Settled,
-    decode_entries,
-    decode_released,
-    decode_settled,
-    encode_entries,
-    encode_released,
-    encode_settled,
-    entry_bytes,
-    runs_of,
-)
-from curbstone.core.message import Message
+from curbstone.core.log.transactions import Recorded, encode_record
+from curbstone.core.values import Done
 
-_RECORD = struct.Struct("<IIQI")  # crc, bytes of the parts, number, parts
-# uid, messages, bytes of their entries, timed messages, bytes of the releases, bytes of the settles
-_PART = struct.Struct("<QIIIII")
-_TIMED = struct.Struct("<IQQ")  # place of the message, its delay and ttl in ms
+JOURNAL = "journal"
+"""Its file."""
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 REPLACE_AGAIN_MS = 1000
-_NAME = "journal"
 
-
-class Part(NamedTuple):
-    """What a transaction does to one queue."""
-
-    uid: int
-    messages: list[Message]
-    settles: list[tuple[str, int, list[int]]]
-    """(group, reason, seqs)"""
-    released: list[Released]
-
-
-class Recorded(NamedTuple):
-    """A part as it is read back."""
-
-    tx: int
-    uid: int
-    messages: list[Message]
-    settled: list[Settled]
-    released: list[Released]
-    record: bytes
-    """The whole record the part is of."""
-
-    @property
-    def log_bytes(self) -> int:
-        """About what it takes in its queue's log, rather more than less."""
-        records = len(self.messages) + len(self.settled) + len(self.released)
-        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 64 * records
+Parts = dict[int, bytes]
+"""What a transaction does to each queue, by the queue's uid."""
 
 
 class _Waiting(NamedTuple):
     """A record on its way to the disk."""
 
     tx: int
-    record: bytes
-    parts: int
-    on_done: Callable[[BaseException | None], None]
+    parts: Parts
+    on_done: Done
 
 
 class Journal:
-    """The file `journal` of a data directory; opened blocking, written by jobs."""
+    """The file is opened and written by jobs, one at a time."""
 
     def __init__(self, host: Host, disk: Disk) -> None:
         self._host = host
         self._disk = disk
         self._file: File | None = None
         self._end = 0
-        self._needed: dict[int, tuple[bytes, int]] = {}
-        """Records with parts that are not in their queue's log yet, and how many parts."""
+        self._needed: dict[int, Parts] = {}
+        """Parts that are not in their queue's log yet, by transaction."""
         self._waiting: list[_Waiting] = []
         self._doubtful: list[tuple[_Waiting, BaseException]] = []
-        """Records whose sync failed: they may be on disk or not, until the file is replaced."""
+        """Records that failed: they may be on disk or not, until the file is replaced."""
+        self._uids: set[int] | None = None
+        """The queues of which there may be something in the file, also behind its end; None is for any."""
+        self._erasing: list[Done] = []
+        """Who waits until the file has nothing but what is needed."""
+        self._erase_from = 0
+        """The first transaction that they need not wait for."""
+        self._must_replace = False
+        """Nobody knows what a crash would leave of the file: nothing more is written to it."""
+        self._rests = False
         self._busy = False
         self.next_tx = 1
 
-    def recover(self) -> list[Recorded]:
-        """Return all parts of all whole records; blocking."""
-        try:
-            file = self._disk.open(_NAME)
-        except FileNotFoundError:
-            return []
-        try:
-            file.sync()  # a process that was killed may have left what only the system's memory has
-            data = file.read(0, file.size())
-        finally:
-            file.close()
-        self._disk.sync_dir("")
-        recorded: list[Recorded] = []
-        self._end = _decode(data, recorded)
-        self.next_tx = max((part.tx for part in recorded), default=0) + 1
-        return recorded
-
-    def write(self, parts: list[Part], on_done: Callable[[int, BaseException | None], None]) -> None:
-        """Record a transaction; `on_done(number, error)` when it is synced, or can't come into effect any more."""
-        tx = self.next_tx
-        self.next_tx += 1
-        body = b"".join(map(_encode_part, parts))
-        head = _RECORD.pack(0, len(body), tx, len(parts))[4:]
-        record = crc32(body, crc32(head)).to_bytes(4, "little") + head + body
-        self._waiting.append(_Waiting(tx, record, len(parts), partial(on_done, tx)))
-        self._flush()
-
     @property
-    def path(self) -> str:
-        """Its file."""
-        return _NAME
+    def is_working(self) -> bool:
+        """Whether anything is under way."""
+        return self._busy or bool(self._erasing)
 
     @property
     def needed_until(self) -> int:
         """How many bytes of the file are needed by the next start; 0 where every part is in its queue's log."""
         return self._end if self._needed else 0
 
-    def replaying(self, recorded: Recorded) -> None:
-        """A part that was read back is being written again: until that is done its record must stay."""
-        record, left = self._needed.get(recorded.tx, (recorded.record, 0))
-        self._needed[recorded.tx] = (record, left + 1)
+    def recovered(self, needed: Iterable[Recorded], end: int, next_tx: int) -> None:
+        """Take over what a start has found: whole records up to `end`, of which these parts must stay for now."""
+        self._end = end
+        self.next_tx = next_tx
+        for part in needed:
+            self._needed.setdefault(part.tx, {})[part.uid] = part.data
 
-    def part_done(self, tx: int) -> None:
-        """A part is in its queue's log."""
-        record, left = self._needed.pop(tx)
-        if left > 1:
-            self._needed[tx] = (record, left - 1)
+    def write(self, parts: Parts, on_done: Done) -> int:
+        """Record a transaction and return its number; `on_done` when it is synced, or can't come into effect."""
+        tx = self.next_tx
+        self.next_tx += 1
+        self._waiting.append(_Waiting(tx, parts, on_done))
+        self._go()
+        return tx
 
-    @property
-    def _needed_bytes(self) -> int:
-        return sum(len(record) for record, _ in self._needed.values())
+    def part_done(self, tx: int, uid: int) -> None:
+        """A part is in its queue's log, or that queue is no more."""
+        parts = self._needed[tx]
+        del parts[uid]
+        if not parts:
+            del self._needed[tx]
 
-    def _flush(self) -> None:
-        if self._busy or self._doubtful or not self._waiting:
+    def erase(self, uid: int, on_done: Done) -> None:
+        """Have nothing of a queue left in the file but what is needed; `on_done(error)` when that is so."""
+        is_coming = any(uid in item.parts for item in self._waiting)
+        if self._uids is not None and uid not in self._uids and not is_coming:
+            on_done(None)
+            return
+        self._erasing.append(on_done)
+        self._erase_from = self.next_tx
+        self._go()
+
+    # --- the file
+
+    def _go(self) -> None:
+        """Do what is to be done next."""
+        if self._busy or self._rests:
+            return
+        is_before = self._waiting and self._waiting[0].tx < self._erase_from
+        if self._must_replace or (self._erasing and not is_before):
+            self._replace()
+        elif self._waiting:
+            self._append()
+
+    def _append(self) -> None:
+        """Write and sync all that waits."""
+        data = b"".join([encode_record(item.tx, item.parts.values()) for item in self._waiting])
+        offset = self._end if self._needed else 0
+        if offset + len(data) > JOURNAL_BYTES_MAX and len(self._needed_data()) + len(data) <= JOURNAL_BYTES_MAX // 2:
+            self._replace()
             return
         waiting, self._waiting = self._waiting, []
-        data = b"".join(item.record for item in waiting)
-        offset = self._end if self._needed else 0
         if offset + len(data) > JOURNAL_BYTES_MAX:
-            if offset and self._needed_bytes + len(data) <= JOURNAL_BYTES_MAX // 2:
-                self._waiting = waiting
-                self._replace()
-                return
-            full = OSError("too many transactions over several queues are under way")
+            full = Unavailable("too many transactions over several queues are under way")
             for item in waiting:
-                self._host.call_soon(partial(item.on_done, full))
+                self._tell_soon(item.on_done, full)
+            self._go()
             return
-        self._busy = True
+        if self._uids is not None:
+            self._uids.update(*[item.parts for item in waiting])
         is_undone = False
 
         def job() -> None:
@@ -178,23 +146,70 @@ class Journal:
 
         def finished(_: object, error: BaseException | None) -> None:
             self._busy = False
-            if is_undone:
+            failed = [(item, error) for item in waiting if error is not None]
+            if error is None:
+                self._end = offset + len(data)
+                self._needed |= {item.tx: item.parts for item in waiting}
                 for item in waiting:
-                    item.on_done(error)
-                self._flush()
-                return
-            if error is not None:
-                self._doubtful = [(item, error) for item in waiting]
-                self._replace()
-                return
-            self._end = offset + len(data)
-            for item in waiting:
-                self._needed[item.tx] = (item.record, item.parts)
-            for item in waiting:
-                item.on_done(None)
-            self._flush()
+                    item.on_done(None)
+            elif is_undone:
+                self._end = min(self._end, offset)
+                self._refuse(failed)
+            else:
+                self._doubtful = failed
+                self._must_replace = True
+            self._go()
 
+        self._busy = True
         self._host.submit(job, finished)
+
+    def _replace(self) -> None:
+        """Put a file in place that has only what is needed, and not what may or may not be on disk.
+
+        Until that is done nobody is told that a doubtful transaction failed: it would come into effect
+        after a crash, when what it did had been done otherwise.
+        """
+        data = self._needed_data()
+        uids = {uid for parts in self._needed.values() for uid in parts}
+        erasing, self._erasing = self._erasing, []
+
+        def job() -> None:
+            self.close()
+            self._file = replace_file(self._disk, JOURNAL, data)
+
+        def finished(_: object, error: BaseException | None) -> None:
+            self._busy = False
+            self._must_replace = error is not None
+            if error is None:
+                self._end = len(data)
+                self._uids = uids
+                doubtful, self._doubtful = self._doubtful, []
+                self._refuse(doubtful)
+            else:
+                self._rests = True
+                self._host.call_later(REPLACE_AGAIN_MS, self._rested)
+            refusal = Unavailable(f"the journal can't be made anew: {told(error)}") if error is not None else None
+            for on_done in erasing:
+                on_done(refusal)
+            self._go()
+
+        self._busy = True
+        self._host.submit(job, finished)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self._go()
+
+    def _needed_data(self) -> bytes:
+        return b"".join([encode_record(tx, parts.values()) for tx, parts in sorted(self._needed.items())])
+
+    @staticmethod
+    def _refuse(failed: list[tuple[_Waiting, BaseException]]) -> None:
+        for item, error in failed:
+            item.on_done(Unavailable(f"the journal can't be written: {told(error)}"))
+
+    def _tell_soon(self, on_done: Done, error: Unavailable) -> None:
+        self._host.call_soon(lambda: on_done(error))
 
     def _undo(self, offset: int) -> bool:
         """Leave nothing of what found no room on the disk; return whether that is so."""
@@ -204,91 +219,16 @@ class Journal:
             self._file.sync()
         except OSError:
             return False
-        self._end = min(self._end, offset)
         return True
-
-    def _replace(self) -> None:
-        """Put a file in place that has only what is needed, and not what may or may not be on disk.
-
-        Until that is done nobody is told that a doubtful transaction failed: it would come into effect
-        after a crash, when what it did had been done otherwise.
-        """
-        data = b"".join(record for _, (record, _) in sorted(self._needed.items()))
-        self._busy = True
-
-        def job() -> None:
-            self._close_file()
-            self._file = replace_file(self._disk, _NAME, data)
-
-        def finished(_: object, error: BaseException | None) -> None:
-            self._busy = False
-            if error is not None:
-                self._host.call_later(REPLACE_AGAIN_MS, self._replace)
-                return
-            self._end = len(data)
-            doubtful, self._doubtful = self._doubtful, []
-            for item, failure in doubtful:
-                item.on_done(failure)
-            self._flush()
-
-        self._host.submit(job, finished)
 
     def _open(self) -> File:
         with suppress(FileExistsError):
-            self._disk.open(_NAME, create=True).close()
+            self._disk.open(JOURNAL, create=True).close()
             self._disk.sync_dir("")
-        return self._disk.open(_NAME)
-
-    def _close_file(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+        return self._disk.open(JOURNAL)
 
     def close(self) -> None:
         """Close the file."""
-        self._close_file()
-
-
-def _encode_part(part: Part) -> bytes:
-    entries: list[bytes] = []
-    for number, message in enumerate(part.messages):
-        message.seq = number
-    encode_entries(part.messages, 0, entries)
-    messages = b"".join(entries)
-    settles = b"".join(encode_settled(group, reason, runs_of(list(seqs))) for group, reason, seqs in part.settles)
-    timed = [_TIMED.pack(n, m.delay_ms, m.ttl_ms) for n, m in enumerate(part.messages) if m.delay_ms or m.ttl_ms]
-    released = encode_released(part.released)
-    head = _PART.pack(part.uid, len(part.messages), len(messages), len(timed), len(released), len(settles))
-    return head + messages + b"".join(timed) + released + settles
-
-
-def _decode(data: bytes, recorded: list[Recorded]) -> int:
-    """Append the parts of all whole records; return where these end."""
-    offset = 0
-    last_tx = 0
-    while offset + _RECORD.size <= len(data):
-        crc, size, tx, parts = _RECORD.unpack_from(data, offset)
-        end = offset + _RECORD.size + size
-        if end > len(data) or crc32(memoryview(data)[offset + 4 : end]) != crc or tx <= last_tx:
-            break  # the rest is of an earlier round, or was never synced
-        last_tx = tx
-        record = data[offset:end]
-        offset += _RECORD.size
-        for _ in range(parts):
-            part, offset = _decode_part(data, offset, tx, record)
-            recorded.append(part)
-    return offset
-
-
-def _decode_part(data: bytes, offset: int, tx: int, record: bytes) -> tuple[Recorded, int]:
-    uid, count, messages_bytes, timed, released_bytes, settles_bytes = _PART.unpack_from(data, offset)
-    offset += _PART.size
-    messages = decode_entries(data, offset, count, 0)
-    offset += messages_bytes
-    for place, delay_ms, ttl_ms in _TIMED.iter_unpack(data[offset : offset + timed * _TIMED.size]):
-        messages[place].delay_ms, messages[place].ttl_ms = delay_ms, ttl_ms
-    offset += timed * _TIMED.size
-    released = list(decode_released(data, offset, offset + released_bytes))
-    offset += released_bytes
-    settled = list(decode_settled(data, offset, offset + settles_bytes))
-    return Recorded(tx, uid, messages, settled, released, record), offset + settles_bytes
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()

@@ -10,20 +10,20 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from curbstone.core.agenda import Agenda
-from curbstone.core.errors import CurbstoneError, Unavailable, told
+from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log
 from curbstone.core.log.publish import Publish, Release, Settle
+from curbstone.core.log.transactions import encode_part
 from curbstone.core.message import Message
 from curbstone.core.values import Done
-from curbstone.core.writing.journal import Journal, Part
+from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.outbox import Outbox
 
 
 class Member(Protocol):
     """A queue that takes part."""
 
-    uid: str
     log: Log
     agenda: Agenda
     outbox: Outbox
@@ -85,23 +85,18 @@ class Spread(Generic[Q, S]):
             self._has_ended = True
             self._host.call_soon(lambda: self._on_done(None))
             return
+        parts: dict[int, bytes] = {}
+        for queue, share in self._shares.items():
+            uid = queue.log.uid
+            parts[uid] = encode_part(uid, share.messages, share.settles, share.releases)
+        tx = self._tx = self._journal.write(parts, self._journaled)
         for place in self._places.values():
-            place.is_sealed = True
-        parts = [
-            Part(
-                int(queue.uid, 16),
-                share.messages,
-                [(s.group, s.reason, [d.message.seq for d in s.deliveries]) for s in share.settles],
-                [record for release in share.releases for record in release.records],
-            )
-            for queue, share in self._shares.items()
-        ]
-        self._journal.write(parts, self._journaled)
+            place.tx = tx
 
     def _refused(self, queue: Q, error: CurbstoneError | None, _first: int, _count: int) -> None:
         """A queue has no room, can't write, or has ended; the last can come while the journal is written."""
         place = self._places[queue]
-        if place.is_sealed:
+        if place.tx:
             del self._places[queue]
         elif error is not None and not self._has_ended:
             if not self._shares[queue].may_miss(error):
@@ -118,7 +113,7 @@ class Spread(Generic[Q, S]):
         for queue, place in self._places.items():
             queue.log.room.give_back(place.reserved)
             place.reserved = 0
-            place.is_sealed = False
+            place.tx = 0
             place.refusal = error
             queue.agenda.dirty()
         for share in self._shares.values():
@@ -126,26 +121,25 @@ class Spread(Generic[Q, S]):
                 end.undo(end.deliveries)
         self._host.call_soon(lambda: self._on_done(error))
 
-    def _journaled(self, tx: int, error: BaseException | None) -> None:
+    def _journaled(self, error: CurbstoneError | None) -> None:
         if error is not None:
-            self._end(Unavailable(f"the journal can't be written: {told(error)}"))
+            self._end(error)
             return
-        self._tx = tx
         self._left = len(self._shares)
         for queue, share in self._shares.items():
+            done = partial(self._part_done, queue.log.uid)
             place = self._places.get(queue)
             if place is None:  # the queue was deleted, and its part with it
-                self._part_done(queue.refusal(), 0, 0)
+                done(queue.refusal(), 0, 0)
                 continue
             place.settles, place.releases = share.settles, share.releases
-            place.tx = tx
             place.on_room = None
-            place.on_done = self._part_done
+            place.on_done = done
             queue.agenda.dirty()
 
-    def _part_done(self, error: CurbstoneError | None, _first: int, _count: int) -> None:
+    def _part_done(self, uid: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
         if not isinstance(error, Unavailable):  # else the next start writes it
-            self._journal.part_done(self._tx)
+            self._journal.part_done(self._tx, uid)
         self._left -= 1
         if not self._left:
             self._on_done(None)

@@ -216,12 +216,10 @@ def nobody_else(directory: Path) -> Iterator[None]:
 
 
 def _check_journal(revival: DryRecovery) -> tuple[int, list[str]]:
-    """Read the journal of transactions over several queues; return how many it holds, and what is wrong.
-
-    Bytes that do not check are no damage there: the file ends with what was never synced, or an earlier round.
-    """
+    """Read the journal of transactions over several queues; return how many it holds, and what is wrong."""
+    damage: list[str] = []
     try:
-        return revival.read_journal(), []
+        return revival.read_journal(damage), damage
     except OSError:
         raise
     except Exception as error:  # its checksum is right, and it is not what was written

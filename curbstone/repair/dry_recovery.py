@@ -18,13 +18,14 @@ from curbstone.core.disk import Disk, File
 from curbstone.core.host import Job, JobDone, Timer
 from curbstone.core.log.log import Log, random_salt
 from curbstone.core.log.meta import Meta
+from curbstone.core.log.transactions import Recorded
 from curbstone.core.notes.notes import Notes
 from curbstone.core.options import SyncMode
 from curbstone.core.pending.pending import Pending
 from curbstone.core.recovery.replay import Replay
+from curbstone.core.recovery.transactions import read_transactions
 from curbstone.core.shared import Shared
 from curbstone.core.state import QueueState
-from curbstone.core.writing.journal import Journal, Recorded
 
 
 @dataclass
@@ -46,9 +47,9 @@ class DryRecovery:
         self._shared = Shared(_Still(), self._disk, SyncMode.parse("never"))
         self._recorded: dict[int, list[Recorded]] = {}
 
-    def read_journal(self) -> int:
-        """Read the journal, before the queues; return how many transactions it holds."""
-        recorded = Journal(self._shared.host, self._disk).recover()
+    def read_journal(self, damage: list[str]) -> int:
+        """Read the journal, before the queues; return how many transactions it holds, and add what is wrong with it."""
+        recorded, _end = read_transactions(self._disk, damage)
         for part in recorded:
             self._recorded.setdefault(part.uid, []).append(part)
         return len({part.tx for part in recorded})
