@@ -104,6 +104,14 @@ def replace_file(disk: Disk, path: str, data: bytes) -> File:
     return file
 
 
+def remove_file(disk: Disk, path: str) -> None:
+    """Remove what is at `path`, and what a replacement that failed has left beside it, durably; blocking."""
+    for name in (path, f"{path}.new"):
+        with suppress(FileNotFoundError):
+            disk.remove(name)
+    disk.sync_dir(path.rpartition("/")[0])
+
+
 class SyncTimes(Histogram):
     """How long syncs took, in microseconds; they are done in several threads."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from curbstone.core.disk import Disk, File, replace_file
+from curbstone.core.disk import Disk, File, remove_file, replace_file
 from curbstone.core.errors import Unavailable, told
 from curbstone.core.host import Host
 from curbstone.core.log.commit import NO_SPACE
@@ -54,7 +54,7 @@ class Journal:
         self._erasing: list[Done] = []
         """Who waits until the file has nothing but what is needed."""
         self._erase_from = 0
-        """The first transaction that they need not wait for."""
+        """The first transaction that they need not wait for: what came before has to be in the file first."""
         self._must_replace = False
         """Nobody knows what a crash would leave of the file: nothing more is written to it."""
         self._rests = False
@@ -109,11 +109,16 @@ class Journal:
         """Do what is to be done next."""
         if self._busy or self._rests:
             return
-        is_before = self._waiting and self._waiting[0].tx < self._erase_from
-        if self._must_replace or (self._erasing and not is_before):
+        if self._must_replace or self._erasable:
             self._replace()
         elif self._waiting:
             self._append()
+
+    @property
+    def _erasable(self) -> int:
+        """How many of those who wait for the file to be erased need wait for nothing else."""
+        is_before = self._waiting and self._waiting[0].tx < self._erase_from
+        return 0 if is_before else len(self._erasing)
 
     def _append(self) -> None:
         """Write and sync all that waits."""
@@ -164,22 +169,26 @@ class Journal:
         self._host.submit(job, finished)
 
     def _replace(self) -> None:
-        """Put a file in place that has only what is needed, and not what may or may not be on disk.
+        """Put a file in place that has only what is needed, and not what may or may not be on disk; or none.
 
         Until that is done nobody is told that a doubtful transaction failed: it would come into effect
         after a crash, when what it did had been done otherwise.
         """
         data = self._needed_data()
         uids = {uid for parts in self._needed.values() for uid in parts}
-        erasing, self._erasing = self._erasing, []
+        erasing = self._erasable
 
         def job() -> None:
             self.close()
-            self._file = replace_file(self._disk, JOURNAL, data)
+            if data:
+                self._file = replace_file(self._disk, JOURNAL, data)
+            else:  # which takes no room on the disk
+                remove_file(self._disk, JOURNAL)
 
         def finished(_: object, error: BaseException | None) -> None:
             self._busy = False
             self._must_replace = error is not None
+            erased, self._erasing = self._erasing[:erasing], self._erasing[erasing:]
             if error is None:
                 self._end = len(data)
                 self._uids = uids
@@ -188,8 +197,9 @@ class Journal:
             else:
                 self._rests = True
                 self._host.call_later(REPLACE_AGAIN_MS, self._rested)
+                erased, self._erasing = erased + self._erasing, []
             refusal = Unavailable(f"the journal can't be made anew: {told(error)}") if error is not None else None
-            for on_done in erasing:
+            for on_done in erased:
                 on_done(refusal)
             self._go()
 

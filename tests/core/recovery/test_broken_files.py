@@ -19,6 +19,7 @@ from curbstone.core.broker import Broker
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES
 from curbstone.core.log.scan import most_in_order
 from curbstone.core.log.window import PAGE_BYTES
+from curbstone.core.recovery.transactions import read_transactions
 from tests.core.lab import Lab, Peer, message
 from tests.core.recovery.ward import KINDS, Ward, body, damaged
 from tests.sim.world import SimFile
@@ -194,6 +195,35 @@ def test_a_bad_sector_costs_only_what_lies_on_it(
     assert any("can't be read: the disk reports an error" in text for text in queue.damaged)
     assert ward.live - found <= ward.touched(bad, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
     assert found & ward.live
+
+
+def test_a_bad_sector_of_the_journal_keeps_no_server_from_starting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = Lab()
+    queues = [lab.queue(name) for name in ("a", "b")]
+
+    def transact() -> None:
+        parts = lab.broker.transaction()
+        for queue in queues:
+            parts.publish(lab.again(queue), message(b"x" * PAGE_BYTES))
+        assert lab.answer(parts.commit) == (None,)
+
+    transact()
+    open_now = lab.disk.open
+
+    def open_bad(path: str, *, create: bool = False) -> object:
+        file = open_now(path, create=create)
+        return BadSector(file, 1) if path == "journal" else file
+
+    monkeypatch.setattr(lab.disk, "open", open_bad)
+    with caplog.at_level(logging.ERROR, "curbstone.core"):
+        lab.restart("kill")
+    assert "journal: bytes 4096 to 8192 can't be read" in caplog.text
+    damage: list[str] = []
+    assert read_transactions(lab.disk, damage) == ([], 0) and len(damage) == 1
+    transact()
+    assert [len(lab.bodies(lab.again(queue))) for queue in queues] == [2, 2]
 
 
 @pytest.mark.parametrize("harm", ["noise", "unreadable"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -133,16 +134,21 @@ def test_a_journal_that_cannot_be_made_anew_refuses_a_purge_and_is_well_again_la
 ) -> None:
     lab = Lab()
     first, _ = two(lab)
-    failing = FailingFiles(lab, monkeypatch)
     transact(lab, a=SECRET, b=b"other")
-    failing.paths = ("journal",)
-    error, _ = lab.answer(first.purge)
-    assert isinstance(error, Unavailable) and "journal" in str(error)
-    answers: list[CurbstoneError | None] = []
-    begin(lab, {"a": b"m", "b": b"m"}, answers)
-    lab.settle()
-    assert answers == [], "nobody knows which file a crash would leave"
-    failing.paths = ()
+    with monkeypatch.context() as during:
+
+        def remove(path: str, original: Callable[[str], None] = lab.disk.remove) -> None:
+            original(path)
+            if path == journal.JOURNAL:
+                raise OSError(errno.EIO, "no")
+
+        during.setattr(lab.disk, "remove", remove)
+        error, _ = lab.answer(first.purge)
+        assert isinstance(error, Unavailable) and "journal" in str(error)
+        answers: list[CurbstoneError | None] = []
+        begin(lab, {"a": b"m", "b": b"m"}, answers)
+        lab.settle()
+        assert answers == [], "nobody knows whether a crash would leave the file"
     lab.pass_time(2 * journal.REPLACE_AGAIN_MS)
     assert answers == [None] and SECRET not in everything_on(lab)
     lab.restart("power")
