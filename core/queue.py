@@ -121,7 +121,7 @@ class Queue(AloneQueue):
         self.refusal = state.refusal
         self.message_id = state.message_id
         self.watch = agenda.watch
-        self._erasing = partial(erasing, log.uid)
+        self._erasing = erasing
         self._is_resting = False
         notes = self.notes = Notes(state, log.room)
         outbox = self.outbox = Outbox(agenda)
@@ -354,8 +354,8 @@ class Queue(AloneQueue):
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
-        losses = self.notes.losses
-        purge(self.state, self.agenda, self.pending, losses, self.outbox, self._cleaner, self._erasing, on_done)
+        erasing = partial(self._erasing, self.log.uid)
+        purge(self.state, self.agenda, self.pending, self.notes.losses, self.outbox, self._cleaner, erasing, on_done)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """See `core.port.Queue.redrive`; an error's `members` say how many have moved, and no others are gone."""
