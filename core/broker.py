@@ -119,7 +119,7 @@ class Broker(AloneBroker):
             replay_redo(disk)
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
-            replay_transactions(disk, broker.journal, broker._queues.values(), broker.left)
+            replay_transactions(broker.journal, broker._queues.values(), broker.left)
             broker.staging.recover()
             for queue in broker.queues():
                 if queue.log.is_above_cap:

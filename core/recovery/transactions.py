@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Protocol
 
-from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.log.log import Log
 from curbstone.core.log.publish import Publish
-from curbstone.core.log.transactions import Recorded, decode_records
-from curbstone.core.log.window import read_around
+from curbstone.core.log.transactions import Recorded
 from curbstone.core.pending.pending import Pending
-from curbstone.core.writing.journal import JOURNAL, Journal
+from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.outbox import Outbox
-
-logger = logging.getLogger("curbstone.core")
 
 
 class Member(Protocol):
@@ -29,39 +24,18 @@ class Member(Protocol):
     outbox: Outbox
 
 
-def read_transactions(disk: Disk, damage: list[str]) -> tuple[list[Recorded], int]:
-    """Return all parts that the journal has, and where its whole records end; blocking.
-
-    `damage` gets what can't be read. Bytes that do not check are none: the file ends with what was never synced, or
-    with what an earlier use has left.
-    """
-    try:
-        file = disk.open(JOURNAL)
-    except FileNotFoundError:
-        return [], 0
-    try:
-        file.sync()  # a process that was killed may have left what only the system's memory has
-        data, bad = read_around(file, 0, file.size())
-    finally:
-        file.close()
-    disk.sync_dir("")
-    damage += [f"{JOURNAL}: bytes {first} to {end} can't be read" for first, end in bad]
-    return decode_records(data)
-
-
-def replay_transactions(disk: Disk, journal: Journal, queues: Iterable[Member], left: Collection[str]) -> None:
+def replay_transactions(journal: Journal, queues: Iterable[Member], left: Collection[str]) -> None:
     """Have each queue write the parts that its log has not; those of queues that are not served (`left`) stay."""
-    damage: list[str] = []
-    recorded, end = read_transactions(disk, damage)
     by_uid = {int(queue.uid, 16): queue for queue in queues}
-    missing = [part for part in recorded if part.uid in by_uid and part.tx > by_uid[part.uid].log.tx]
-    waiting = [part for part in recorded if f"{part.uid:012x}" in left]
-    highest = max([part.tx for part in recorded] + [queue.log.tx for queue in by_uid.values()], default=0)
-    journal.recovered([*missing, *waiting], end, highest + 1)
-    for part in missing:
-        _write(journal, by_uid[part.uid], part)
-    for text in damage:
-        logger.error("damaged: %s", text)
+    for part in journal.recover():
+        queue = by_uid.get(part.uid)
+        if queue is None and f"{part.uid:012x}" in left:
+            journal.keep(part)
+        elif queue is not None and part.tx > queue.log.tx:
+            journal.keep(part)
+            _write(journal, queue, part)
+    highest = max([queue.log.tx for queue in by_uid.values()], default=0)
+    journal.next_tx = max(journal.next_tx, highest + 1)
 
 
 def _write(journal: Journal, queue: Member, part: Recorded) -> None:

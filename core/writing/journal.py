@@ -8,7 +8,7 @@ so nothing is done twice. When no part is outstanding the file is used again fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,8 +16,11 @@ from curbstone.core.disk import Disk, File, remove_file, replace_file
 from curbstone.core.errors import Unavailable, told
 from curbstone.core.host import Host
 from curbstone.core.log.commit import NO_SPACE
-from curbstone.core.log.transactions import Recorded, encode_record
+from curbstone.core.log.transactions import Recorded, decode_records, encode_record
+from curbstone.core.log.window import read_around
 from curbstone.core.values import Done
+
+logger = logging.getLogger("curbstone.core")
 
 JOURNAL = "journal"
 """Its file."""
@@ -26,6 +29,26 @@ REPLACE_AGAIN_MS = 1000
 
 Parts = dict[int, bytes]
 """What a transaction does to each queue, by the queue's uid."""
+
+
+def read_journal(disk: Disk, damage: list[str]) -> tuple[list[Recorded], int]:
+    """Return all parts that the journal has, and where its whole records end; blocking.
+
+    `damage` gets what can't be read. Bytes that do not check are none: the file ends with what was never synced, or
+    with what an earlier use has left.
+    """
+    try:
+        file = disk.open(JOURNAL)
+    except FileNotFoundError:
+        return [], 0
+    try:
+        file.sync()  # a process that was killed may have left what only the system's memory has
+        data, bad = read_around(file, 0, file.size())
+    finally:
+        file.close()
+    disk.sync_dir("")
+    damage += [f"{JOURNAL}: bytes {first} to {end} can't be read" for first, end in bad]
+    return decode_records(data)
 
 
 class _Waiting(NamedTuple):
@@ -71,12 +94,18 @@ class Journal:
         """How many bytes of the file are needed by the next start; 0 where every part is in its queue's log."""
         return self._end if self._needed else 0
 
-    def recovered(self, needed: Iterable[Recorded], end: int, next_tx: int) -> None:
-        """Take over what a start has found: whole records up to `end`, of which these parts must stay for now."""
-        self._end = end
-        self.next_tx = next_tx
-        for part in needed:
-            self._needed.setdefault(part.tx, {})[part.uid] = part.data
+    def recover(self) -> list[Recorded]:
+        """Return all parts of all whole records; blocking."""
+        damage: list[str] = []
+        recorded, self._end = read_journal(self._disk, damage)
+        self.next_tx = max([part.tx for part in recorded], default=0) + 1
+        for text in damage:
+            logger.error("damaged: %s", text)
+        return recorded
+
+    def keep(self, part: Recorded) -> None:
+        """A part that was read back is not in its queue's log yet: it must stay until it is done."""
+        self._needed.setdefault(part.tx, {})[part.uid] = part.data
 
     def write(self, parts: Parts, on_done: Done) -> int:
         """Record a transaction and return its number; `on_done` when it is synced, or can't come into effect."""

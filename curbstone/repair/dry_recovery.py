@@ -23,9 +23,9 @@ from curbstone.core.notes.notes import Notes
 from curbstone.core.options import SyncMode
 from curbstone.core.pending.pending import Pending
 from curbstone.core.recovery.replay import Replay
-from curbstone.core.recovery.transactions import read_transactions
 from curbstone.core.shared import Shared
 from curbstone.core.state import QueueState
+from curbstone.core.writing.journal import read_journal
 
 
 @dataclass
@@ -49,7 +49,7 @@ class DryRecovery:
 
     def read_journal(self, damage: list[str]) -> int:
         """Read the journal, before the queues; return how many transactions it holds, and add what is wrong with it."""
-        recorded, _end = read_transactions(self._disk, damage)
+        recorded, _end = read_journal(self._disk, damage)
         for part in recorded:
             self._recorded.setdefault(part.uid, []).append(part)
         return len({part.tx for part in recorded})

@@ -19,7 +19,7 @@ from curbstone.core.broker import Broker
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES
 from curbstone.core.log.scan import most_in_order
 from curbstone.core.log.window import PAGE_BYTES
-from curbstone.core.recovery.transactions import read_transactions
+from curbstone.core.writing.journal import read_journal
 from tests.core.lab import Lab, Peer, message
 from tests.core.recovery.ward import KINDS, Ward, body, damaged
 from tests.sim.world import SimFile
@@ -221,7 +221,7 @@ def test_a_bad_sector_of_the_journal_keeps_no_server_from_starting(
         lab.restart("kill")
     assert "journal: bytes 4096 to 8192 can't be read" in caplog.text
     damage: list[str] = []
-    assert read_transactions(lab.disk, damage) == ([], 0) and len(damage) == 1
+    assert read_journal(lab.disk, damage) == ([], 0) and len(damage) == 1
     transact()
     assert [len(lab.bodies(lab.again(queue))) for queue in queues] == [2, 2]
 
