@@ -28,6 +28,8 @@ class Consumer:
     change nothing, where a seq is not among them; `on_done` comes after the commit.
     """
 
+    may_give_up = False
+
     __slots__ = (
         "_deliver", "_desk", "auto", "closed", "group", "held", "on_closed", "paused", "queue", "unsettled",
         "weight", "window",
@@ -87,7 +89,7 @@ class Consumer:
         on_open()
 
     def none_ready(self) -> None:
-        """It waits for what will be."""
+        """Never called: it waits for what will be."""
 
     def fail(self) -> None:
         """What its client raised ends it."""

@@ -22,6 +22,8 @@ class Taker(Protocol):
     """One place in the round robin of a group."""
 
     weight: int
+    may_give_up: bool
+    """Whether it wants to hear that nothing is ready."""
 
     @property
     def group(self) -> str:
@@ -35,7 +37,7 @@ class Taker(Protocol):
         """Hand them over; at most `room`."""
 
     def none_ready(self) -> None:
-        """Nothing is ready now. One that waits for a single answer may give up."""
+        """Nothing is ready now: it may give up. Only called where `may_give_up`."""
 
     def fail(self) -> None:
         """`give` raised what nobody expected."""
@@ -51,22 +53,45 @@ class Ring:
     many there are.
     """
 
-    __slots__ = ("_given", "_state", "takers")
+    __slots__ = ("_given", "_impatient", "_state", "takers")
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
         self.takers: OrderedDict[Taker, None] = OrderedDict()
         """Who takes part."""
+        self._impatient: dict[Taker, None] = {}
+        """Those of them that may give up."""
         self._given = 0
         """How many messages the first has had in this turn."""
 
-    def rooms(self) -> dict[Taker, int]:
-        """Return how many deliveries each takes now, of those that take any."""
-        return {taker: room for taker in self.takers if (room := taker.room) > 0}
+    def rooms(self, messages: int) -> dict[Taker, int]:
+        """Return how many deliveries takers take now, of those that take any.
+
+        They are those whose turn it is next, as many as `messages` go to; so a message costs the same however many
+        there are.
+        """
+        rooms: dict[Taker, int] = {}
+        given = self._given
+        for taker in self.takers:
+            room = taker.room
+            if room > 0:
+                rooms[taker] = room
+                messages -= min(room, max(taker.weight - given, 1))
+                if messages <= 0:
+                    break
+            given = 0
+        return rooms
+
+    def none_ready(self) -> None:
+        """Tell those that may give up."""
+        for taker in list(self._impatient):
+            taker.none_ready()
 
     def join(self, taker: Taker) -> None:
         """Let a taker take part; it comes behind the others."""
         self.takers[taker] = None
+        if taker.may_give_up:
+            self._impatient[taker] = None
 
     def leave(self, taker: Taker) -> None:
         """Let it take part no more."""
@@ -74,11 +99,13 @@ class Ring:
             if self._given and taker is next(iter(self.takers)):
                 self._given = 0
             del self.takers[taker]
+            self._impatient.pop(taker, None)
 
     def deal(self, taken: list[Delivery], rooms: dict[Taker, int]) -> None:
         """Deal deliveries to those with room, on from where the last deal ended."""
-        if len(rooms) == 1:
-            self._give(next(iter(rooms)), taken)
+        first = next(iter(rooms))
+        if len(rooms) == 1 and (len(self.takers) == 1 or len(taken) > first.weight):  # nobody else takes any
+            self._give(first, taken)
             return
         hands: dict[Taker, list[Delivery]] = {}
         turns = deque(rooms)
@@ -146,24 +173,27 @@ class Rings(dict[str, Ring]):
                 del self[taker.group]
         self._agenda.changed()
 
-    def room(self, group: str) -> int:
-        """Return how many deliveries the takers of a group take now."""
+    def room(self, group: str, messages: int) -> int:
+        """Return how many deliveries the takers of a group take now; it is looked no further than for `messages`."""
         ring = self.get(group)
-        return sum(ring.rooms().values()) if ring is not None else 0
+        return sum(ring.rooms(messages).values()) if ring is not None else 0
 
     def dispatch(self, name: str) -> None:
         """Hand out what is ready in a group, a bounded amount; the next turn goes on where there may be more."""
         ring = self.get(name)
         if ring is None:
             return
-        rooms = ring.rooms()
-        if not rooms:
-            return
         if self._state.options.paused:
-            self._none_ready(ring)
+            ring.none_ready()
             return
         group = self._pending.group(name)
-        taken = group.take(min(sum(rooms.values()), DISPATCH_MAX), self._deaths.is_dead)
+        most = min(group.rdy, DISPATCH_MAX)
+        rooms = ring.rooms(most) if most else {}
+        if not rooms:
+            if not most:
+                ring.none_ready()
+            return
+        taken = group.take(min(sum(rooms.values()), most), self._deaths.is_dead)
         deliveries = taken.deliveries
         if taken.handed:
             self._outbox.handed(taken.handed)
@@ -175,14 +205,9 @@ class Rings(dict[str, Ring]):
         if taken.dead:
             self._deaths.end(group, taken.dead)
         if not group.has_ready:
-            self._none_ready(ring)
+            ring.none_ready()
         elif deliveries:
             self._agenda.wake(name)
-
-    @staticmethod
-    def _none_ready(ring: Ring) -> None:
-        for taker in list(ring.takers):
-            taker.none_ready()
 
     def end(self) -> None:
         """Tell all takers that there will be nothing more, and forget them."""

@@ -39,6 +39,7 @@ class Waiter:
     """
 
     weight = 1
+    may_give_up = True
 
     def __init__(
         self,

@@ -77,6 +77,10 @@ class Reader:
         """Return whether a run's messages were kept when they were written, not read back."""
         return run in self._tail
 
+    def is_loading(self, run: Run) -> bool:
+        """Return whether a run's messages are being read."""
+        return run in self._loading
+
     def forget(self, run: Run) -> None:
         """Let go of a run's messages."""
         run.messages = None

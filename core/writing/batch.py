@@ -166,5 +166,5 @@ class Batch:
         messages = len(self.publishes.messages)
         if not messages or group.rdy:
             return 0
-        room = self._sources.room(group.name)
+        room = self._sources.room(group.name, messages)
         return self._sources.state.next_seq + min(room, messages) - 1 if room else 0

@@ -9,6 +9,7 @@ There are four reasons to clean. For each the cleaner is in one of these states:
     ----------------  ---------  -------------------------------------------------------  ----------
     a publish has     RESTING    one has no room, and would have if all else were gone    CLEANING
     no room           CLEANING   it was taken, or none waits any more                     RESTING
+                      CLEANING   the turn is over; something was settled since it began   CLEANING
                       CLEANING   the turn is over; the next commit drops something still  LAST_DROP
                       CLEANING   the turn is over: the publish is refused                 SPENT
                       LAST_DROP  it was taken, or none waits any more                     RESTING
@@ -84,19 +85,19 @@ class _ForPublish(_Reason):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self._live_then = 0
-        """Bytes that were live when a turn was spent."""
+        """Bytes that were live when the turn began."""
 
     def may_help(self, live: int, *, drops: bool) -> bool:
         """A publish has no room: return whether it is to wait. `drops`: the next commit drops something."""
-        if self.state is RESTING or (self.state is SPENT and live < self._live_then):
+        is_spent = self.state is SPENT or (self.state is not RESTING and self.is_over)
+        if self.state is RESTING or (is_spent and live < self._live_then):
             self.begin()
-        elif self.state is SPENT:
-            return False
-        elif self.is_over:
-            if self.state is LAST_DROP or not drops:
-                self.state, self._live_then = SPENT, live
-                return False
+            self._live_then = live
+        elif self.state is CLEANING and is_spent and drops:
             self.state = LAST_DROP
+        elif is_spent:
+            self.state = SPENT
+            return False
         return True
 
 

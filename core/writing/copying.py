@@ -32,7 +32,7 @@ class Copy(NamedTuple):
 class Copying:
     """See the module's docstring."""
 
-    __slots__ = ("_log", "_oldest", "_pending", "_todo", "_under_way")
+    __slots__ = ("_asked", "_log", "_oldest", "_pending", "_todo", "_under_way")
 
     def __init__(self, log: Log, pending: Pending) -> None:
         self._log = log
@@ -40,6 +40,8 @@ class Copying:
         self._oldest: Segment | None = None
         self._todo: list[Run] = []
         """Runs of the oldest segment, the first at the end."""
+        self._asked: set[Run] = set()
+        """Those of them that had to be read first."""
         self._under_way: list[tuple[Run, int]] = []
         """What is in the commit under way, and how many bytes of it."""
 
@@ -53,7 +55,27 @@ class Copying:
         if self._oldest is not oldest or not self._todo:
             self._oldest = oldest
             self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
-        return self._messages_of(oldest)
+            self._asked.clear()
+        limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes)
+        return None if self._must_read(oldest, limit) else self._messages_of(oldest, limit)
+
+    def _must_read(self, oldest: Segment, limit: int) -> bool:
+        """Read what is copied next, all of it at once; return whether that is under way.
+
+        Copied one by one, as they are read, messages would not come to lie any closer together.
+        """
+        total = 0
+        is_under_way = False
+        for run in reversed(self._todo):
+            if run.messages is None and run.segment is oldest and run.live():
+                if run not in self._asked:
+                    self._asked.add(run)
+                    self._pending.load(run)
+                is_under_way |= self._pending.reader.is_loading(run)
+            total += run.end - run.offset
+            if total >= limit:
+                break
+        return is_under_way
 
     def _states_of(self, oldest: Segment) -> Copy | None:
         """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
@@ -73,18 +95,17 @@ class Copying:
         free = self._log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES) - beside
         return min(COPY_BYTES_MAX, span, free) // RELEASE_BYTES
 
-    def _messages_of(self, oldest: Segment) -> Copy | None:
+    def _messages_of(self, oldest: Segment, limit: int) -> Copy | None:
         copies: list[Message] = []
         self._under_way = []
         total = 0
-        limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes)
         while self._todo and total < limit:
             run = self._todo[-1]
             if run.segment is not oldest or not run.live():
                 self._todo.pop()
                 continue
             if run.messages is None:
-                if not copies:
+                if not copies:  # it was read, and others took its place in memory
                     self._pending.load(run)
                 break
             live = [run.messages[seq - run.first] for seq in seqs_of(run.first, run.live())]

@@ -65,10 +65,17 @@ class Records:
             self._take_pops(settles_limit)
         self.released, outbox.releases = self._affordable(outbox.releases, limit, settles_limit)
         self.say_tries(self.released)
-        if outbox.hand_outs and not outbox.releases:  # they come behind the releases of before
+        if outbox.hand_outs and not outbox.releases and not self._is_needed_for_publishes:
+            # They come behind the releases of before.
             self.handed, rest = self._affordable(list(outbox.hand_outs.values()), limit, 0)
             outbox.hand_outs = {(item.group, item.first): item for item in rest}
             self.say_tries(self.handed, state=True)
+
+    @property
+    def _is_needed_for_publishes(self) -> bool:
+        """Whether publishes wait and find hardly any room: what nobody waits for must not take it from them."""
+        room = self._log.room
+        return bool(self._outbox.publishes) and room.publish_left - room.promised < room.segment_bytes
 
     def _most_runs(self, group: str, limit: int) -> int:
         """Return how many runs of settled messages of a group may still be said."""

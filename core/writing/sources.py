@@ -31,8 +31,8 @@ class Sources(NamedTuple):
     notes: Notes
     outbox: Outbox
     cleaner: Cleaner
-    room: Callable[[str], int]
-    """How many deliveries the takers of a group take now."""
+    room: Callable[[str, int], int]
+    """How many deliveries the takers of a group take now, of so many."""
     drop_unwanted_pops: Callable[[], None]
     """Gives back what nobody is left to take."""
     make_room: MakesRoom

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Delivery
 from tests.core.lab import Lab, Peer, numbered
@@ -90,6 +91,28 @@ def test_a_thousand_consumers_of_the_greatest_weight_join_and_leave() -> None:
         peer.consumer.close()
     lab.settle()
     assert queue.counts()[:3] == (1000, 0, 0)
+
+
+def test_a_message_costs_the_same_however_many_consumers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was asked for its room, and told when nothing was ready."""
+    lab = Lab()
+    queue = lab.queue()
+    peers = [Peer(lab, queue, window=5) for _ in range(500)]
+    room = Consumer.room
+    asked = 0
+
+    def counted(consumer: Consumer) -> int:
+        nonlocal asked
+        asked += 1
+        return int(room.__get__(consumer))
+
+    monkeypatch.setattr(Consumer, "room", property(counted))
+    for n in range(1000):
+        lab.publish(queue, str(n))
+        if n % 2:
+            lab.publish(queue, "x", "y")
+    assert asked < 6 * 2000
+    assert {len(peer.seqs) for peer in peers} == {4}
 
 
 def test_who_has_no_room_is_passed_over() -> None:
