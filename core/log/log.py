@@ -133,8 +133,11 @@ class Log:
         room.exceed_by(excess)
         self._tail_bytes = min(TAIL_BYTES_MAX, room.segment_bytes)
 
-    def needed(self) -> int:
-        """Return the cap that the log as it is needs: for what it holds and has promised, to settle and to clean."""
+    def needed(self, *, doubtful: bool = False) -> int:
+        """Return the cap that the log as it is needs: for what it holds and has promised, to settle and to clean.
+
+        `doubtful`: also what failed and may be on the disk all the same, where a crash would find it.
+        """
         commit, active = self._under_way, self.active
         going = growing = 0
         if commit is not None:
@@ -142,6 +145,10 @@ class Log:
             growing = commit.size if commit.rolled else commit.size - active.size
             growing += commit.reserve_to - self.reserve
         largest = max(self._sealed_end_max, active.end, commit.end if commit is not None else 0)
+        if doubtful:
+            left = [*self._leftover.values(), active.size if self.fenced else 0]
+            going += sum(left)
+            largest = max(largest, *left)
         room = self.room
         wanted = room.held + going + room.to_clean(largest) + room.promised
         return room.meta_bytes + max(wanted, self.bytes + growing)
@@ -150,7 +157,7 @@ class Log:
         """Return what `needed` would say with another cap."""
         before = self.room.cap, self.room.meta_bytes, self.room.excess
         self.resize(cap, meta_bytes)
-        needed = self.needed()
+        needed = self.needed(doubtful=True)
         self.resize(*before[:2])
         self.room.exceed_by(before[2])
         return needed

@@ -128,6 +128,24 @@ def test_a_cap_is_not_lowered_below_what_a_commit_under_way_will_take(size: int,
     assert answers == [(None,)]
 
 
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_a_cap_is_not_lowered_below_what_a_crash_may_bring_back(how: str) -> None:
+    """A commit that failed was found after a crash, and cleaning it took more than the smaller cap."""
+    lab = Lab(cap=96 * KIB, max_message_size=SMALL // 4)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(8, 1000))
+    lab.disk.eio_chance = 1.0
+    ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 1500) for _ in range(20)], atomic=True)
+    assert isinstance(error, Unavailable)
+    lab.disk.eio_chance = 0.0
+    with pytest.raises(Conflict, match="cap"):
+        lab.broker.declare(queue.name, {"cap": SMALL}, lambda _error: None)
+    lab.pass_time(2000)  # it tries again by itself: what failed is no part of the log now
+    assert lab.answer(partial(lab.broker.declare, queue.name, {"cap": SMALL})) == (None,)
+    lab.restart(how)
+    assert lab.pop_all(lab.again(queue)) == numbered(8, 1000)
+
+
 def is_lowered(lab: Lab, queue: Queue, changes: Change) -> bool:
     """Return whether a cap is accepted; if so raise it again."""
     try:
