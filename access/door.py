@@ -21,7 +21,8 @@ from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.options import parse_size
-from curbstone.core.port import Broker, Queue, Transaction, Waiter
+from curbstone.core.port import Broker, Queue, Transaction
+from curbstone.core.port_reading import Waiter
 from curbstone.core.values import (
     UNNAMED,
     Answer,

@@ -58,6 +58,8 @@ class QueueOptions:
     """What happens at the cap: new messages are refused, or the oldest that nobody holds give way to them."""
     unused: float | None = None
     """The queue goes when so long nobody took from it; None for never."""
+    undo: float = 0
+    """What is settled stays in the log for so long, if there is room, so that it can be brought back."""
     schema: str = ""
     """The JSON Schema that bodies satisfy, as text; empty for none."""
 
@@ -187,6 +189,7 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "publish_paused": _flag,
     "overflow": _overflow,
     "unused": _unused,
+    "undo": _seconds(0),
     "schema": _schema,
 }
 

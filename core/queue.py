@@ -37,15 +37,13 @@ from curbstone.core.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.log.meta import Meta, meta_reserve
 from curbstone.core.log.publish import Publish
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import QueueName
 from curbstone.core.notes.notes import Notes
 from curbstone.core.options import QueueOptions
 from curbstone.core.pending.pending import Pending, Placed
+from curbstone.core.pending.placing import Where
 from curbstone.core.reading.groups import ReadingGroups
 from curbstone.core.reading.holders import holders
-from curbstone.core.reading.peek import Peek
-from curbstone.core.reading.purge import purge
-from curbstone.core.reading.redrive import Redrive
+from curbstone.core.reading.upkeep import Upkeep
 from curbstone.core.shared import Shared
 from curbstone.core.state import QueueState
 from curbstone.core.stats import Stats
@@ -60,11 +58,8 @@ from curbstone.core.values import (
     IdempotencyKey,
     LastNumber,
     Lease,
-    May,
-    Moved,
     Numbered,
     Outcome,
-    Peeked,
     Published,
     Stale,
     WasThere,
@@ -72,6 +67,7 @@ from curbstone.core.values import (
 from curbstone.core.writing.batch import Batch
 from curbstone.core.writing.cleaner import Cleaner
 from curbstone.core.writing.committer import Committer
+from curbstone.core.writing.holding import Holding
 from curbstone.core.writing.intake import Intake
 from curbstone.core.writing.meta_writer import MetaWriter
 from curbstone.core.writing.outbox import Outbox
@@ -85,10 +81,10 @@ class Queue(AloneQueue):
     """See the module's docstring. `core.broker` makes queues and has them all."""
 
     __slots__ = (
-        "_cleaner", "_counter", "_delete", "_desk", "_disuse", "_elsewhere", "_erasing", "_intake", "_is_resting",
-        "_timers", "agenda", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name", "notes",
-        "outbox", "pending", "popping", "reading", "refusal", "retrying", "rings", "settling", "state", "stats", "uid",
-        "watch", "writer",
+        "_cleaner", "_counter", "_delete", "_desk", "_disuse", "_holding", "_intake", "_is_resting",
+        "_timers", "_upkeep", "agenda", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name",
+        "notes", "outbox", "peek", "pending", "popping", "purge", "reading", "redrive", "refusal", "retrying", "rings",
+        "settling", "state", "stats", "uid", "undo", "watch", "writer",
     )  # fmt: skip
 
     host: QueueHost
@@ -112,7 +108,7 @@ class Queue(AloneQueue):
         host = self.host = QueueHost(shared.host, meta, shared.troubles.faults, self._break_down)
         state = self.state = QueueState(shared, meta, host)
         agenda = self.agenda = Agenda(host, partial(dirty, partial(host.contain, self.turn)))
-        self._elsewhere = elsewhere_of(self)
+        elsewhere = elsewhere_of(self)
         self.name = meta.name
         self.uid = meta.uid
         self.log = log
@@ -121,16 +117,16 @@ class Queue(AloneQueue):
         self.refusal = state.refusal
         self.message_id = state.message_id
         self.watch = agenda.watch
-        self._erasing = erasing
         self._is_resting = False
         notes = self.notes = Notes(state, log.room)
         outbox = self.outbox = Outbox(agenda)
         pending = self.pending = Pending(state, agenda, log, self._groups_in_use, outbox.when_settled)
         self._intake = Intake(state, pending, outbox)
         self.meta_writer = MetaWriter(state, log, outbox)
-        self._cleaner = Cleaner(log, pending, outbox)
+        self._holding = Holding(state, agenda, log)
+        self._cleaner = Cleaner(log, pending, outbox, self._holding)
         self.settling = Settling(state, agenda, pending, outbox)
-        deaths = Deaths(state, pending, outbox, self.settling, self._elsewhere)
+        deaths = Deaths(state, pending, outbox, self.settling, elsewhere)
         self.retrying = Retrying(state, agenda, pending, outbox, self.settling, deaths)
         self.rings = Rings(state, agenda, pending, outbox, deaths)
         self._counter = Counter(state, self.rings, self.settling, pending.undeclared)
@@ -142,6 +138,11 @@ class Queue(AloneQueue):
             *(state, agenda, log, pending, notes, outbox, self._cleaner, self.meta_writer),
             *(self.store, self._end_deliveries),
         )
+        upkeep = self._upkeep = Upkeep(
+            *(state, agenda, log, pending, notes, outbox, self._cleaner),
+            *(self._counter, elsewhere, erasing),
+        )
+        self.peek, self.purge, self.redrive, self.undo = upkeep.peek, upkeep.purge, upkeep.redrive, upkeep.undo
         sources = Sources(
             *(state, agenda, log, pending, notes, outbox, self._cleaner),
             *(self.rings.room, self.popping.drop_unwanted, self.reading.can_make_room),
@@ -311,7 +312,7 @@ class Queue(AloneQueue):
         self.leasing.end_deliveries(group, seqs)
         self._desk.end_deliveries(group, seqs)
 
-    # --- looking, emptying
+    # --- looking
 
     def consumers(self, group: str | None = None) -> list[Consumer]:
         """Return the consumers of a group, or of all, but those that paused."""
@@ -339,27 +340,6 @@ class Queue(AloneQueue):
         first_due_ms = self.pending.first_due_ms(group) if delayed else 0
         oldest_ms = self.pending.runs.oldest_ms
         return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms)
-
-    def peek(
-        self,
-        limit: int,
-        on_done: Callable[[list[Peeked] | CurbstoneError], None],
-        *,
-        after: int = 0,
-        state: str = "",
-        group: str | None = None,
-    ) -> None:
-        """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
-        Peek(self.state, self.pending, limit, after, state, group, on_done).go_on()
-
-    def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
-        """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk."""
-        erasing = partial(self._erasing, self.log.uid)
-        purge(self.state, self.agenda, self.pending, self.notes.losses, self.outbox, self._cleaner, erasing, on_done)
-
-    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
-        """See `core.port.Queue.redrive`; an error's `members` say how many have moved, and no others are gone."""
-        Redrive(self._counter, self.pending, self.log.room, self._elsewhere, to, limit, on_done, may, seq).begin()
 
     # --- turns
 
@@ -406,7 +386,7 @@ class Queue(AloneQueue):
         return must_write or self._cleaner.is_active or self._cleaner.droppable() > 0
 
     def _is_idle(self) -> bool:
-        return not len(self.pending.runs) and self.writer.is_idle
+        return not len(self.pending.runs) and self.writer.is_idle and not self._upkeep.is_undoing
 
     def _rest(self) -> None:
         self._is_resting = False
@@ -434,10 +414,15 @@ class Queue(AloneQueue):
             state.committed_end = publishes.messages[-1].seq + 1
         if publishes.whole is not None:
             self._ended(publishes.whole)
+        if batch.revival is not None:
+            self.pending.revive(batch.revival.group, batch.copies, Where(segment, batch.start, batch.end))
+            state.stats.undone += batch.revival.written()
+        elif batch.copies:
+            self._cleaner.copying.written(segment, batch.start, batch.end)
+        if records.bytes:
+            self._holding.settled()
         if records.tries:
             self.pending.stored(records.tries, segment)
-        if batch.copies:
-            self._cleaner.copying.written(segment, batch.start, batch.end)
         self.log.let_go(commit)
         for name, mark in batch.marks.items():
             group = self.pending.groups.get(name)
@@ -453,7 +438,7 @@ class Queue(AloneQueue):
     def _ended(self, whole: Publish) -> None:
         """A transaction is on disk: what it ends has ended."""
         for settle in whole.settles:
-            self.stats.acked += len(settle.deliveries) * (settle.reason is Reason.ACK)
+            self.stats.acked += len(settle.deliveries) * settle.reason.is_done
             self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
         for release in whole.releases:
             self.retrying.released(release)

@@ -27,6 +27,8 @@ class Stats:
     dead_lettered: int = 0
     dropped: int = 0
     purged: int = 0
+    undone: int = 0
+    """Messages that came back after they were acked, popped or purged."""
     lost: int = 0
     overflowed: int = 0
     """Messages that gave way to newer ones at the cap; those of declared groups are `lost`."""

@@ -62,6 +62,8 @@ class Capability(Enum):
     """Reading by position, declared groups, and the journal."""
     STAGING = "staging"
     """Staged transactions."""
+    UNDOING = "undoing"
+    """Bringing back what was settled, and a purge that can be undone."""
     DELETING = "deleting"
     """Settling a message by its id that nobody has taken."""
     FIGURES = "figures"
@@ -137,6 +139,30 @@ class Redriven(NamedTuple):
     """Whether there may be letters that were not looked at."""
 
 
+class UndoWish(NamedTuple):
+    """What is to come back of what was acked, popped or purged in a group."""
+
+    limit: int
+    """So many at most, those that were settled last."""
+    within_ms: int = 0
+    """Only what was settled so long ago or later; 0 for whenever."""
+    seq: int = 0
+    """Only that message; 0 for all."""
+    group: str = UNNAMED
+
+
+class Undone(NamedTuple):
+    """What came back."""
+
+    restored: int
+    gone: int
+    """Of those that were asked for, how many are not in the log any more."""
+    expired: int
+    more: bool
+    """Whether there are others that the limits kept back."""
+
+
+Undoing = Callable[[CurbstoneError | None, Undone], None]
 Moved = Callable[[CurbstoneError | None, Redriven], None]
 May = Callable[[QueueName], bool]
 """Whether one may."""

@@ -94,6 +94,7 @@ def queue_routes(
         Route(QUEUE + "/pause", Resource(POST=upkeep.pause)),
         Route(QUEUE + "/resume", Resource(POST=upkeep.resume)),
         Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
+        Route(QUEUE + "/undo", Resource(POST=upkeep.undo)),
         Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
         Route(QUEUE + "/browse", Resource(GET=Browse().get)),
         Route(QUEUE + "/offsets", Resource(GET=Offsets(polls).get)),

@@ -18,6 +18,7 @@ LOOKING = "Looking into a queue needs the local engine: on a cluster it would co
 KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
 NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers."
 ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key side by side."
+UNDOING = "Undo needs the local engine: a cluster forgets what was settled."
 TAKING_ONE = "Redriving one letter by its id needs the local engine: on a cluster only the next one can be taken."
 PAUSING = "A queue that takes no messages (option publish_paused) needs the local engine."
 DROPPING = "A queue that drops its oldest messages (option overflow) needs the local engine."
@@ -41,6 +42,8 @@ def check_options(options: QueueOptions) -> None:
         _refuse(PAUSING)
     if options.drops_oldest:
         _refuse(DROPPING)
+    if options.undo:
+        _refuse(UNDOING)
 
 
 def _refuse(text: str) -> NoReturn:
@@ -48,7 +51,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 class NoReading:
-    """See `core.port.Reading`: there is none."""
+    """See `core.port_reading.Reading`: there is none."""
 
     @property
     def next(self) -> int:
@@ -107,4 +110,4 @@ class NoStaging:
         _refuse(STAGING)
 
 
-LACKING: Sequence[str] = (READING, STAGING, LOOKING, KEYS, ORDERING)
+LACKING: Sequence[str] = (READING, STAGING, LOOKING, KEYS, ORDERING, UNDOING)

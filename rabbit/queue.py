@@ -28,6 +28,8 @@ from curbstone.core.values import (
     Peeked,
     Published,
     Stale,
+    Undoing,
+    UndoWish,
     WasThere,
 )
 from curbstone.rabbit import dead, lacking, remote
@@ -309,8 +311,10 @@ class Queue:
         """A cluster can't."""
         raise NotSupported(lacking.LOOKING)
 
-    def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
-        """Remove what is ready now, and what is delayed when it comes due."""
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
+        """Remove what is ready now, and what is delayed when it comes due; nothing can be kept."""
+        if keep:
+            raise NotSupported(lacking.UNDOING)
         entry = {"do": "purged", "uid": self.uid, "number": self.engine.numbers.take(1)}
 
         def known(error: CurbstoneError | None) -> None:
@@ -325,6 +329,10 @@ class Queue:
             on_done(error, count)
 
         self.engine.propose(entry, known)
+
+    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
+        """A cluster can't."""
+        raise NotSupported(lacking.UNDOING)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """Move up to `limit` dead letters; see `core.port.Queue.redrive`."""

@@ -26,7 +26,7 @@ Taken = tuple[Delivery, int, Settling]
 
 
 class Want:
-    """A call for up to `count` messages; see `core.port.Waiter`."""
+    """A call for up to `count` messages; see `core.port_reading.Waiter`."""
 
     def __init__(
         self, takes: Takes, count: int, wait_ms: int, on_done: Callable[[list[Taken] | CurbstoneError], None]

@@ -154,7 +154,11 @@ def test_purge_and_redrive(run: Run, server: ServerProcess) -> None:
     second = http.get("/dead/messages").json()["messages"][1]["id"]
     assert good(run("redrive", "dead", "--id", second)).out == "1 messages moved\n"
     assert http.get("/a/messages").json()["messages"][0]["message"] == "y"
+    assert good(run("purge", "a", "--keep")).out == "1 messages removed\n"
+    assert good(run("undo", "a", "--within", "3600", "--json")).json[0]["restored"] == 1
+    assert good(run("undo", "a")).out == "0 messages came back\n"
     assert good(run("purge", "a")).out == "1 messages removed\n"
+    assert good(run("undo", "a")).out == "0 messages came back\n"
     http.close()
 
 
@@ -180,6 +184,10 @@ def test_the_history_of_a_message(run: Run, server: ServerProcess) -> None:
         "published",
         "released",
     ]
+    good(run("recv", "a", "--ack"))
+    good(run("undo", "a"))
+    lines = good(run("history", "a", received["id"])).out.splitlines()
+    assert [line[25:] for line in lines][-3:] == ["settled", "brought back by an undo", "it is ready"]
     assert run("history", "a", "made-up").code == 4
 
 

@@ -372,9 +372,14 @@ class Queue(_Target):
         paused: dict[str, Any] = await self._call("POST", "/resume")
         return paused
 
-    async def purge(self) -> dict[str, Any]:
-        """Remove what is not in hand; return how much that was."""
-        purged: dict[str, Any] = await self._call("POST", "/purge")
+    async def undo(self, **wishes: Any) -> dict[str, Any]:
+        """Let come back what was acked, popped or purged and is in the log (`limit`, `within`, `id`, `group`)."""
+        undone: dict[str, Any] = await self._call("POST", "/undo", wishes)
+        return undone
+
+    async def purge(self, *, keep: bool = False) -> dict[str, Any]:
+        """Remove what is not in hand, and erase it unless it is to `keep` for an undo; return how much that was."""
+        purged: dict[str, Any] = await self._call("POST", "/purge", {"keep": keep})
         return purged
 
     async def redrive(self, **wishes: Any) -> dict[str, Any]:

@@ -431,9 +431,14 @@ class Queue(_Target):
         paused: dict[str, Any] = self._call("POST", "/resume")
         return paused
 
-    def purge(self) -> dict[str, Any]:
-        """Remove what is not in hand; return how much that was."""
-        purged: dict[str, Any] = self._call("POST", "/purge")
+    def undo(self, **wishes: Any) -> dict[str, Any]:
+        """Let come back what was acked, popped or purged and is in the log (`limit`, `within`, `id`, `group`)."""
+        undone: dict[str, Any] = self._call("POST", "/undo", wishes)
+        return undone
+
+    def purge(self, *, keep: bool = False) -> dict[str, Any]:
+        """Remove what is not in hand, and erase it unless it is to `keep` for an undo; return how much that was."""
+        purged: dict[str, Any] = self._call("POST", "/purge", {"keep": keep})
         return purged
 
     def redrive(self, **wishes: Any) -> dict[str, Any]:

@@ -27,7 +27,9 @@ RESERVE_NAME = "reserve"
 class Segment:
     """One file of the ring."""
 
-    __slots__ = ("damaged", "end", "file", "is_redoable", "number", "path", "redo", "runs", "salt", "size", "states")
+    __slots__ = (
+        "damaged", "dead_ms", "end", "file", "is_redoable", "number", "path", "redo", "runs", "salt", "size", "states",
+    )  # fmt: skip
 
     def __init__(self, number: int, path: str, salt: int, end: int, size: int, file: File | None = None) -> None:
         self.number = number
@@ -43,6 +45,8 @@ class Segment:
         """How many runs have live messages here."""
         self.states = 0
         """How many pending messages have the latest record of their tries here."""
+        self.dead_ms = 0
+        """Engine time when it was seen first that neither is here; 0 while nobody asked."""
         self.damaged = False
         self.is_redoable = True
         """Whether the redo files may speak of it: its header says so to readers that know nothing of them."""

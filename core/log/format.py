@@ -75,6 +75,12 @@ class Reason(IntEnum):
     PURGE = 5
     SKIPPED = 6  # given up for a group that may be overtaken when the cap is reached
     ABSENT = 7  # was not there for the group when that was declared
+    MOVED = 8  # it is in another queue now: a redrive put it there
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it counts as acked."""
+        return self in (Reason.ACK, Reason.MOVED)
 
 
 class Note(IntEnum):

@@ -291,6 +291,11 @@ class Group:
         if self.ordering is not None:
             self.ordering.rewind(self.wip)
 
+    def lose_run(self, run: Run) -> None:
+        """A run was taken apart: what is left of it is in others."""
+        if self._run is run:
+            self._run = None
+
     def first_pending(self, otherwise: int) -> int:
         """Return the first pending seq; if there is none, `otherwise`."""
         if not self.pending:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from curbstone.core.log.log import Log
 from curbstone.core.message import Message
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.memory import Memory, at_once
+from curbstone.core.pending.placing import Where, place
 from curbstone.core.pending.runs import Run, mask_of, ranges_of, seqs_of
 from curbstone.core.pending.undeclared import Undeclared
 from curbstone.core.state import QueueState
@@ -95,6 +96,33 @@ class Pending:
     def entitled_count(self, message: Message) -> int:
         """Return how many groups will see a message that is being published."""
         return len(message.groups) or 1 + len(self._state.meta.groups)
+
+    def place(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where) -> None:
+        """Let copies lie where they are now, pending in the groups of `names`, by seq; nothing is counted."""
+        for run in place(self._memory, copies, names, where):
+            for group in self.groups.values():
+                group.lose_run(run)
+
+    def revive(self, name: str, copies: list[Message], where: Where) -> None:
+        """Let messages that were settled in a group be ready there again, as if nobody had tried them."""
+        group = self.group(name)
+        names = {message.seq: [name, *self._pending_in(message.seq)] for message in copies}
+        self.place(copies, names, where)
+        group.pends(len(copies))
+        group.rewind()
+        for message in copies:
+            group.recover(message.seq, 0, 0)
+
+    def _pending_in(self, seq: int) -> list[str]:
+        """Return the groups that a message is pending in."""
+        run = self.runs.find(seq)
+        if run is None:
+            return []
+        return [name for name in [UNNAMED, *(run.named or ())] if run.pending(name) >> (seq - run.first) & 1]
+
+    def is_pending(self, name: str, seq: int) -> bool:
+        """Return whether a message is pending in a group."""
+        return name in self._pending_in(seq)
 
     def clear(self, name: str, messages: list[Message]) -> None:
         """Forget that messages are pending in a group."""

@@ -37,6 +37,7 @@ EVENTS_AT_ONCE = 1024
 
 SETTLED: dict[int, int] = {
     Reason.ACK: 3,
+    Reason.MOVED: 3,
     Reason.REJECT: 4,
     Reason.MAX_TRIES: 5,
     Reason.EXPIRE: 6,

@@ -23,10 +23,13 @@ def purge(
     losses: Losses,
     outbox: Outbox,
     cleaner: Cleaner,
-    erasing: Callable[[Done], Done],
+    erasing: Callable[[Done], Done] | None,
     on_done: Callable[[CurbstoneError | None, int], None],
 ) -> None:
-    """See `Queue.purge`; `erasing` puts off an answer until nothing of the queue is left outside of its directory."""
+    """See `Queue.purge`; `erasing` puts off an answer until nothing of the queue is left outside of its directory.
+
+    Without it nothing is erased.
+    """
     refusal = state.refusal()
     if refusal is not None:
         state.host.call_soon(lambda: on_done(refusal, 0))
@@ -35,8 +38,8 @@ def purge(
     agenda.changed()
 
     def settled(error: CurbstoneError | None) -> None:
-        if error is not None:
-            on_done(error, 0)
+        if error is not None or erasing is None:
+            erased(error)
             return
         cleaner.erase(erasing(erased))
         agenda.dirty()

@@ -119,7 +119,7 @@ class Redrive:
         def done(error: CurbstoneError | None) -> None:
             self._moved_or_not(piece, targets, error)
 
-        self._elsewhere.move(UNNAMED, piece, Reason.ACK, self._take_back, letters, done)
+        self._elsewhere.move(UNNAMED, piece, Reason.MOVED, self._take_back, letters, done)
 
     def _target(self, letter: Message) -> port.Queue | str:
         """Return where a letter goes, or why it stays."""

@@ -15,7 +15,6 @@ from curbstone.core.log.format import (
     decode_notes,
     decode_released,
     decode_settled,
-    entry_bytes,
     time_of,
 )
 from curbstone.core.log.log import Log
@@ -23,12 +22,12 @@ from curbstone.core.log.scan import Scan
 from curbstone.core.message import Message
 from curbstone.core.notes.notes import Notes
 from curbstone.core.pending.pending import Pending
-from curbstone.core.pending.runs import Run, seqs_of
+from curbstone.core.pending.placing import Where
+from curbstone.core.pending.runs import Run
 from curbstone.core.recovery.recovery import Chain, file_bytes, find_chain
 from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
 
-COPY_SPAN_MAX = 16 * 1024
 ALWAYS = 1 << 62
 """For the number of a segment: its damage is told whatever the floor."""
 
@@ -215,6 +214,19 @@ class Replay:
     def _mark(self, name: str, seq: int) -> None:
         self._delivered[name] = max(self._delivered.get(name, 0), seq)
 
+    def _apply_copy(self, batch: Batch, segment: Segment) -> None:
+        """Move copied messages to where they lie now.
+
+        What is left of a run after its copies were taken out was settled, unconfirmed, when the copy was
+        made; it is pending again. In which groups a copy is not, its batch says behind it.
+        """
+        copies = batch.messages()
+        self._state.next_seq = max(self._state.next_seq, copies[-1].seq + 1)
+        names = {message.seq: self._pending.entitled(message) for message in copies}
+        for name in {name for entitled in names.values() for name in entitled}:
+            self._pending.replayed(name)
+        self._pending.place(copies, names, Where(segment, batch.offset, batch.offset + batch.header.length))
+
     def _apply_messages(self, batch: Batch, segment: Segment) -> None:
         header = batch.header
         first, count = header.first_seq, header.messages
@@ -267,52 +279,3 @@ class Replay:
     def _drop(self, run: Run) -> None:
         if run.is_indexed:
             self._pending.runs.drop(run)
-
-    # --- copies
-
-    def _apply_copy(self, batch: Batch, segment: Segment) -> None:
-        """Move copied messages to where they lie now.
-
-        What is left of a run after its copies were taken out was settled, unconfirmed, when the copy was
-        made; it is pending again. So that runs stay apart, both are cut into stretches.
-        """
-        header = batch.header
-        copies = batch.messages()
-        place = (segment, batch.offset, batch.offset + header.length)
-        self._state.next_seq = max(self._state.next_seq, copies[-1].seq + 1)
-        rest: list[tuple[int, Run]] = []
-        copied = {message.seq for message in copies}
-        for run in {id(r): r for seq in copied if (r := self._pending.runs.find(seq)) is not None}.values():
-            rest += [(seq, run) for seq in seqs_of(run.first, run.live()) if seq not in copied]
-            self._pending.runs.drop(run)
-        pieces: list[tuple[int, Message | None, Run | None]] = [(m.seq, m, None) for m in copies]
-        pieces += [(seq, None, run) for seq, run in rest]
-        pieces.sort(key=lambda piece: piece[0])
-        current: Run | None = None
-        owner: Run | None = None
-        for seq, message, old in pieces:
-            if current is None or owner is not old or not self._extends(current, seq):
-                where = (old.segment, old.offset, old.end) if old is not None else place
-                current = Run(seq, seq, 0, *where, 0)
-                current.time_ms = message.timestamp_ms if message is not None else old.time_ms if old else 0
-                self._pending.runs.insert(current)
-                owner = old
-            current.last = seq
-            if message is not None:
-                self._add_copy(current, message)
-            elif old is not None:
-                for name in [UNNAMED, *(old.named or ())]:
-                    if old.pending(name) >> (seq - old.first) & 1:
-                        self._entitle(current, 1 << (seq - current.first), [name])
-                current.naming |= (old.naming >> (seq - old.first) & 1) << (seq - current.first)
-                self._pending.runs.grow(current, 64)
-                if old.expires_ms:
-                    self._pending.expiries.note(current, old.expires_ms)
-
-    def _extends(self, run: Run, seq: int) -> bool:
-        following = self._pending.runs.at_or_after(run.last + 1)
-        return seq - run.first < COPY_SPAN_MAX and (following is None or following.first > seq)
-
-    def _add_copy(self, run: Run, message: Message) -> None:
-        self._admit(run, message)
-        self._pending.runs.grow(run, entry_bytes(message))

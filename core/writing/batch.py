@@ -27,6 +27,7 @@ from curbstone.core.values import Done
 from curbstone.core.writing.copying import Copy
 from curbstone.core.writing.publishes import Publishes
 from curbstone.core.writing.records import Records
+from curbstone.core.writing.revival import Revival
 from curbstone.core.writing.sources import Sources
 
 
@@ -35,7 +36,7 @@ class Batch:
 
     __slots__ = (
         "_disk_is_full", "_empties", "_missed", "_sources", "after_settles", "callbacks", "copies", "end", "marks",
-        "publishes", "records", "said", "start",
+        "publishes", "records", "revival", "said", "start",
     )  # fmt: skip
 
     def __init__(self, sources: Sources, *, disk_is_full: bool, missed: int) -> None:
@@ -48,6 +49,8 @@ class Batch:
         self.copies: list[Message] = []
         self._empties = False
         """Whether nothing of the oldest segment is live any more once this is on disk."""
+        self.revival: Revival | None = None
+        """Of which the copies are the next, if they are not the cleaner's."""
         self.callbacks: list[Done] = []
         """Who waits until all records of before are on disk."""
         self.after_settles: list[Done] = []
@@ -80,6 +83,19 @@ class Batch:
             self.records.settle(group, Reason.STATE, seqs)
         self.records.copy_states(copy.states)
         self._empties = copy.is_last
+
+    def take_revival(self, revival: Revival) -> bool:
+        """Take the next of what comes back; False where not even one message has room."""
+        sources = self._sources
+        if not revival.take(sources.pending, sources.log.room, self.records.bytes):
+            return False
+        self.revival = revival
+        self.copies = revival.piece
+        for group, seqs in sources.pending.settled_of(self.copies).items():
+            if group != revival.group:
+                self.records.settle(group, Reason.STATE, seqs)
+        self.records.say_tries(revival.records() if self.copies else [])
+        return True
 
     # --- the batch
 

@@ -40,6 +40,7 @@ from curbstone.core.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.pending.pending import Pending
 from curbstone.core.values import Done
 from curbstone.core.writing.copying import Copying
+from curbstone.core.writing.holding import Holding
 from curbstone.core.writing.outbox import Outbox
 
 
@@ -171,11 +172,12 @@ class Cleaner:
     """The cleaner of one queue."""
 
     __slots__ = (
-        "_cap", "_erase", "_erased", "_log", "_outbox", "_pending", "_publish", "_settles", "copying",
+        "_cap", "_erase", "_erased", "_holding", "_log", "_outbox", "_pending", "_publish", "_settles", "copying",
     )  # fmt: skip
 
-    def __init__(self, log: Log, pending: Pending, outbox: Outbox) -> None:
+    def __init__(self, log: Log, pending: Pending, outbox: Outbox, holding: Holding) -> None:
         self._log = log
+        self._holding = holding
         self._pending = pending
         self._outbox = outbox
         self._publish = _ForPublish(log)
@@ -193,6 +195,7 @@ class Cleaner:
         It is one batch, or has pieces of up to `largest` bytes.
         """
         live, room = self._pending.runs.bytes_live, self._log.room
+        self._holding.give_way()
         if not room.fits_compacted(size, live + room.tries_bytes, size if largest is None else largest):
             return False
         return self._publish.may_help(live, drops=self.droppable() > 0)
@@ -209,8 +212,8 @@ class Cleaner:
             self._erased.append(on_done)
 
     def trim(self) -> bool:
-        """Begin to shrink an idle, empty queue; return whether there is anything to shrink."""
-        if self._log.bytes <= IDLE_BYTES_MAX:
+        """Begin to shrink an idle, empty queue; return whether there is anything to shrink, now."""
+        if self._log.bytes <= IDLE_BYTES_MAX or self._holding.idles():
             return False
         self.erase()
         return True
@@ -244,14 +247,23 @@ class Cleaner:
         return len(self._log.segments) == 1 and self.is_active
 
     def droppable(self, *, emptied: bool = False) -> int:
-        """Return how many of the oldest segments have nothing live; or will have, once the oldest is `emptied`."""
+        """Return how many of the oldest segments have nothing live, and are to go with the next commit.
+
+        That is so of the oldest, too, once it is `emptied`.
+        """
         segments = self._log.segments
         count = int(emptied)
         while count < len(segments) - 1 and not segments[count].runs and not segments[count].states:
             count += 1
-        return count
+        may_hold = count and not emptied and self._holding.is_on and self.recycles
+        return self._holding.may_go(count) if may_hold else count
 
     # --- what became of it
+
+    @property
+    def is_erasing(self) -> bool:
+        """Whether somebody waits until all is gone that is not live."""
+        return bool(self._erased)
 
     def recorded(self, taken: bool, left: bool) -> None:
         """A batch took settles or releases, or left some that found no room."""

@@ -16,6 +16,7 @@ from curbstone.core.log.format import Reason, Released
 from curbstone.core.log.publish import Publish
 from curbstone.core.message import Delivery
 from curbstone.core.values import Done
+from curbstone.core.writing.revival import Revival
 
 
 class Pop(Protocol):
@@ -39,7 +40,7 @@ class Outbox:
 
     __slots__ = (
         "_agenda", "after_settles", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges", "releases",
-        "settles",
+        "revival", "settles",
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda) -> None:
@@ -56,6 +57,8 @@ class Outbox:
         """Who waits until the settles and releases of before are on disk."""
         self.after_settles: list[Done] = []
         """Who waits until the settles of before are on disk, whatever becomes of releases."""
+        self.revival: Revival | None = None
+        """What comes back of what was settled; one at a time."""
         self.must_write = False
         """Whether something is to be written though nobody asked: to find out whether that works again."""
 
@@ -138,6 +141,24 @@ class Outbox:
                 callbacks, self.callbacks = self.callbacks, []
         return callbacks, after_settles
 
+    def revive(self, revival: Revival) -> None:
+        """Write messages again that were settled."""
+        self.revival = revival
+        self._agenda.dirty()
+
+    def stop_revival(self, error: CurbstoneError, then: Callable[[], None]) -> None:
+        """Let no more come back, and call `then` when what is on its way to the disk is there, or at once."""
+        if self.revival is None:
+            then()
+        else:
+            self.revival.stop(error, then)
+            self._agenda.dirty()
+
+    def end_revival(self) -> Revival | None:
+        """No more come back; return of what, for that is still to be told."""
+        revival, self.revival = self.revival, None
+        return revival
+
     # --- what there is
 
     @property
@@ -153,9 +174,9 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not (self.publishes or self.callbacks or self.after_settles or self.has_records)
+        return not (self.publishes or self.callbacks or self.after_settles or self.revival or self.has_records)
 
     @property
     def is_owed(self) -> bool:
         """Whether somebody waits for it. What is to be said of tries may wait for room in a full queue for ever."""
-        return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops)
+        return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops or self.revival)

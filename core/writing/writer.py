@@ -77,7 +77,7 @@ class Writer:
         """Bytes for which there was no room on the disk."""
         self._is_troubled = False
         self._has_copied = False
-        """Whether the last batch was a copy: then publishes are next."""
+        """Whether the last batch was a copy, or of what comes back: then publishes are next."""
         self._unsynced = False
         self.commits = 0
 
@@ -106,6 +106,7 @@ class Writer:
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse what waits to be written, but for what was promised; in a queue that has ended that, too."""
         self._refuse_publishes(error)
+        self._end_revival(error)
         self._pops.refuse_all(error)
         callbacks, self._outbox.callbacks = self._outbox.callbacks, []
         for callback in callbacks:
@@ -152,28 +153,34 @@ class Writer:
             return
         if self._state.write_failure:
             self._refuse_publishes(Unavailable(self._state.write_failure))
+            self._end_revival(Unavailable(self._state.write_failure))
             return
         if self._outbox.is_empty and not self._owner.has_housekeeping():
             return
         log = self._log
         batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
         was_cleaning = self._cleaner.is_active
-        may_copy = was_cleaning and not self.disk_is_full
-        gives_way = may_copy and self._has_copied and bool(self._outbox.publishes)
-        copy = self._cleaner.copying.next() if may_copy and not gives_way else None
-        self._has_copied = copy is not None
+        may_copy = not self.disk_is_full and not (self._has_copied and self._outbox.publishes)
+        copy = self._cleaner.copying.next() if may_copy and was_cleaning else None
+        revival = self._outbox.revival if may_copy and copy is None else None
+        gives_way = not may_copy and not self.disk_is_full and (was_cleaning or self._outbox.revival is not None)
+        self._has_copied = copy is not None or revival is not None
         batch.take_records()
         if copy is not None:
             batch.take_copy(copy)
+        elif revival is not None:
+            if not batch.take_revival(revival):
+                self._end_revival(QueueFull(f"queue {self._state.name} {log.fullness}"))
         elif not self.disk_is_full:
             batch.publishes.take()
         commit = batch.commit()
         if commit is None:
             self._nothing_written(batch)
-            if gives_way or (self._cleaner.is_active and not was_cleaning):
+            if gives_way or revival is not None or (self._cleaner.is_active and not was_cleaning):
                 self._agenda.dirty()  # a publish has to wait, and it is the cleaner's turn
             if self.disk_is_full:
                 self._refuse_publishes(QueueFull(NO_SPACE))
+                self._end_revival(QueueFull(NO_SPACE))
             return
         self._busy = True
         started_us = self._state.host.now_us()
@@ -210,6 +217,14 @@ class Writer:
             self._state.host.tell(callback, None)
         for part in batch.publishes.taken:
             self._answer(part)
+        if self._outbox.revival is not None and self._outbox.revival.is_over:
+            self._end_revival(None)
+
+    def _end_revival(self, error: CurbstoneError | None) -> None:
+        """All that was to come back has, or no more will."""
+        revival = self._outbox.end_revival()
+        if revival is not None:
+            self._state.host.tell(revival.end, error)
 
     def _succeeded(self, batch: Batch, commit: Commit) -> None:
         self.commits += 1
@@ -261,6 +276,7 @@ class Writer:
         for part in batch.publishes.taken:
             if not part.publish.is_promised:
                 self._refuse_taken(part, answer)
+        self._end_revival(answer)
         if self._state.is_closed:
             self.refuse_all(self._state.refusal() or answer)
             return

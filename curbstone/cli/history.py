@@ -20,6 +20,7 @@ SENTENCES = {
     "purged": "purged",
     "skipped": "given up, because the queue was full",
 }
+UNDONE = "brought back by an undo"
 STATES = {
     "rdy": "it is ready",
     "wip": "it is delivered and not settled",
@@ -51,13 +52,17 @@ def history(
     if as_json:
         print_json(page | {"events": events})
         return
+    ended: set[str] = set()
     for event in events:
-        print(f"{_time(event['time'])}  {_sentence(event)}")
+        group = event.get("group", "")
+        is_undone = event["event"] == "released" and group in ended
+        (ended.add if event["event"] in ("settled", "purged") else ended.discard)(group)
+        print(f"{_time(event['time'])}  {_sentence(event, UNDONE if is_undone else SENTENCES[event['event']])}")
     print(f"{'now':23}  {STATES[page['state']]}")
 
 
-def _sentence(event: dict[str, Any]) -> str:
-    text = SENTENCES[event["event"]].format_map(event)
+def _sentence(event: dict[str, Any], words: str) -> str:
+    text = words.format_map(event)
     if "due" in event:
         text += f", to be delivered from {_time(event['due'])} on"
     return f"{text} (group {event['group']})" if event.get("group") else text

@@ -43,6 +43,7 @@ from curbstone.cli.sql import sql
 from curbstone.cli.token import token
 from curbstone.cli.top import top
 from curbstone.cli.transfer import export, import_
+from curbstone.cli.undo import undo
 from curbstone.core.errors import CurbstoneError
 from curbstone.exit_codes import FAILED, INTERRUPTED, WRONG, CommandFailed
 from curbstone.settings import SettingsError
@@ -72,6 +73,7 @@ COMMANDS = (
         export,
         import_,
         purge,
+        undo,
         pause,
         resume,
         move,

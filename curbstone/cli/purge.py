@@ -13,10 +13,11 @@ from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
 def purge(
     queue: Queue,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Erase nothing, so that it can be undone")] = False,
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Remove all messages that are ready or delayed. What consumers hold stays. Asks first, on a terminal."""
+    """Remove all messages that are ready or delayed, and erase them. What is held stays. Asks first, on a terminal."""
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import print_json
 
@@ -24,8 +25,10 @@ def purge(
     with Client(server) as client:
         if not yes and sys.stdin.isatty():
             info = client.json("GET", name)
-            typer.confirm(f"Remove {info['rdy'] + info['delayed']:,} messages of {name} for good?", abort=True)
-        answer = client.json("POST", name, "/purge", timeout=None)
+            typer.confirm(
+                f"Remove {info['rdy'] + info['delayed']:,} messages of {name}{'' if keep else ' for good'}?", abort=True
+            )
+        answer = client.json("POST", name, "/purge", json={"keep": keep}, timeout=None)
     if as_json:
         print_json(answer)
     else:

@@ -11,7 +11,8 @@ from opentelemetry.trace import Span, Tracer
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
-from curbstone.core.port import Consumer, Queue, Waiter
+from curbstone.core.port import Consumer, Queue
+from curbstone.core.port_reading import Waiter
 from curbstone.core.values import (
     NOBODY,
     UNNAMED,

@@ -30,7 +30,9 @@ export const info = name => json('GET', pathOf(name))
 export const groups = name => json('GET', `${pathOf(name)}/groups`)
 export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringify(options))
 export const remove = name => call('DELETE', pathOf(name))
-export const purge = name => json('POST', `${pathOf(name)}/purge`)
+export const purge = (name, keep) => json('POST', `${pathOf(name)}/purge`, { keep })
+/** Let come back what was settled: all that the log has, or what `request` says. */
+export const undo = (name, request) => json('POST', `${pathOf(name)}/undo`, request)
 /** Have a queue deliver nothing (`pause`), or undo that (`resume`). */
 export const halt = (name, verb) => json('POST', `${pathOf(name)}/${verb}`)
 export const redrive = (name, request) => json('POST', `${pathOf(name)}/redrive`, request)

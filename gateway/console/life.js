@@ -13,7 +13,13 @@ export async function life(where, message) {
   const [{ events, next }, { sentences }] = await Promise.all([
     api.history(where, message.id), api.explain(where, message.id),
   ])
-  const steps = events.map(event => h('li', {}, h('time', {}, time(event.time)), ` ${told(event)}`))
+  const ended = new Set()
+  const steps = events.map(event => {
+    const isUndone = event.event === 'released' && ended.has(event.group)
+    if (event.event === 'settled' || event.event === 'purged') ended.add(event.group)
+    else ended.delete(event.group)
+    return h('li', {}, h('time', {}, time(event.time)), ` ${told(event, isUndone)}`)
+  })
   if (!events.some(event => event.event === 'published')) {
     steps.unshift(h('li', {}, h('time', {}, time(message.timestamp)), ' published; the log does not go back as far'))
   }
@@ -23,9 +29,9 @@ export async function life(where, message) {
   ]
 }
 
-function told(event) {
+function told(event, isUndone) {
   const group = event.group ? ` in group ${event.group}` : ''
   const tries = event.tries ? `, delivered ${event.tries === 1 ? 'once' : `${event.tries} times`} by then` : ''
   const due = event.due ? `, until ${time(event.due)}` : ''
-  return `${WORDS[event.event] ?? event.event}${group}${tries}${due}`
+  return `${isUndone ? 'brought back by an undo' : WORDS[event.event] ?? event.event}${group}${tries}${due}`
 }

@@ -7,7 +7,7 @@ import { Holders } from './holders.js'
 import { CapBar } from './list.js'
 import { MessageList } from './messages.js'
 
-const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused'])
+const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused', 'undo'])
 const SIZES = new Set(['cap', 'max_message_size'])
 
 /** Every so many looks those who take from the queue are asked for; seldom where the server looks through delayed messages for it. */
@@ -57,7 +57,7 @@ export class QueuePage {
     this.element = h('div', {},
       h('div', { class: 'bar' }, h('h2', {}, h('a', { href: '#' }, 'Queues'), ` / ${name.project}/${name.queue}`),
         button('Send …', () => this.send()), button('Redrive …', () => this.redrive()), this.halt,
-        button('Purge …', () => this.purge(), true), button('Delete …', () => this.remove(), true)),
+        button('Undo …', () => this.undo()), button('Purge …', () => this.purge(), true), button('Delete …', () => this.remove(), true)),
       this.trouble, this.cards, this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)),
       this.holders.element, this.messages.element, this.about)
     this.load()
@@ -136,12 +136,29 @@ export class QueuePage {
     await this.load()
   }
 
-  async purge() {
-    const data = await ask(`Purge ${this.name.queue}?`,
-      h('p', {}, 'Everything ready or delayed is dropped and its bytes are erased. What is delivered and unsettled stays.'),
-      'Purge', { danger: true, match: this.name.queue })
+  /** Bring back what was acked, popped or purged. */
+  async undo() {
+    const data = await ask('Undo', [
+      h('p', {}, 'What was acked, popped or purged last comes back to its place, as far as the log still has it.'),
+      h('label', {}, 'At most', h('input', { name: 'limit', type: 'number', min: 1, max: 10000, value: 1000, required: true })),
+      h('label', {}, 'Settled within, in seconds (empty: whenever)', h('input', { name: 'within', type: 'number', min: 0, step: 'any' })),
+    ], 'Bring back')
     if (!data) return
-    const { purged } = await api.purge(this.name)
+    const request = { limit: Number(data.get('limit')) }
+    if (data.get('within')) request.within = Number(data.get('within'))
+    const { restored, more } = await api.undo(this.name, request)
+    notice(`${number(restored)} messages came back${more ? '; there are more' : ''}`)
+    await this.load()
+  }
+
+  async purge() {
+    const data = await ask(`Purge ${this.name.queue}?`, [
+      h('p', {}, 'Everything ready or delayed is dropped and its bytes are erased. What is delivered and unsettled stays.'),
+      h('label', { class: 'check' }, h('input', { name: 'keep', type: 'checkbox' }),
+        ' Erase nothing: it can be undone as long as its room is not needed'),
+    ], 'Purge', { danger: true, match: this.name.queue })
+    if (!data) return
+    const { purged } = await api.purge(this.name, data.get('keep') !== null)
     notice(`${number(purged)} messages are gone`)
     await this.load()
   }

@@ -16,7 +16,7 @@ from curbstone.gateway.http.problem import ClientGone
 if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.core.names import QueueName
-    from curbstone.core.port import Waiter
+    from curbstone.core.port_reading import Waiter
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""What an operator does to a queue: pause and resume it, purge it, redrive dead letters."""
+"""What an operator does to a queue: pause and resume it, purge it, undo what was settled, redrive dead letters."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.names import parse_queue_name
+from curbstone.core.values import UndoWish
+from curbstone.gateway.formats.parameters import group_named, seconds_ms
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.response import JsonResponse
-from curbstone.gateway.http.typed_body import Body, YesOrNo, read_typed, rule, whole
+from curbstone.gateway.http.typed_body import Body, Seconds, Text, YesOrNo, read_typed, rule, whole
 from curbstone.gateway.resources.message import missing
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
 REDRIVE_MAX = 1_000_000_000
+UNDO_MAX = 10_000
 
 
 class Redrive(Body):
@@ -43,8 +46,27 @@ class Pause(Body):
     publish: YesOrNo = False
 
 
+class Purge(Body):
+    """Whether what is purged can come back."""
+
+    what = "a purge"
+
+    keep: YesOrNo = False
+
+
+class Undo(Body):
+    """What of that which was settled comes back."""
+
+    what = "an undo"
+
+    limit: Annotated[int, whole(1, UNDO_MAX)] = 1000
+    within: Seconds = None
+    id: Annotated[str | None, rule("it must be a message's id")] = None
+    group: Text = ""
+
+
 class Admin:
-    """The handlers of `…/pause`, `…/resume`, `…/purge` and `…/redrive`."""
+    """The handlers of `…/pause`, `…/resume`, `…/purge`, `…/undo` and `…/redrive`."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -62,10 +84,22 @@ class Admin:
         return await _set(request, queue, {"paused": False, "publish_paused": False})
 
     async def purge(self, request: Request) -> Response:
-        """POST purge: remove all messages that are ready or delayed. What somebody holds stays."""
+        """POST purge: remove all that is ready or delayed, and erase it but for `keep`. What somebody holds stays."""
         queue = access_of(request).managed(name_in(request), "purge queue")
-        _, purged = await answer(queue.purge)
+        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Purge)
+        _, purged = await answer(lambda done: queue.purge(done, keep=asked.keep))
         return JsonResponse({"purged": purged})
+
+    async def undo(self, request: Request) -> Response:
+        """POST undo: let come back what was acked, popped or purged, as far as the log still has it."""
+        queue = access_of(request).queue(name_in(request), Right.MANAGE)
+        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Undo)
+        seq = _seq_of(queue, asked.id) if asked.id is not None else 0
+        within_ms = max(1, seconds_ms("within", asked.within)) if asked.within is not None else 0
+        wish = UndoWish(asked.limit, within_ms, seq, group_named(asked.group))
+        queue = access_of(request).managed(queue.name, "undo")
+        _, undone = await answer(lambda done: queue.undo(wish, done))
+        return JsonResponse(undone._asdict())
 
     async def redrive(self, request: Request) -> Response:
         """POST redrive: move dead letters, or that of an `id`, back where they came from, or to the queue in `to`."""

@@ -31,7 +31,8 @@ from curbstone.gateway.limits import CLOSED_STREAMS_MAX, COUNT_MAX
 if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.core.names import QueueName
-    from curbstone.core.port import Queue, Waiter
+    from curbstone.core.port import Queue
+    from curbstone.core.port_reading import Waiter
     from curbstone.core.values import Lease
 
 KEEP_ALIVE_MS = 15_000

@@ -52,6 +52,7 @@ TOTALS = {
     "messages_dead_lettered": ("dead_lettered", "Messages sent to a dead-letter queue"),
     "messages_dropped": ("dropped", "Dead messages for which there was no dead-letter queue"),
     "messages_purged": ("purged", "Messages removed by a purge"),
+    "messages_undone": ("undone", "Messages that came back by an undo"),
     "messages_lost": ("lost", "Messages that declared groups lost, at the cap or by a purge"),
     "messages_overflowed": ("overflowed", "Messages that gave way to newer ones at the cap (option overflow)"),
 }

@@ -25,7 +25,8 @@ from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
-    from curbstone.core.port import Queue, Waiter
+    from curbstone.core.port import Queue
+    from curbstone.core.port_reading import Waiter
 
 QUEUES_MAX = 10_000
 """The most queues of one call."""

@@ -51,6 +51,7 @@ HTTP: list[tuple[str, str, str, dict[str, object]]] = [
     ("ensureQueue", "manage", f"PUT {Q}", {"json": {"ttl": 5}}),
     ("createMqQueue", "manage", "PUT /mq/q", {}),
     ("purgeQueue", "manage", f"POST {Q}/purge", {}),
+    ("undoSettled", "manage", f"POST {Q}/undo", {}),
     ("pauseQueue", "manage", f"POST {Q}/pause", {}),
     ("resumeQueue", "manage", f"POST {Q}/resume", {}),
     ("redriveQueue", "manage", f"POST {Q}/redrive", {"json": {}}),

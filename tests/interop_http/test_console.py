@@ -77,9 +77,14 @@ def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: Se
     press(page, "Send")
     page.until("document.getElementById('notice').textContent.endsWith('is on disk')")
     assert info(server, "orders")["rdy"] == 3
+    assert httpx.delete(f"{server.url}/v2/shop/queues/orders/messages", trust_env=False).status_code == 200
+    press(page, "Undo …")
+    press(page, "Bring back")
+    page.until("document.getElementById('notice').textContent === '1 messages came back'")
+    assert info(server, "orders")["rdy"] == 3
     press(page, "Purge …")
     page.until("document.querySelector('dialog button.danger').disabled")
-    fill(page, "input", "orders")
+    fill(page, "input[autocomplete]", "orders")
     press(page, "Purge")
     page.until("document.getElementById('notice').textContent === '3 messages are gone'")
     assert info(server, "orders")["rdy"] == 0

@@ -52,6 +52,11 @@ class History:
         self.gone: set[int] = set()
         self.doomed_alone: set[int] = set()
         """Doomed by something else than a transaction."""
+        self.undone: set[int] = set()
+        """What may have come back after it was doomed."""
+        self.undone_early: set[int] = set()
+        """What may have come back before it was confirmed that it was gone: a transaction tells that when it has been
+        written to all of its queues."""
         self.units: list[Unit] = []
         self.violations: list[Violation] = []
         self.live: dict[int, str] = {}
@@ -73,6 +78,11 @@ class History:
     @staticmethod
     def token(message: Message, group: str = UNNAMED) -> int:
         return int(message.body.partition(b":")[0]) + GROUP_STEP * GROUPS.index(group)
+
+    @staticmethod
+    def is_of(token: int, group: str) -> bool:
+        """Return whether a token counts for a group."""
+        return token // GROUP_STEP == GROUPS.index(group)
 
     def tokens(self, message: Message) -> list[int]:
         """Return the tokens of a message, one for each group that is entitled to it."""
@@ -97,7 +107,7 @@ class History:
             raise Violation(f"token {token} came out as it was not sent")
         if message.headers.split(b"x-dead-")[0] != self.headers(number):
             raise Violation(f"token {token} came out with the headers {message.headers!r}")
-        if token in self.gone:
+        if token in self.gone and token not in self.undone_early:
             raise Violation(f"token {token} came back after its settling was confirmed, to {to}")
         if token in self.refused:
             raise Violation(f"token {token} came out though it was refused")
@@ -117,7 +127,7 @@ class History:
         lost = sorted(self.confirmed - self.doomed - seen)
         if lost:
             raise Violation(f"lost: {lost}")
-        back = sorted(self.gone & seen)
+        back = sorted((self.gone & seen) - self.undone_early)
         if back:
             raise Violation(f"settled for good, and back: {back}")
         phantoms = sorted(t for t in seen if t % GROUP_STEP not in self.bodies or t in self.refused)
@@ -139,4 +149,5 @@ class History:
     def others_doom(self, unit: Unit) -> set[int]:
         """Return the tokens of a transaction's acks that may be gone for another reason."""
         elsewhere = {token for other in self.units if other is not unit for token in other.acks}
-        return {token for token in unit.acks if token in self.doomed_alone or token in elsewhere}
+        elsewhere |= self.doomed_alone | self.undone
+        return {token for token in unit.acks if token in elsewhere}

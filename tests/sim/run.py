@@ -27,6 +27,7 @@ from tests.sim.reader import GROUP, Reader, is_pending
 from tests.sim.transactions import transact
 from tests.sim.trouble import disk_recovers, from_the_start, trouble
 from tests.sim.turns import Turns
+from tests.sim.undoing import Undoing
 from tests.sim.world import Crash, SimDisk, SimHost
 
 
@@ -42,6 +43,7 @@ class Run:
         self.directories = Directories(self, seed, focus)
         self.durable = Durable(self, seed, focus)
         self.overflow = Overflow(self, seed, focus)
+        self.undoing = Undoing(self, seed, focus)
         self.disk.caps = self.directories.cap_of
         self.history = History()
         self.history.keys = 3 if focus == "keys" else Random(f"keys {seed}").choice([0, 0, 0, 2, 7])
@@ -120,9 +122,8 @@ class Run:
         weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
         weights["publish"] += 2
         weights["go_on"] += 6
-        weights |= (
-            self.directories.weights() | self.producers.weights() | self.durable.weights() | self.overflow.weights()
-        )
+        for others in (self.directories, self.producers, self.durable, self.overflow, self.undoing):
+            weights |= others.weights()
         names = list(weights)
         rests = Random(f"rests {self.seed}")
         for _ in range(self.steps):
@@ -333,7 +334,7 @@ class Run:
 
         if self.reader:
             self.reader.is_purged = True
-        queue.purge(purged)
+        queue.purge(purged, keep=self.undoing.keeps())
 
     def read(self) -> None:
         """A declared group looks, or acks up to somewhere."""
@@ -472,4 +473,5 @@ ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
     name: lambda run, action=action: action(run.directories) for name, action in OF_DIRECTORIES.items()
 }
 ALL_ACTIONS["overflow"] = lambda run: run.overflow.act()
+ALL_ACTIONS["undo"] = lambda run: run.undoing.act()
 ALL_ACTIONS["durable"] = lambda run: run.durable.act()

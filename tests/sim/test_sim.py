@@ -21,6 +21,7 @@ from curbstone.core.directories import Directories
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Job
 from curbstone.core.log.commit import Commit
+from curbstone.core.log.format import Reason
 from curbstone.core.log.log import Log
 from curbstone.core.log.publish import Publish
 from curbstone.core.log.room import Room
@@ -30,6 +31,7 @@ from curbstone.core.notes.producers import Producers
 from curbstone.core.pending.group import Group, IsDead, Taken
 from curbstone.core.pending.ordering import Ordering
 from curbstone.core.pending.pending import Pending
+from curbstone.core.reading import undo
 from curbstone.core.values import Numbered
 from curbstone.core.writing.journal import Journal
 from curbstone.core.writing.meta_writer import MetaWriter
@@ -41,7 +43,7 @@ from tests.sim.world import SimFile
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
 SEEDS_AT_ONCE = 25
-FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "large"]
+FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large"]
 
 
 @pytest.fixture(autouse=True)
@@ -207,6 +209,16 @@ def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatc
 
     monkeypatch.setattr(Pending, "clear_unheld", clear)
     assert finds_something(range(20), focus="overflow")
+
+
+def test_the_simulator_sees_an_undo_of_what_lives_on_as_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "_UNDONE", tuple(Reason))
+    assert finds_something(range(30, 90), focus="undo")
+
+
+def test_the_simulator_sees_an_undo_that_says_nothing_of_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pending, "settled_of", lambda self, copies: {})
+    assert finds_something(range(20), focus="undo")
 
 
 def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,11 @@ class Turns:
         self._history = history
         self._is_leased = is_leased
         self._last: dict[tuple[str, str, bytes], Message] = {}
+        self._may_go_back = False
+
+    def go_back(self) -> None:
+        """From now on messages may come back that were settled, to where they were."""
+        self._may_go_back = True
 
     def handed_out(self, queue: Queue, group: str, message: Message) -> None:
         """A message was handed to somebody; what is wrong with that is kept for `History.check`."""
@@ -32,7 +37,7 @@ class Turns:
         if last is None or last.seq == message.seq:
             return
         whose = f"{queue.name} {group!r} {key!r}: {message.seq}"
-        if message.seq < last.seq:
+        if message.seq < last.seq and not self._may_go_back:
             self._history.violations.append(Violation(f"{whose} came behind {last.seq}"))
         is_leased = group == UNNAMED and self._is_leased(queue, last.seq)
         holder = self._history.live.get(self._history.token(last, group), "")

@@ -22,6 +22,7 @@ RESOURCES = [
     (MESSAGES + "/nack", "OPTIONS, POST"),
     (MESSAGES + "/extend", "OPTIONS, POST"),
     (QUEUE + "/purge", "OPTIONS, POST"),
+    (QUEUE + "/undo", "OPTIONS, POST"),
     (QUEUE + "/redrive", "OPTIONS, POST"),
     (QUEUE + "/groups", "GET, HEAD, OPTIONS"),
     (QUEUE + "/groups/g", "DELETE, GET, HEAD, OPTIONS, PUT"),
@@ -161,6 +162,37 @@ async def test_purge_empties_but_for_what_is_in_work(gateway: Running) -> None:
     await gateway.http.post(MESSAGES + "/lease")
     assert (await gateway.http.post(QUEUE + "/purge")).json() == {"purged": 3}
     assert await gateway.counts() == (0, 1, 0)
+
+
+async def test_undo_brings_back_what_was_settled(gateway: Running) -> None:
+    await gateway.publish(b"a", b"b")
+    first = (await gateway.http.get(MESSAGES)).json()["messages"][0]["id"]
+    assert (await gateway.http.delete(MESSAGES)).content == b"a"
+    assert (await gateway.http.post(QUEUE + "/purge", json={"keep": True})).json() == {"purged": 1}
+    none = {"restored": 0, "gone": 0, "expired": 0, "more": False}
+    assert (await gateway.http.post(QUEUE + "/undo", json={"group": "other"})).json() == none
+    one = await gateway.http.post(QUEUE + "/undo", json={"id": first, "within": 3600})
+    assert one.json() == {**none, "restored": 1}
+    assert (await gateway.http.post(QUEUE + "/undo")).json() == {**none, "restored": 1}
+    found = (await gateway.http.get(MESSAGES)).json()["messages"]
+    assert [(message["id"], message["message"]) for message in found][0] == (first, "a")
+    assert [message["message"] for message in found] == ["a", "b"]
+    events = (await gateway.http.get(f"{MESSAGES}/{first}/history")).json()["events"]
+    assert [event["event"] for event in events] == ["published", "settled", "released"]
+    assert "curbstone_messages_undone_total 2.0" in (await gateway.http.get("/metrics")).text
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"limit": 0}, 400), ({"limit": 10_001}, 400), ({"within": -1}, 400), ({"group": "a b"}, 400),
+        ({"since": 1}, 400), ({"id": "none-1"}, 404), ({"group": "declared"}, 409),
+    ],
+)  # fmt: skip
+async def test_an_undo_that_can_not_be_is_refused(gateway: Running, body: dict[str, object], status: int) -> None:
+    await gateway.http.put(QUEUE, json={"groups": ["declared"]})
+    refused = await gateway.http.post(QUEUE + "/undo", json=body)
+    assert refused.status_code == status and refused.headers["content-type"] == "application/problem+json"
 
 
 async def test_redrive_brings_dead_letters_home(gateway: Running) -> None:

@@ -1,0 +1,102 @@
+"""What an operator does to one queue: look at it, empty it, bring dead letters home, bring back what was settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from curbstone.core.agenda import Agenda
+from curbstone.core.delivery.dead import Elsewhere
+from curbstone.core.delivery.waiters import Counter
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.log import Log
+from curbstone.core.names import QueueName
+from curbstone.core.notes.notes import Notes
+from curbstone.core.pending.pending import Pending
+from curbstone.core.reading.peek import Peek
+from curbstone.core.reading.purge import purge
+from curbstone.core.reading.redrive import Redrive
+from curbstone.core.reading.undo import Undo
+from curbstone.core.state import QueueState
+from curbstone.core.values import Done, May, Moved, Peeked, Undoing, UndoWish
+from curbstone.core.writing.cleaner import Cleaner
+from curbstone.core.writing.outbox import Outbox
+
+
+class Upkeep:
+    """See the module's docstring, and `core.port.Queue`."""
+
+    __slots__ = (
+        "_agenda", "_cleaner", "_counter", "_elsewhere", "_erasing", "_log", "_notes", "_outbox", "_pending", "_state",
+        "_undo",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        log: Log,
+        pending: Pending,
+        notes: Notes,
+        outbox: Outbox,
+        cleaner: Cleaner,
+        counter: Counter,
+        elsewhere: Elsewhere,
+        erasing: Callable[[int, Done], Done],
+    ) -> None:
+        """For `erasing`, which is given the queue's uid, see `core.reading.purge`."""
+        self._state = state
+        self._agenda = agenda
+        self._log = log
+        self._pending = pending
+        self._notes = notes
+        self._outbox = outbox
+        self._cleaner = cleaner
+        self._counter = counter
+        self._elsewhere = elsewhere
+        self._erasing = erasing
+        self._undo = Undo(state, log, pending, outbox)
+
+    def peek(
+        self,
+        limit: int,
+        on_done: Callable[[list[Peeked] | CurbstoneError], None],
+        *,
+        after: int = 0,
+        state: str = "",
+        group: str | None = None,
+    ) -> None:
+        """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
+        Peek(self._state, self._pending, limit, after, state, group, on_done).go_on()
+
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
+        """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk.
+
+        Or, to `keep` them as long as there is room, when it is on disk that they are settled.
+        """
+        self._undo.before_purge(lambda over: self._purge(on_done, over, keep=keep))
+
+    def _purge(
+        self, on_done: Callable[[CurbstoneError | None, int], None], over: Callable[[], None], *, keep: bool
+    ) -> None:
+        def done(error: CurbstoneError | None, count: int) -> None:
+            over()
+            on_done(error, count)
+
+        erasing = None if keep else partial(self._erasing, self._log.uid)
+        losses = self._notes.losses
+        purge(self._state, self._agenda, self._pending, losses, self._outbox, self._cleaner, erasing, done)
+
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
+        """See `core.port.Queue.redrive`; an error's `members` say how many have moved, and no others are gone."""
+        room = self._log.room
+        Redrive(self._counter, self._pending, room, self._elsewhere, to, limit, on_done, may, seq).begin()
+
+    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
+        """See `core.port.Queue.undo`."""
+        self._undo.begin(wish, on_done)
+
+    @property
+    def is_undoing(self) -> bool:
+        """Whether an undo is under way: what the log has is still needed."""
+        return self._undo.is_busy

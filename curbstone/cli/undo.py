@@ -1,0 +1,45 @@
+"""`curbstone undo`: what was settled comes back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+
+
+def undo(
+    queue: Queue,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=10_000, help="How many at most, those that were settled last")
+    ] = 1000,
+    within: Annotated[
+        float | None, typer.Option("--within", min=0, metavar="SECONDS", help="Only what was settled within so long")
+    ] = None,
+    message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only the message of this id")] = "",
+    group: Annotated[str, typer.Option("--group", metavar="NAME", help="The group in which it was settled")] = "",
+    server: ServerUrl = DEFAULT_SERVER,
+    as_json: Json = False,
+) -> None:
+    """Bring back what was acked, popped, or purged with --keep, as far as the queue's log still has it."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import print_json, progress
+
+    wishes: dict[str, Any] = {"limit": limit, "group": group}
+    if within is not None:
+        wishes["within"] = within
+    if message_id:
+        wishes["id"] = message_id
+    with Client(server) as client, progress("Looking through the log"):
+        answer = client.json("POST", queue_of(queue), "/undo", json=wishes, timeout=None)
+    if as_json:
+        print_json(answer)
+        return
+    print(f"{answer['restored']} messages came back")
+    if answer["gone"]:
+        print(f"{answer['gone']} are not in the log any more")
+    if answer["expired"]:
+        print(f"{answer['expired']} have expired")
+    if answer["more"]:
+        print("there are more: run it again, or with a larger --limit")
