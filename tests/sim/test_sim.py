@@ -155,7 +155,7 @@ def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_sec
         return original(self, numbered, count) if known else Found(0, None, is_certain=True)
 
     monkeypatch.setattr(Numbering, "look", look)
-    assert finds_something(range(80), faults=True, focus="numbers")
+    assert finds_something(range(80, 160), faults=True, focus="numbers")
 
 
 def test_the_simulator_sees_an_answer_that_comes_before_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
