@@ -419,7 +419,7 @@ class Queue(AloneQueue):
             state.stats.undone += batch.revival.written()
         elif batch.copies:
             self._cleaner.copying.written(segment, batch.start, batch.end)
-        if records.bytes:
+        if records.bytes and state.options.undo:
             self._holding.settled()
         if records.tries:
             self.pending.stored(records.tries, segment)

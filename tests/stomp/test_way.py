@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 SEND_CALLS_MAX = 187
 SEND_CORE_FILES_MAX = 30
-ACK_CALLS_MAX = 184
+ACK_CALLS_MAX = 165
 ACK_CORE_FILES_MAX = 25
 
 
