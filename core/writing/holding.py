@@ -22,7 +22,6 @@ class Holding:
         self._log = log
         self._settled_ms = state.host.now_ms()
         """Engine time when something was settled last; after a start that is not known, and begins anew."""
-
         self._through = 0
         """The last segment that is not held back, for its room is needed."""
 
