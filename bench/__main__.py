@@ -296,8 +296,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if known.json:
         report.write_json(known.json, results)
     drawn = charts.draw(known.charts, results) if known.charts else []
-    if known.page:
+    if known.page and results.clean:
         page.fill(known.page, results, drawn)
+    elif known.page:
+        console.print(f"{known.page} keeps the figures that it has: something failed")
     return 0 if results.clean else 1
 
 
