@@ -85,7 +85,8 @@ class Copying:
                 group.lose_records(oldest)
             return None
         states = self._states_in(oldest)
-        return Copy([], states[:most], len(states) <= most)
+        is_last = len(states) <= most and sum([state.span for state in states]) == oldest.states
+        return Copy([], states[:most], is_last)
 
     def _states_in(self, oldest: Segment) -> list[Released]:
         return [state for group in self._pending.groups.values() for state in group.states_in(oldest)]
@@ -122,7 +123,9 @@ class Copying:
         segment_bytes = self._log.room.segment_bytes
         if len(states) > max(self._most_states(max(segment_bytes - total, segment_bytes // 8), total), 0):
             states = []
-        is_last = not self._todo and (bool(states) or not oldest.states)
+        # What began to lie there since this was listed is copied next.
+        has_all = not self._todo and oldest.runs == len(self._under_way)
+        is_last = has_all and sum([state.span for state in states]) == oldest.states
         return Copy(copies, states, is_last) if copies else None
 
     def written(self, segment: Segment, start: int, end: int) -> None:
