@@ -33,6 +33,7 @@ from curbstone.rabbit.disuse import Disuse
 from curbstone.rabbit.door import Channel, Door
 from curbstone.rabbit.event_keys import binding_of, event_key, takes
 from curbstone.rabbit.inbox import Inbox
+from curbstone.rabbit.job import Soon
 from curbstone.rabbit.journal import Journal
 from curbstone.rabbit.link import Errands, Link
 from curbstone.rabbit.notes import Notes
@@ -66,6 +67,7 @@ class Engine:
         first_number: int | None = None,
     ) -> None:
         self.host = host
+        self.soon = Soon(host)
         self.names = Names(prefix)
         self.defaults = defaults or QueueOptions()
         self.max_cap = max(max_cap, self.defaults.cap)

@@ -18,6 +18,7 @@ from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Counts, Done, Leased, Outcome, Published
 from curbstone.rabbit.door import AmqpError, Channel
 from curbstone.rabbit.inbox import Inbox
+from curbstone.rabbit.job import Soon
 from curbstone.rabbit.link import Errands, Link
 from curbstone.rabbit.numbers import Numbers
 from curbstone.rabbit.publisher import Publisher
@@ -256,6 +257,7 @@ class Engine(Protocol):
     """All queues, as one gateway sees them; see `rabbit.engine`."""
 
     host: Host
+    soon: Soon
     names: Names
     numbers: Numbers
     publisher: Publisher

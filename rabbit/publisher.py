@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from itertools import takewhile
 from typing import NamedTuple
 from zlib import crc32
@@ -25,6 +25,7 @@ REFUSED_AGAIN_MS = 50
 UNCONFIRMED_MS_MAX = 30_000
 UNCONFIRMED_BYTES_MAX = 256 * 1024 * 1024
 LOOK_MS = 1000
+PLACES_KEPT = 4096
 
 Outcome = Callable[[CurbstoneError | None], None]
 
@@ -198,6 +199,7 @@ class Publisher:
     def __init__(self, host: Host, links: list[Link]) -> None:
         self._host = host
         self._shards = [Shard(host, link, self) for link in links]
+        self._shard_of = lru_cache(maxsize=PLACES_KEPT)(self._choose)
         self._bytes = 0
         self._looks = False
         self.is_stopping = False
@@ -209,9 +211,12 @@ class Publisher:
         """Why messages can't be taken now."""
         return [shard.trouble for shard in self._shards if shard.trouble]
 
+    def _choose(self, place: str) -> Shard:
+        return self._shards[crc32(place.encode()) % len(self._shards)]
+
     def send(self, place: str, parcel: Parcel, on_done: Outcome) -> None:
         """Publish; `place` says which others it keeps its order with. `on_done` comes in a later turn."""
-        shard = self._shards[crc32(place.encode()) % len(self._shards)]
+        shard = self._shard_of(place)
         refusal = ""
         if self._bytes > UNCONFIRMED_BYTES_MAX:
             refusal = "too much is on its way to RabbitMQ and not confirmed; try again later"

@@ -29,7 +29,7 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
         return
     now_ms = engine.host.wall_ms()
     first = engine.numbers.take(len(messages))
-    job = Job(engine.host, len(messages), first, on_done, _nothing)
+    job = Job(engine.soon, len(messages), first, on_done, _nothing)
     for place, message in enumerate(messages):
         if message.delay_ms > 0:
             job.ended(place, NotSupported(lacking.EVENT_DELAY))
@@ -77,7 +77,7 @@ def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[M
         return
     now_ms = engine.host.wall_ms()
     first = engine.numbers.take(len(messages))
-    job = Job(engine.host, len(messages), first, done, _nothing)
+    job = Job(engine.soon, len(messages), first, done, _nothing)
     for place, message in enumerate(messages):
         message.timestamp_ms = now_ms
         properties = properties_of(message, f"{EVENT_UID}-{first + place}", now_ms=now_ms)

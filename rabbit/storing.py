@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
@@ -32,7 +31,8 @@ class Storing:
         declared = self._queue.options.groups
         for start in range(0, len(messages), AT_ONCE_MAX):
             piece = messages[start : start + AT_ONCE_MAX]
-            unknown = {group for message in piece for group in message.groups or declared} - self._opening.groups
+            unknown = {group for message in piece for group in message.groups or declared}
+            unknown -= self._opening.groups
             if unknown or not self._opening.is_open:
                 self._opening.with_groups(unknown, partial(self._publish_or_refuse, piece, on_done))
             else:
@@ -49,7 +49,7 @@ class Storing:
                 engine.host.call_soon(partial(on_done, error, 0, count))
 
         def stored() -> None:
-            self._count_stored(count, began_us)
+            self._count_stored(began_us, count)
             on_done(None, first, count)
 
         def opened(error: CurbstoneError | None) -> None:
@@ -81,9 +81,9 @@ class Storing:
         now_ms = engine.host.wall_ms()
         began_us = engine.host.now_us()
 
-        stored = partial(self._count_stored, began_us=began_us)
-        job = Job(engine.host, len(messages), first, on_done, stored)
-        most, ttl_ms = self._queue.options.max_message_size, int(self._queue.options.ttl * 1000)
+        job = Job(engine.soon, len(messages), first, on_done, partial(self._count_stored, began_us))
+        options = self._queue.options
+        most, ttl_ms = options.max_message_size, int(options.ttl * 1000)
         for place, message in enumerate(messages):
             if len(message.body) > most:
                 job.ended(place, whole.too_large(len(message.body), most))
@@ -92,19 +92,21 @@ class Storing:
             message.timestamp_ms = now_ms
             lives_ms = message.ttl_ms or ttl_ms
             message.expires_ms = now_ms + lives_ms if lives_ms else 0
-            self._send(message, partial(job.ended, place), partial(job.several, place), now_ms)
+            self._send(message, job, place, now_ms)
         self._queue.changed()
 
-    def _count_stored(self, count: int, began_us: int) -> None:
-        self._queue.stats.published += count
-        self._queue.stats.commits += 1
-        self._queue.engine.commits.took_us.add(self._queue.engine.host.now_us() - began_us)
-        self._queue.engine.commits.messages.add(count)
+    def _count_stored(self, began_us: int, count: int) -> None:
+        stats, engine = self._queue.stats, self._queue.engine
+        stats.published += count
+        stats.commits += 1
+        engine.commits.took_us.add(engine.host.now_us() - began_us)
+        engine.commits.messages.add(count)
 
-    def _send(self, message: Message, on_done: Done, several: Callable[[int], None], now_ms: int) -> None:
+    def _send(self, message: Message, job: Job, place: int, now_ms: int) -> None:
         groups = message.groups or (UNNAMED, *self._queue.options.groups)
+        on_done = partial(job.ended, place)
         if message.delay_ms > 0:
-            several(len(groups))
+            job.several(place, len(groups))
             for group in groups:
                 self.send_later(message, group, message.delay_ms, 0, on_done)
             return
@@ -130,16 +132,13 @@ class Storing:
 
     def _send_parcel(self, times: int, parcel: Parcel, on_done: Done) -> None:
         """Publish. If the broker does not know a queue that the registry knows, it is made again first."""
+        self._queue.engine.publisher.send(self._opening.text, parcel, partial(self._sent, times, parcel, on_done))
 
-        def done(error: CurbstoneError | None) -> None:
-            if not isinstance(error, NoSuchQueue) or times <= 1 or self._queue.is_closed:
-                on_done(error)
-                return
-            self._opening.again(
-                lambda failed: on_done(failed) if failed else self._send_parcel(times - 1, parcel, on_done)
-            )
-
-        self._queue.engine.publisher.send(self._opening.text, parcel, done)
+    def _sent(self, times: int, parcel: Parcel, on_done: Done, error: CurbstoneError | None) -> None:
+        if error is None or not isinstance(error, NoSuchQueue) or times <= 1 or self._queue.is_closed:
+            on_done(error)
+            return
+        self._opening.again(lambda failed: on_done(failed) if failed else self._send_parcel(times - 1, parcel, on_done))
 
     def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
         """Publish a message of a transaction, which has its number and its times."""
@@ -149,9 +148,9 @@ class Storing:
             if error is not None:
                 on_done(error)
                 return
-            host = self._queue.engine.host
-            job = Job(host, 1, message.seq, lambda failed, _first, _count: on_done(failed), lambda _count: None)
-            self._send(message, partial(job.ended, 0), partial(job.several, 0), host.wall_ms())
+            engine = self._queue.engine
+            job = Job(engine.soon, 1, message.seq, lambda failed, _first, _count: on_done(failed), lambda _count: None)
+            self._send(message, job, 0, engine.host.wall_ms())
             self._queue.changed()
 
         self._opening.with_groups(set(message.groups), opened)
