@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from curbstone.spark import calls, live
+from curbstone.spark import calls
 from curbstone.spark.failure import Refused
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.server import Address, Server, queue_path
@@ -60,6 +60,8 @@ def dead_letters(
         asked = Server(server)
         try:
             if where := _places(asked, queues):
+                from curbstone.spark import live
+
                 base.register("fetched", live.messages(asked, "", where))
                 base.execute(f"INSERT INTO letters SELECT {_COLUMNS} FROM fetched WHERE {_IS_LETTER}")
                 base.unregister("fetched")

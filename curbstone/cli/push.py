@@ -45,7 +45,7 @@ def push(
         from curbstone_client.errors import CantConnect, ClientError, Reject, Retry
         from curbstone_client.sync import Client, Message
     except ImportError:
-        raise CommandFailed("this needs the Python client: pip install curbstone-client", WRONG) from None
+        raise CommandFailed("curbstone-client not installed; pip install 'curbstone[client]'", FAILED) from None
 
     def token() -> str | None:
         # Read at each connection: a token may be replaced while this runs.

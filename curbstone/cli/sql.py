@@ -46,15 +46,14 @@ def sql(
 
     Needs pip install 'curbstone[sql]'. Nothing is taken or changed. queued has the columns of messages.
     """
+    from curbstone.spark.failure import PipelineError
+    from curbstone.spark.jobs import SQL_PACKAGES
+    from curbstone.spark.options import address_of
+    from curbstone.spark.session import check_packages
+    from curbstone.spark.sql import Sql
+
     try:
-        from curbstone.spark.session import missing_packages
-
-        if missing := missing_packages(("duckdb", "deltalake", "pyarrow")):
-            raise CommandFailed(f"{' and '.join(missing)} not installed; pip install 'curbstone[sql]'", FAILED)
-        from curbstone.spark.failure import PipelineError
-        from curbstone.spark.options import address_of
-        from curbstone.spark.sql import Sql
-
+        check_packages(SQL_PACKAGES)
         text = sys.stdin.read() if query == "-" else query
         address = address_of(server, token_file, ca_file)
         with Sql(lake=lake, as_of=as_of, server=address, queues=queue or (), project=project) as database:

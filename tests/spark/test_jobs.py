@@ -179,31 +179,6 @@ session.find_java = None
 sys.exit(main())
 """
 
-WITHOUT = """
-import sys
-sys.modules["pyspark"] = None
-from curbstone.cli.main import main
-sys.exit(main())
-"""
-
-
-def test_without_the_extra_a_job_names_it_in_one_line() -> None:
-    code, out, err = jobs.finish(jobs.start("-c", WITHOUT, "pipeline", "archive", "a", "--lake", "x"))
-    line = "curbstone: pyspark not installed; the pipeline needs Spark: pip install 'curbstone[spark]'\n"
-    assert (code, out, err) == (command.FAILED, "", line)
-
-
-@pytest.mark.parametrize("job", [["report", "a"], ["replay", "a", "--lake", "x"], ["compact", "x"], ["upgrade", "x"]])
-def test_what_works_without_spark_names_what_it_lacks(job: list[str]) -> None:
-    code, out, err = jobs.finish(jobs.start("-c", WITHOUT.replace("pyspark", "deltalake"), "pipeline", *job))
-    line = "curbstone: deltalake not installed; pip install 'curbstone[sql]'\n"
-    assert (code, out, err) == (command.FAILED, "", line)
-
-
-def test_what_a_job_takes_is_told_without_the_extra() -> None:
-    code, out, _ = jobs.finish(jobs.start("-c", WITHOUT, "pipeline", "archive", "--help"))
-    assert code == 0 and "--lake" in out
-
 
 def test_java_that_is_missing_or_a_master_elsewhere_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,48 @@
+"""What is installed without extras: a command that needs one says which, in one line, and tells what it takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from curbstone.exit_codes import FAILED
+
+OF_EXTRAS = ("curbstone_client", "deltalake", "duckdb", "pyarrow", "pyspark")
+WITHOUT = f"""
+import sys
+sys.modules.update(dict.fromkeys({OF_EXTRAS}))
+from curbstone.cli.main import main
+main()
+"""
+SQL = "deltalake and pyarrow and duckdb not installed; pip install 'curbstone[sql]'"
+LAKE = "deltalake and pyarrow not installed; pip install 'curbstone[sql]'"
+LACKS = {
+    "push a --url http://127.0.0.1": "curbstone-client not installed; pip install 'curbstone[client]'",
+    "sql SELECT": SQL,
+    "pipeline report a": SQL,
+    "pipeline replay a --lake x": SQL,
+    "pipeline compact x": LAKE,
+    "pipeline upgrade x": LAKE,
+    "pipeline archive a --lake x": (
+        "pyspark and pyarrow and deltalake not installed; the pipeline needs Spark: pip install 'curbstone[spark]'"
+    ),
+}
+
+
+def ends(*words: str) -> tuple[int, str, str]:
+    """Run the command line where no extra is installed; return its exit code, stdout and stderr."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("command", LACKS)
+def test_a_command_that_lacks_its_extra_names_it_in_one_line(command: str) -> None:
+    assert ends(*command.split()) == (FAILED, "", f"curbstone: {LACKS[command]}\n")
+
+
+@pytest.mark.parametrize("command", ["push", "sql", *(f"pipeline {job}" for job in ("report", "replay", "archive"))])
+def test_what_a_command_takes_is_told_without_its_extra(command: str) -> None:
+    code, out, err = ends(*command.split(), "--help")
+    assert (code, err) == (0, "") and "--server" in out
