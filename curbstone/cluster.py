@@ -18,6 +18,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.port import Broker
 from curbstone.gateway.resources.backup import Archive
 from curbstone.net.admission import Troubles
+from curbstone.schemas import JsonSchemas
 from curbstone.settings import Settings
 
 CONNECT_S_MAX = 60
@@ -68,6 +69,7 @@ def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settin
         prefix=settings.engine_prefix,
         defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
         max_cap=settings.max_cap,
+        schemas=JsonSchemas(),
     )
 
 

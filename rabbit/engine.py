@@ -14,8 +14,6 @@ from functools import partial
 from typing import Any
 
 from curbstone.core.errors import (
-    BadRequest,
-    Conflict,
     CurbstoneError,
     NoSuchQueue,
     QueueFull,
@@ -25,9 +23,10 @@ from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name, parse_queue_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
+from curbstone.core.schemas import NoSchemas, Schemas
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
-from curbstone.rabbit import changing, infrastructure, inside, lacking, remote, sending
+from curbstone.rabbit import changing, guard, infrastructure, inside, lacking, remote, sending
 from curbstone.rabbit.changing import replace_known
 from curbstone.rabbit.disuse import Disuse
 from curbstone.rabbit.door import Channel, Door
@@ -65,12 +64,14 @@ class Engine:
         defaults: QueueOptions | None = None,
         max_cap: int = CAP_BYTES_MAX,
         first_number: int | None = None,
+        schemas: Schemas | None = None,
     ) -> None:
         self.host = host
         self.soon = Soon(host)
         self.names = Names(prefix)
         self.defaults = defaults or QueueOptions()
         self.max_cap = max(max_cap, self.defaults.cap)
+        self.schemas = schemas or NoSchemas()
         self.troubles = Notes()
         self.staging = lacking.NoStaging()
         self.commits = Commits()
@@ -296,19 +297,11 @@ class Engine:
             raise Unavailable("the server is shutting down")
         queue = self._queues.get(name)
         options = (queue.options if queue is not None else self.defaults).merged(changes, name.project)
-        lacking.check_options(options)
-        if options.dead_letter == str(name):
-            raise BadRequest("bad option dead_letter: a queue can't be its own")
+        guard.check_options(name, options, queue.known if queue is not None else None, self.max_cap, self.schemas)
         if queue is None:
-            if options.cap > self.max_cap and not name.is_private:
-                raise BadRequest(f"bad option cap: {options.cap} is more than the server's --max-cap of {self.max_cap}")
             made = self._create(name, options)
             made.when_open(lambda error: self._made(made, changes, on_done, error))
             return
-        if options.cap != queue.options.cap:
-            raise Conflict(
-                f"the cap of queue {name} is {queue.options.cap}: on a cluster it is fixed when the queue is made"
-            )
         if options == queue.options:
             plain = replace_known(queue.known, options=replace(options, groups=(), dead_letter=""))
             changing.make_sure(queue, plain, on_done)
@@ -400,6 +393,7 @@ class Engine:
     def _rebind(
         self, queue: Queue, after: Known, asked: frozenset[str], do: str, on_done: Done, **members: Any
     ) -> None:
+        guard.check_bindings(queue.name, queue.options, after.bindings)
         for binding in after.bindings:
             event_key(queue.name, binding)
         if after == queue.known:

@@ -14,9 +14,11 @@ from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
+from curbstone.core.schemas import Schemas
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Counts, Done, Leased, Outcome, Published
 from curbstone.rabbit.door import AmqpError, Channel
+from curbstone.rabbit.guard import Guard
 from curbstone.rabbit.inbox import Inbox
 from curbstone.rabbit.job import Soon
 from curbstone.rabbit.link import Errands, Link
@@ -173,6 +175,10 @@ class Queue(Protocol):
     def message_id(self, seq: int) -> str:
         """Return the id of a message."""
 
+    @property
+    def guard(self) -> Guard:
+        """What it takes in."""
+
     def refusal(self) -> CurbstoneError | None:
         """Return why nothing can be published now, or None."""
 
@@ -261,6 +267,7 @@ class Engine(Protocol):
     names: Names
     numbers: Numbers
     publisher: Publisher
+    schemas: Schemas
     inbox: Inbox
     leased: Leased
     commits: Commits

@@ -20,9 +20,6 @@ NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers.
 ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key side by side."
 UNDOING = "Undo needs the local engine: a cluster forgets what was settled."
 TAKING_ONE = "Redriving one letter by its id needs the local engine: on a cluster only the next one can be taken."
-PAUSING = "A queue that takes no messages (option publish_paused) needs the local engine."
-DROPPING = "A queue that drops its oldest messages (option overflow) needs the local engine."
-CHECKING = "A queue that checks bodies (option schema) needs the local engine."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )
@@ -36,12 +33,6 @@ def check_keys(messages: Iterable[Message]) -> None:
 
 def check_options(options: QueueOptions) -> None:
     """Raise NotSupported for options that need the local engine."""
-    if options.schema:
-        _refuse(CHECKING)
-    if options.publish_paused:
-        _refuse(PAUSING)
-    if options.drops_oldest:
-        _refuse(DROPPING)
     if options.undo:
         _refuse(UNDOING)
 

@@ -36,6 +36,7 @@ from curbstone.rabbit import dead, lacking, remote
 from curbstone.rabbit.consumer import Consumer, gone
 from curbstone.rabbit.counting import Counting
 from curbstone.rabbit.door import LOST, NOT_FOUND, AmqpError
+from curbstone.rabbit.guard import Guard
 from curbstone.rabbit.inside import Engine, Taker
 from curbstone.rabbit.lacking import NoReading
 from curbstone.rabbit.leasing import Leasing
@@ -55,6 +56,7 @@ class Queue:
         self.engine = engine
         self.known = known
         """What the registry says of it, with what this gateway has asked for and not read back yet."""
+        self.guard = Guard(known.name, known.options, engine.schemas)
         self.stats = Stats()
         self.damaged: list[str] = []
         self.is_closed = False
@@ -89,9 +91,11 @@ class Queue:
 
     def know(self, known: Known) -> None:
         """This is what it is from now on."""
-        was_paused = self.options.paused
+        before = self.options
         self.known = known
-        if self.options.paused != was_paused:
+        if self.options != before:
+            self.guard = Guard(self.name, self.options, self.engine.schemas)
+        if self.options.paused != before.paused:
             for consumer in list(self.consumers):
                 consumer.queue_paused()
             self.leasing.queue_paused()
@@ -136,7 +140,7 @@ class Queue:
         """Return why nothing can be published now, or None."""
         if self.engine.is_stopping:
             return Unavailable("the server is shutting down")
-        return gone(self.name) if self.is_closed else None
+        return gone(self.name) if self.is_closed else self.guard.refusal()
 
     def publish(
         self,

@@ -82,11 +82,10 @@ class Storing:
         began_us = engine.host.now_us()
 
         job = Job(engine.soon, len(messages), first, on_done, partial(self._count_stored, began_us))
-        options = self._queue.options
-        most, ttl_ms = options.max_message_size, int(options.ttl * 1000)
+        unfit, ttl_ms = self._queue.guard.unfit, int(self._queue.options.ttl * 1000)
         for place, message in enumerate(messages):
-            if len(message.body) > most:
-                job.ended(place, whole.too_large(len(message.body), most))
+            if (error := unfit(message)) is not None:
+                job.ended(place, error)
                 continue
             message.seq = first + place
             message.timestamp_ms = now_ms

@@ -83,16 +83,24 @@ class Names(NamedTuple):
 
 
 def queue_arguments(names: Names, text: str, options: QueueOptions) -> dict[str, object]:
-    """Return what a queue, or a group of it, is made with."""
-    return {
+    """Return what a queue, or a group of it, is made with.
+
+    One that drops its oldest messages has no dead letters of the broker: what it drops would be among them.
+    """
+    common: dict[str, object] = {
         "x-queue-type": "quorum",
         "x-max-length-bytes": options.cap,
-        "x-overflow": "reject-publish",
         "x-delivery-limit": DELIVERY_LIMIT,
+        "x-consumer-timeout": CONSUMER_TIMEOUT_MS,
+    }
+    if options.drops_oldest:
+        return {**common, "x-overflow": "drop-head"}
+    return {
+        **common,
+        "x-overflow": "reject-publish",
         "x-dead-letter-exchange": names.dead,
         "x-dead-letter-routing-key": text,
         "x-dead-letter-strategy": "at-least-once",
-        "x-consumer-timeout": CONSUMER_TIMEOUT_MS,
     }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, NotSupported
+from curbstone.core.errors import CurbstoneError, NotSupported
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.rabbit import lacking
 from curbstone.rabbit.event_keys import routing_key
+from curbstone.rabbit.guard import Guard
 from curbstone.rabbit.unit import Addressed
 
 
@@ -29,6 +30,10 @@ class Target(Protocol):
     def options(self) -> QueueOptions:
         """The options in force."""
 
+    @property
+    def guard(self) -> Guard:
+        """What it takes in."""
+
     def refusal(self) -> CurbstoneError | None:
         """Return why nothing can be published now, or None."""
 
@@ -38,12 +43,12 @@ def to_queue(target: Target, messages: Sequence[Message], numbers: Iterable[int]
     refusal = target.refusal()
     if refusal is not None:
         raise refusal
-    most, ttl_ms = target.options.max_message_size, int(target.options.ttl * 1000)
+    ttl_ms = int(target.options.ttl * 1000)
     found = []
     lacking.check_keys(messages)
     for message, number in zip(messages, numbers, strict=True):
-        if len(message.body) > most:
-            raise too_large(len(message.body), most)
+        if (unfit := target.guard.unfit(message)) is not None:
+            raise unfit
         copy = _numbered(message, number, now_ms, ttl_ms, message.groups)
         due_ms = now_ms + message.delay_ms if message.delay_ms > 0 else 0
         found.append(Addressed(target.name, target.uid, copy, due_ms))
@@ -68,8 +73,3 @@ def _numbered(message: Message, number: int, now_ms: int, ttl_ms: int, groups: t
     copy.seq, copy.timestamp_ms = number, now_ms
     copy.expires_ms = now_ms + lives_ms if lives_ms else 0
     return copy
-
-
-def too_large(size: int, most: int) -> MessageTooLarge:
-    """Return what to say of a message that is."""
-    return MessageTooLarge(f"the message has {size} bytes, the queue's max_message_size is {most}")

@@ -169,6 +169,25 @@ async def test_what_a_cluster_can_not_do_is_501_with_a_sentence(gateway: Gateway
         assert 'curbstone_engine_info{name="rabbitmq"' in metrics
 
 
+async def test_a_queue_that_is_guarded_says_over_http_why_it_refuses(gateway: GatewayProcess) -> None:
+    guarded = "/v2/default/queues/guarded"
+    async with http(gateway) as client:
+        await client.delete(guarded)
+        reply = await client.put(guarded, json={"publish_paused": True})
+        assert reply.status_code == 201
+        reply = await client.post(f"{guarded}/messages", content="a")
+        assert (reply.status_code, reply.json()["type"].rpartition("#")[2]) == (507, "publish-paused")
+        assert (await client.post(f"{guarded}/resume")).json() == {"paused": False, "publish_paused": False}
+        assert (await client.post(f"{guarded}/messages", content="a")).status_code == 201
+        await client.delete(guarded)
+        pytest.importorskip("jsonschema_rs")
+        reply = await client.put(guarded, json={"schema": {"required": ["id"]}})
+        assert reply.status_code == 201
+        reply = await client.post(f"{guarded}/messages", content="{}")
+        assert (reply.status_code, reply.json()["rule"]) == (422, "/required")
+        assert (await client.post(f"{guarded}/messages", content='{"id":1}')).status_code == 201
+
+
 async def test_a_batch_is_stored_and_has_its_ids(gateway: GatewayProcess) -> None:
     async with http(gateway) as client:
         await client.delete(QUEUE)

@@ -75,7 +75,7 @@ class ModelQueue:
         if most is not None and sum(len(each.body) for each in self.ready) + len(stored.body) > most:
             if self.arguments.get("x-overflow") == "reject-publish":
                 return False
-            if self.ready:
+            while self.ready and sum(len(each.body) for each in self.ready) + len(stored.body) > most:
                 self.broker.bury(self, self.ready.popleft(), "maxlen")
         lives = [int(each) for each in (stored.properties.expiration, self.arguments.get("x-message-ttl")) if each]
         if lives:

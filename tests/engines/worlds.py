@@ -24,6 +24,7 @@ from curbstone.core.port import Broker, Consumer, Queue
 from curbstone.rabbit.address import parse
 from curbstone.rabbit.connection import PikaDoor
 from curbstone.rabbit.engine import Engine
+from curbstone.schemas import JsonSchemas
 from curbstone.tracing.engine import traced
 from tests.core.lab import Lab
 from tests.engines.model import ModelBroker
@@ -167,6 +168,7 @@ class LocalWorld(World):
 
     def __init__(self) -> None:
         self.lab = Lab()
+        self.lab.broker.shared.schemas = JsonSchemas()
         self.broker: Broker = self.lab.broker
 
     def until(self, condition: Callable[[], object]) -> None:
@@ -214,7 +216,7 @@ class ModelWorld(World):
 
     def gateway(self) -> Engine:
         """Start one more gateway, or the first."""
-        engine = Engine(self.host, self.model, defaults=DEFAULTS, first_number=1)
+        engine = Engine(self.host, self.model, defaults=DEFAULTS, first_number=1, schemas=JsonSchemas())
         self.engines.append(engine)
         ready: list[bool] = []
         engine.start(lambda: ready.append(True))
@@ -268,7 +270,8 @@ class NodeWorld(World):
     def gateway(self) -> Engine:
         """Start one more gateway, or the first; all tests share what they share, under a prefix of their own."""
         prefix = f"{secrets.token_hex(4)}/" if not self.engines else self.engines[0].names.prefix
-        engine = Engine(self.host, PikaDoor(parse(self._url), self._loop), prefix=prefix, defaults=DEFAULTS)
+        door = PikaDoor(parse(self._url), self._loop)
+        engine = Engine(self.host, door, prefix=prefix, defaults=DEFAULTS, schemas=JsonSchemas())
         self.engines.append(engine)
         ready: list[bool] = []
         engine.start(lambda: ready.append(True))

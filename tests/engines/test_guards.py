@@ -1,0 +1,166 @@
+"""What a queue takes in, on any engine: its schema, the option `publish_paused`, and what gives way at its cap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from curbstone.core.errors import (
+    BadRequest,
+    Conflict,
+    CurbstoneError,
+    PublishPaused,
+    QueueFull,
+    SchemaViolation,
+)
+from curbstone.core.message import Message
+from curbstone.core.port import Broker, Queue
+from tests.engines.worlds import ModelWorld, NodeWorld, World
+
+pytest.importorskip("jsonschema_rs")
+
+SCHEMA = {"type": "object", "required": ["id"]}
+GOOD, BAD = '{"id":1}', '{"no":1}'
+
+
+def told(world: World, queue: Queue, *bodies: str, atomic: bool = False) -> list[tuple[CurbstoneError | None, int]]:
+    """Publish together, and return what is said of how many, in order."""
+    answers: list[tuple[CurbstoneError | None, int]] = []
+    messages = [Message(body.encode()) for body in bodies]
+    queue.publish(messages, lambda error, _first, count: answers.append((error, count)), atomic=atomic)
+    world.until(lambda: sum(count for _error, count in answers) == len(bodies))
+    return answers
+
+
+def declare(world: World, queue: Queue, broker: Broker | None = None, **options: Any) -> None:
+    (error,) = world.answer(lambda done: (broker or world.broker).declare(queue.name, options, done))
+    assert error is None, error
+
+
+def committed(world: World, queue: Queue, *bodies: str) -> CurbstoneError | None:
+    transaction = world.broker.transaction()
+    for body in bodies:
+        transaction.publish(queue, Message(body.encode()))
+    (error,) = world.answer(transaction.commit)
+    assert error is None or isinstance(error, CurbstoneError)
+    return error
+
+
+def test_what_breaks_the_schema_is_refused_and_says_where(world: World) -> None:
+    queue = world.queue(schema=SCHEMA)
+    answers = told(world, queue, GOOD, BAD, GOOD, "no json")
+    assert [(type(error), count) for error, count in answers] == [
+        (type(None), 1),
+        (SchemaViolation, 1),
+        (type(None), 1),
+        (SchemaViolation, 1),
+    ]
+    refused = answers[1][0]
+    assert refused is not None and refused.members == {"pointer": "", "rule": "/required"}
+    assert world.bodies(queue, 2) == [GOOD, GOOD]
+
+
+def test_of_a_batch_or_transaction_that_breaks_the_schema_nothing_is_stored(world: World) -> None:
+    queue = world.queue(schema=SCHEMA)
+    ((refused, _count),) = told(world, queue, GOOD, BAD, atomic=True)
+    assert isinstance(refused, SchemaViolation)
+    for bodies in ((GOOD, BAD), (BAD,)):
+        assert isinstance(committed(world, queue, *bodies), SchemaViolation)
+    assert committed(world, queue, GOOD, GOOD) is None
+    assert world.bodies(queue, 2) == [GOOD, GOOD]
+
+
+def test_a_schema_can_be_changed_and_taken_away(world: World) -> None:
+    queue = world.queue(schema=SCHEMA)
+    with pytest.raises(BadRequest, match="bad option schema"):
+        world.broker.declare(queue.name, {"schema": {"$ref": "#/nowhere"}}, lambda _error: None)
+    declare(world, queue, schema={"type": "object", "required": ["no"]})
+    assert [type(error) for error, _count in told(world, queue, GOOD, BAD)] == [SchemaViolation, type(None)]
+    declare(world, queue, schema=None)
+    assert told(world, queue, "a") == [(None, 1)]
+    assert world.bodies(queue, 2) == [BAD, "a"]
+
+
+def test_a_queue_that_takes_no_messages_hands_out_what_it_has(world: World) -> None:
+    queue = world.queue()
+    world.publish(queue, "a")
+    declare(world, queue, publish_paused=True)
+    ((refused, count),) = told(world, queue, "b", "c")
+    assert isinstance(refused, PublishPaused) and count == 2
+    for bodies in (("b",), ("b", "c")):
+        assert isinstance(committed(world, queue, *bodies), PublishPaused)
+    assert world.bodies(queue, 1) == ["a"]
+    declare(world, queue, publish_paused=False)
+    assert told(world, queue, "d") == [(None, 1)]
+    assert world.bodies(queue, 1) == ["d"]
+
+
+def test_dead_letters_wait_for_a_queue_that_takes_none(world: World) -> None:
+    letters = world.queue(publish_paused=True)
+    queue = world.queue(dead_letter=str(letters.name))
+    world.publish(queue, "a")
+    peer = world.peer(queue)
+    peer.expect("a")
+    peer.consumer.reject(peer.seqs("a"))
+    assert world.pop(letters, wait_ms=100) is None
+    declare(world, letters, publish_paused=False)
+    assert world.bodies(letters, 1) == ["a"]
+
+
+def test_all_gateways_refuse_what_a_queue_does_not_take(cluster: ModelWorld | NodeWorld) -> None:
+    other = cluster.gateway()
+    queue = cluster.queue(schema=SCHEMA)
+    assert cluster.answer(other.catch_up) == (None,)
+    same = other.get(queue.name)
+    assert [type(error) for error, _count in told(cluster, same, BAD)] == [SchemaViolation]
+    declare(cluster, queue, publish_paused=True)
+    assert cluster.answer(other.catch_up) == (None,)
+    assert [type(error) for error, _count in told(cluster, same, GOOD)] == [PublishPaused]
+
+
+@pytest.mark.parametrize("guard", [{"schema": SCHEMA}, {"publish_paused": True}])
+def test_on_a_cluster_a_guarded_queue_has_no_events(cluster: ModelWorld | NodeWorld, guard: dict[str, Any]) -> None:
+    """The copies of an event pass no gateway on their way into a queue."""
+    guarded, bound = cluster.queue(**guard), cluster.queue()
+    assert cluster.answer(lambda done: cluster.broker.bind("news", bound.name, done)) == (None,)
+    with pytest.raises(Conflict, match="bound to events"):
+        cluster.broker.bind("news", guarded.name, lambda _error: None)
+    with pytest.raises(Conflict, match="bound to events"):
+        cluster.broker.declare(bound.name, guard, lambda _error: None)
+    assert cluster.answer(lambda done: cluster.broker.unbind("news", bound.name, done)) == (None,)
+    declare(cluster, bound, **guard)
+    declare(cluster, guarded, schema=None, publish_paused=False)
+    assert cluster.answer(lambda done: cluster.broker.bind("news", guarded.name, done)) == (None,)
+
+
+def test_the_oldest_messages_give_way_to_new_ones(world: World) -> None:
+    queue = world.queue(cap="64KiB", overflow="drop-oldest")
+    bodies = [f"{number:03}" + "x" * 2000 for number in range(100)]
+    assert {error for body in bodies for error, _count in told(world, queue, body)} == {None}
+    left = world.bodies(queue, 10)
+    assert left == bodies[-len(left) :] and 10 <= len(left) < 40
+
+
+def test_what_gives_way_is_no_dead_letter_and_what_is_rejected_is_one(world: World) -> None:
+    letters = world.queue()
+    queue = world.queue(cap="64KiB", overflow="drop-oldest", dead_letter=str(letters.name))
+    peer = world.peer(queue, window=1)
+    bodies = [f"{number:03}" + "x" * 5000 for number in range(40)]
+    world.publish(queue, bodies[0])
+    peer.expect(bodies[0])
+    world.publish(queue, *bodies[1:])
+    peer.settle("reject", bodies[0])
+    assert world.bodies(letters, 1) == [bodies[0]]
+
+
+def test_a_queue_that_refuses_still_refuses(world: World) -> None:
+    queue = world.queue(cap="64KiB")
+    answers = [told(world, queue, "x" * 30_000)[0][0] for _ in range(4)]
+    assert any(isinstance(error, QueueFull) for error in answers)
+
+
+def test_what_happens_at_the_cap_is_fixed_when_a_queue_is_made_on_a_cluster(cluster: ModelWorld | NodeWorld) -> None:
+    queue = cluster.queue()
+    with pytest.raises(Conflict, match="the overflow of queue .* is refuse: on a cluster it is fixed"):
+        cluster.broker.declare(queue.name, {"overflow": "drop-oldest"}, lambda _error: None)
