@@ -22,7 +22,7 @@ from curbstone.access.throttle import source_of
 from curbstone.core.host import Host
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Caller
+    from curbstone.access.callers import Caller
 
 FILES, FILE_BYTES = 10, 10 * 1024 * 1024
 RECENT = 1000

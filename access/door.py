@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, QuotaReached, TooMany
 from curbstone.access.identity import Identity
@@ -17,6 +16,7 @@ from curbstone.access.producing import Producing
 from curbstone.access.rights import Right, names_taken
 from curbstone.access.staged import AccessStaging
 from curbstone.access.users import Quota
+from curbstone.access.watch import Watch
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, parse_queue_name
@@ -39,9 +39,6 @@ from curbstone.core.values import (
     producer_key,
 )
 
-if TYPE_CHECKING:
-    from curbstone.access.gate import Gate
-
 LEASES_MAX = 100_000
 """Of one user at a time, over all queues."""
 LEASES_ENOUGH = f"this user holds {LEASES_MAX} leases, the most it may: settle some, or let them end"
@@ -52,9 +49,9 @@ PRODUCER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 class Access:
     """See the module's docstring. One for each identity; called on the host's thread."""
 
-    def __init__(self, gate: Gate, broker: Broker, identity: Identity, quota: Callable[[str], Quota | None]) -> None:
-        self.gate = gate
+    def __init__(self, watch: Watch, broker: Broker, identity: Identity, quota: Callable[[str], Quota | None]) -> None:
         self.identity = identity
+        self._watch = watch
         self._broker = broker
         self._quota = quota
 
@@ -92,14 +89,14 @@ class Access:
             return NotLoggedIn(self.identity.end_reason)
         if not self.identity.user:
             return NotLoggedIn(WANTED)
-        self.gate.refused(self.identity, right.word, target)
+        self._watch.refused(self.identity, right.word, target)
         return NotAllowed(f"no right to {right.word} on {target}")
 
     def administer(self, action: str, target: str = "") -> None:
         """Check that one may administer the server, and write down what is done."""
         self.check_server(Right.ADMIN)
         if self.identity.owner:
-            self.gate.did(self.identity, action, target)
+            self._watch.did(self.identity, action, target)
 
     # --- queues
 
@@ -179,7 +176,7 @@ class Access:
     def private(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> Queue:
         """Return a queue of the connection's own, whose name nobody can guess, made if need be; raise TooMany."""
         assert name.is_private
-        private = self.gate.connections.private
+        private = self._watch.private
         private.check(self.identity, name)
         self._broker.declare(name, changes, on_done)
         queue = self._broker.get(name)
@@ -192,7 +189,7 @@ class Access:
     def drop_private(self, name: QueueName) -> None:
         """Delete it."""
         assert name.is_private
-        self.gate.connections.private.drop(self.identity, name)
+        self._watch.private.drop(self.identity, name)
         self._broker.delete(name, lambda _outcome: None)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
@@ -346,7 +343,7 @@ class Access:
 
     def producing(self, end: Callable[[CurbstoneError], None]) -> Producing:
         """Return what a connection that publishes as numbered producers has to keep to; see `access.producing`."""
-        return Producing(self.gate.connections.producing, end)
+        return Producing(self._watch.producing, end)
 
     @property
     def staging(self) -> AccessStaging:
@@ -393,7 +390,7 @@ class Access:
 
     def _audit(self, action: str, name: QueueName) -> None:
         if self.identity.owner:
-            self.gate.did(self.identity, action, str(name))
+            self._watch.did(self.identity, action, str(name))
 
     def _check_quota(self, name: QueueName, changes: Mapping[str, object]) -> None:
         """Raise QuotaReached where the project's queues would be too many, or their caps together too large."""

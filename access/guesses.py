@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from curbstone.access.callers import Caller, Credentials
 from curbstone.access.errors import TOO_MANY, TooMany
-from curbstone.access.gate import Caller, Credentials
 from curbstone.access.passwords import Passwords
 from curbstone.access.throttle import Throttle
 from curbstone.access.users import User, Users

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from curbstone.access import files
 from curbstone.access.audit import Audit
+from curbstone.access.callers import Caller, Credentials
 from curbstone.access.door import Access
 from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, TooMany
-from curbstone.access.gate import ASKING, Admitted, Caller, Credentials
 from curbstone.access.guesses import Guesses
 from curbstone.access.identity import Identity, local_identity
 from curbstone.access.issued import NoVerifier, check_library, user_of, verifier_for
 from curbstone.access.issuers import Claims, Verifier, is_jwt
-from curbstone.access.presence import Connections
+from curbstone.access.presence import Admitted, Connections
 from curbstone.access.rates import Meters
 from curbstone.access.reloading import Reloading
 from curbstone.access.rights import Grants, Right
@@ -27,6 +27,7 @@ from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret,
 from curbstone.access.sessions import LONGEST_MS, Sessions, Tickets
 from curbstone.access.tokens import DIRECTORY, Token, Tokens, check_narrower, new_token
 from curbstone.access.users import ANONYMOUS, Quota, User, Users, UsersError, load
+from curbstone.access.watch import Watch
 from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName
@@ -79,8 +80,9 @@ class LoginGate:
     generation = 0
 
     def __init__(self, broker: Broker, host: Host, users_file: Path, data: Path) -> None:
-        self.connections = Connections(host)
+        self.connections = Connections(host, self.admit)
         self.audit = Audit(host, data / DIRECTORY / "audit")
+        self.watch = Watch(host, self.audit)
         self.tokens = Tokens(host, data)
         self.sessions = Sessions(host)
         self.tickets = Tickets(host)
@@ -95,12 +97,10 @@ class LoginGate:
         self._by_access: dict[Access, _Known] = {}
         self.logins: dict[tuple[str, str], int] = {}
         """By protocol and outcome, for /metrics."""
-        self.refusals: dict[str, int] = {}
-        """By right."""
         self._meters = Meters(host)
         self.held_back = self._meters.held_back
-        self.everyone = Access(self, broker, local_identity(), lambda _project: None)
-        self.nobody = Access(self, broker, Identity("", [Grants(())], owner=NOBODYS), lambda _project: None)
+        self.everyone = Access(self.watch, broker, local_identity(), lambda _project: None)
+        self.nobody = Access(self.watch, broker, Identity("", [Grants(())], owner=NOBODYS), lambda _project: None)
 
     def open(self) -> None:
         """Read the users, the tokens and the audit; blocking. Raise UsersError or DataDirectoryError."""
@@ -270,7 +270,7 @@ class LoginGate:
         layers = self._layers(origin, user) or [Grants(())]
         identity = Identity(user.name, layers, home=user.home, credential=credential, expires_ms=expires_ms)
         identity.meter = self._meters.of(user.name, user.rate)
-        known = _Known(origin, claims, identity, Access(self, self._broker, identity, self._quota))
+        known = _Known(origin, claims, identity, Access(self.watch, self._broker, identity, self._quota))
         self._known[origin] = self._by_access[known.access] = known
         return known
 
@@ -407,7 +407,7 @@ class LoginGate:
         now_ms = self._host.wall_ms()
         secret, token = new_token(user, now_ms, grants=grants, expires_ms=expires_ms, label=label, parent=parent)
         self.tokens.add(token, on_done, by_admin=access.identity.is_admin)
-        self.did(access.identity, "make token", f"{token.id} of {user}")
+        self.watch.did(access.identity, "make token", f"{token.id} of {user}")
         return secret, token
 
     def sees_token(self, access: Access, token: Token) -> bool:
@@ -428,7 +428,7 @@ class LoginGate:
             access.check_server(Right.ADMIN)
         if token is None:
             raise NoSuchToken(f"there is no token {identifier[:20]!r}")
-        self.did(access.identity, "revoke token", identifier)
+        self.watch.did(access.identity, "revoke token", identifier)
         self.tokens.revoke([identifier], on_done)
         self._review()
 
@@ -438,7 +438,7 @@ class LoginGate:
         if user != access.identity.user:
             access.check_server(Right.ADMIN)
         found = [token.id for token in self.tokens.listed() if token.user == user and self.sees_token(access, token)]
-        self.did(access.identity, "revoke tokens", f"{len(found)} of {user[:128]}")
+        self.watch.did(access.identity, "revoke tokens", f"{len(found)} of {user[:128]}")
         self.tokens.revoke(found, on_done)
         self._review()
         return len(found)
@@ -447,20 +447,6 @@ class LoginGate:
         """Raise NotSupported where other servers would not know what is made or revoked here."""
         if self._broker.shares_queues:
             raise NotSupported(TOKENS_OF_ONE)
-
-    # --- what is told
-
-    def refused(self, identity: Identity, right: str, target: str) -> None:
-        """See `Gate.refused`."""
-        self.refusals[right] = self.refusals.get(right, 0) + 1
-        peer, protocol = _asking()
-        self.audit.refused(right, user=identity.user, peer=peer, protocol=protocol, target=target)
-
-    def did(self, identity: Identity, action: str, target: str) -> None:
-        """See `Gate.did`."""
-        peer, protocol = _asking()
-        user, credential = identity.user, identity.credential
-        self.audit.note(action, "ok", user=user, credential=credential, peer=peer, protocol=protocol, target=target)
 
     # --- reload
 
@@ -485,9 +471,3 @@ class LoginGate:
         self.sessions.sweep()
         self._sweep()
         self._host.call_later(TIDY_EVERY_MS, self._tidy)
-
-
-def _asking() -> tuple[str, str]:
-    """Return who asks for what is being done, and over which protocol."""
-    caller = ASKING.get()
-    return (str(caller), caller.protocol) if caller is not None else ("", "")

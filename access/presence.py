@@ -7,17 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
 
+from curbstone.access.callers import Caller, Credentials
+from curbstone.access.door import Access
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
-from curbstone.access.private import PrivateQueues
-from curbstone.access.producing import Key, Producing
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host, Timer
-
-if TYPE_CHECKING:
-    from curbstone.access.door import Access
-    from curbstone.access.gate import Admitted, Caller, Credentials
 
 OF_USER_MAX = 1_000
 STREAMS_MAX = 100
@@ -26,6 +21,11 @@ SUBSCRIPTIONS_MAX = 10_000
 """Of one user, over STOMP and MQKS: who may take a message is looked for among all that there are."""
 STREAM = "sse"
 TIMER_MS_MAX = 86_400_000
+
+Admitted = Callable[[Access | CurbstoneError], None]
+"""Called with what a client gets, or with why it gets nothing."""
+Admit = Callable[[Credentials, Caller, Admitted], None]
+"""Finds that out; see `Gate.admit`."""
 
 ENDED = "an administrator ended the connection"
 EXPIRED = "the login has expired"
@@ -99,7 +99,7 @@ class Presence:
                 if not self._is_over:
                     self._changed()
 
-        self.access.gate.admit(credentials, self.caller, admitted)
+        self._connections.admit(credentials, self.caller, admitted)
 
     def _move(self, access: Access) -> None:
         self._unwatch()
@@ -160,16 +160,15 @@ class Presence:
 class Connections:
     """All that are there. Called on the host's thread."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, admit: Admit) -> None:
         self.host = host
+        self.admit = admit
+        """Lets in those who log in anew."""
         self._numbers = count(1)
         self._presences: dict[str, Presence] = {}
-        self.producing: dict[Key, Producing] = {}
-        """Who publishes as which numbered producer."""
         self._by_user: dict[str, int] = {}
         self._streams: dict[str, int] = {}
         self._subscriptions: dict[str, int] = {}
-        self.private = PrivateQueues(host)
 
     def __len__(self) -> int:
         return len(self._presences)

@@ -158,10 +158,10 @@ def create_app(
     process = process or Process()
     traffic = GatewayTraffic()
     protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
-    streams = EventStreams(host, traffic.sse)
+    streams = EventStreams(gate, host, traffic.sse)
     guard = OriginPolicy(settings)
     polls = Polls()
-    sockets = WebSocketRoutes(settings, guard, traffic.websocket, more_sockets)
+    sockets = WebSocketRoutes(gate, settings, guard, traffic.websocket, more_sockets)
     own = [*queue_routes(settings, guard, polls, streams, traffic), *server_routes(gate, host, protocols, process)]
     more = more_routes(guard) if more_routes is not None else ()
     logins = Logins(gate, documents_are_open=settings.documents_are_open)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from curbstone.access.callers import NOTHING, Credentials
 from curbstone.access.errors import WANTED, TooMany
-from curbstone.access.gate import NOTHING, Credentials
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks.errors import RequestError
 
 if TYPE_CHECKING:
+    from curbstone.access.callers import Caller
     from curbstone.access.door import Access
-    from curbstone.access.gate import Caller, Gate
+    from curbstone.access.gate import Gate
     from curbstone.access.presence import Presence
 
 FAILURES_MAX = 3
@@ -113,7 +114,7 @@ class Login:
 
     def _take(self, access: Access) -> None:
         if self._presence is None:
-            connections = access.gate.connections
+            connections = self._gate.connections
             connections.check(access)
             self._presence = connections.enter(
                 access, self._caller, end=self._end, changed=self._changed, unacked=self._unacked

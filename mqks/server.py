@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.access.gate import Caller
+from curbstone.access.callers import Caller
 from curbstone.mqks.error_log import ErrorLog
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from curbstone.access.gate import ASKING
+from curbstone.access.callers import ASKING
 from curbstone.access.rates import Brake
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks import arguments, codec
@@ -31,7 +31,7 @@ from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.net.unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Caller
+    from curbstone.access.callers import Caller
     from curbstone.core.values import Done
 
 _TLS = b"\x16\x03"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from curbstone.access.gate import Credentials
+from curbstone.access.callers import Credentials
 from curbstone.stomp import features
 from curbstone.stomp.codec import V10, V12, VERSIONS, Head
 from curbstone.stomp.errors import ProtocolError

@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
-from curbstone.access.gate import Caller
+from curbstone.access.callers import Caller
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.net.admission import Visit
@@ -72,6 +72,7 @@ class _Client(Connection[Session]):
         """See `Connection.open`."""
         server = self._server
         self._session = Session(
+            server.gate,
             server.gate.nobody,
             server.limits,
             self.changed,

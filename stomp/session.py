@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.gate import ASKING, Credentials
+from curbstone.access.callers import ASKING, Credentials
 from curbstone.access.rates import Brake
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
@@ -34,8 +34,9 @@ from curbstone.stomp.subscribe import Subscriptions
 from curbstone.stomp.transactions import Transactions
 
 if TYPE_CHECKING:
+    from curbstone.access.callers import Caller
     from curbstone.access.door import Access
-    from curbstone.access.gate import Caller
+    from curbstone.access.gate import Gate
 
 
 def _nobody(_user: str) -> None:
@@ -50,6 +51,7 @@ class Session:
 
     def __init__(
         self,
+        gate: Gate,
         access: Access,
         limits: Limits,
         changed: Callable[[], None],
@@ -66,6 +68,7 @@ class Session:
 
         `sniffs`: whether to look at the first bytes for HTTP or TLS, so that a client on the wrong port is told so.
         """
+        self._gate = gate
         brake = Brake(caller.protocol, self._released)
         connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic(), brake)
         self._connection = connection
@@ -80,7 +83,7 @@ class Session:
         self._liveness = Liveness(limits, now_ms)
         self._sync = sync
         self._caller = caller
-        self._is_audited = access.gate.wants_login
+        self._wants_login = gate.wants_login
         self._agreement: connect.Agreement | None = None
         """What was agreed with CONNECT, while its login is still being checked."""
         self.on_connected: Callable[[str], None] = _nobody
@@ -146,7 +149,7 @@ class Session:
             return
         connection.wall_ms = wall_ms
         self._now_ms = now_ms
-        if self._is_audited:
+        if self._wants_login:
             ASKING.set(self._caller)
         parser = self._parser
         self._liveness.heard(now_ms)
@@ -212,7 +215,7 @@ class Session:
     def _released(self) -> None:
         """The user has paid for what it sent before."""
         connection = self._connection
-        connection.wall_ms = connection.access.gate.connections.host.wall_ms()
+        connection.wall_ms = self._gate.connections.host.wall_ms()
         ASKING.set(self._caller)
         kept, self._kept = self._kept, []
         self._carry_out(kept)
@@ -338,7 +341,7 @@ class Session:
             if is_over and not connection.ending:  # what came behind CONNECT meanwhile
                 self.receive(b"", self._now_ms, connection.wall_ms)
 
-        connection.access.gate.admit(connect.credentials_of(head), self._caller, done)
+        self._gate.admit(connect.credentials_of(head), self._caller, done)
         is_over = True
 
     def _admitted(self, answer: Access | CurbstoneError) -> None:
@@ -351,14 +354,14 @@ class Session:
         try:
             if isinstance(answer, CurbstoneError):
                 raise answer
-            answer.gate.connections.check(answer)
+            self._gate.connections.check(answer)
         except CurbstoneError as error:
             connection.fail(error)
             return
         if Capability.NUMBERS not in answer.capabilities:
             connection.features = wished = wished - {features.NUMBERS}
         connection.access = answer
-        connection.presence = answer.gate.connections.enter(
+        connection.presence = self._gate.connections.enter(
             answer,
             self._caller,
             end=connection.fail,
@@ -408,7 +411,7 @@ class Session:
     @property
     def _takes_tokens(self) -> bool:
         """Whether a SEND can log in; with a single queue and no users every destination is that queue."""
-        return self._connection.single_queue is None or self._connection.access.gate.wants_login
+        return self._connection.single_queue is None or self._wants_login
 
     def _renew(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         """Log in with the token in a body; its RECEIPT says how long that counts."""

@@ -37,8 +37,9 @@ from curbstone.stomp.session import Session
 from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
+    from curbstone.access.callers import Caller
     from curbstone.access.door import Access
-    from curbstone.access.gate import Caller, Gate
+    from curbstone.access.gate import Gate
     from curbstone.core.host import Host
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
@@ -82,6 +83,7 @@ class StompSockets:
         limits: Limits | None = None,
         single_queue: QueueName | str | None = None,
     ) -> None:
+        self.gate = gate
         self.host = host
         self.text = text
         self.binary = binary
@@ -137,6 +139,7 @@ class StompSocket:
         sockets = self._sockets
         wire.limit_unsent(sockets.limits.output_bytes_max)
         self._session = Session(
+            sockets.gate,
             self._access,
             sockets.limits,
             self._changed,

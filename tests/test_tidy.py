@@ -50,8 +50,6 @@ MAY_LOOK_UP = {
     "core/staging": {"queue"},  # it writes into whole queues, and stands on them
     "curbstone/cli/serve.py": {"serve"},  # once it is known that this is what is wanted
 }
-# Folders in which circles of imports are still to be undone.
-GO_ROUND = {"access"}
 
 # What begins with an underscore and is for everybody all the same; some of it is of others, who have no other way.
 OPEN_PRIVATES = {"_replace", "_asdict", "_fields", "_make", "_exit", "_jvm", "_jsparkSession", "_Hash"}
@@ -190,7 +188,7 @@ def test_rooms_import_from_those_before_them(path: Path) -> None:
         assert inside == name or inside.partition(".")[0] not in later - may, f"{folder}/{room} may not import {name}"
 
 
-@pytest.mark.parametrize("folder", sorted({"curbstone", *FOLDERS} - GO_ROUND))
+@pytest.mark.parametrize("folder", sorted({"curbstone", *FOLDERS}))
 def test_no_imports_go_round_in_a_circle(folder: str) -> None:
     """Not for types either: two files that know each other are one."""
     sources = {relative(p): p for p in SOURCES if relative(p).partition("/")[0] == folder}

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.types import Scope
 
+from curbstone.access.callers import ASKING, NOTHING, Caller, Credentials
 from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
-from curbstone.access.gate import ASKING, NOTHING, Caller, Credentials
 from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.answers import answer
@@ -26,7 +26,8 @@ from curbstone.gateway.limits import SECRET_BYTES_MAX
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
-    from curbstone.access.gate import Admitted, Gate
+    from curbstone.access.gate import Gate
+    from curbstone.access.presence import Admitted
 
 ACCESS = "access"
 """Under this name a request's scope has what its client may do."""

@@ -30,6 +30,7 @@ from curbstone.gateway.limits import CLOSED_STREAMS_MAX, COUNT_MAX
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
+    from curbstone.access.gate import Gate
     from curbstone.core.names import QueueName
     from curbstone.core.port import Queue
     from curbstone.core.port_reading import Waiter
@@ -99,7 +100,7 @@ class EventStream:
         """Write the stream."""
         departure = Departure(scope, receive, self.end)
         unwatch = self.queue.watch(self._look)
-        presence = self.access.gate.connections.enter(
+        presence = self._streams.connections.enter(
             self.access,
             caller_of(scope, STREAM),
             end=self._fail,
@@ -229,7 +230,9 @@ class EventStream:
 class EventStreams:
     """All streams: those that are open, and those that have ended but sent leases that have not."""
 
-    def __init__(self, host: Host, traffic: Traffic) -> None:
+    def __init__(self, gate: Gate, host: Host, traffic: Traffic) -> None:
+        self._gate = gate
+        self.connections = gate.connections
         self.host = host
         self.traffic = traffic
         self._streams: dict[EventStream, None] = {}
@@ -239,10 +242,14 @@ class EventStreams:
         """Return what the client of a stream may do. It has logged in, or its URL carries a ticket."""
         access = access_of(scope)
         ticket = query.get("ticket")
-        return access.gate.use_ticket(ticket, "events", name, caller_of(scope, STREAM)) if ticket else access
+        return self._gate.use_ticket(ticket, "events", name, caller_of(scope, STREAM)) if ticket else access
 
     async def open(self, stream: EventStream, last_event_id: str) -> None:
-        """Register a stream; where its client names the last event it saw, take back what came after that."""
+        """Register a stream; where its client names the last event it saw, take back what came after that.
+
+        Raise TooMany where its user has too many.
+        """
+        self.connections.check_stream(stream.access)
         self._prune()
         earlier = self._by_token.get(last_event_id)
         self._streams[stream] = None

@@ -221,7 +221,7 @@ class Figures:
             health.sync,
             self._broker.engine,
             dict(self._gate.logins),
-            dict(self._gate.refusals),
+            dict(self._gate.watch.refusals),
             dict(self._gate.held_back),
             bool(access.identity.on_server() & Right.METRICS),
         )

@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from curbstone.access.callers import Credentials
 from curbstone.access.door import Access
 from curbstone.access.errors import WANTED, NotLoggedIn
-from curbstone.access.gate import Credentials, Gate
+from curbstone.access.gate import Gate
 from curbstone.access.presence import Presence
 from curbstone.access.reloading import Reloads
 from curbstone.access.rights import Right
@@ -72,11 +73,11 @@ class Logins:
         if not is_tls and not _is_loopback(request["server"][0]):
             raise Problem(403, "a session for a browser needs TLS")
         secret, access = self._users().open_session(access, caller_of(request))
-        return JsonResponse(_who(access), 201, {"set-cookie": _cookie(is_tls, port, str(secret)), **FRESH})
+        return JsonResponse(self._who(access), 201, {"set-cookie": _cookie(is_tls, port, str(secret)), **FRESH})
 
     async def look(self, request: Request) -> Response:
         """GET /v2/session: who the caller is."""
-        return JsonResponse(_who(access_of(request)), 200, FRESH)
+        return JsonResponse(self._who(access_of(request)), 200, FRESH)
 
     async def close(self, request: Request) -> Response:
         """DELETE /v2/session: end the session. A login that is no session gets the same reply."""
@@ -188,6 +189,14 @@ class Logins:
         await answer(self._reloads.reload)
         return Response(status_code=204)
 
+    def _who(self, access: Access) -> dict[str, object]:
+        identity = access.identity
+        who: dict[str, object] = {"user": identity.user, "home": identity.home, "credential": identity.credential}
+        if identity.expires_ms:
+            who["expires"] = identity.expires_ms
+        rights = [right.word for right in (Right.METRICS, Right.ADMIN) if identity.on_server() & right]
+        return {**who, "server": rights, "login": self._gate.wants_login}
+
     def _users(self) -> LoginGate:
         if not self._gate.wants_login:
             raise Problem(409, "this server has no users: nobody has to log in; see serve --users")
@@ -219,15 +228,6 @@ def _cookie(is_tls: bool, port: int, secret: str) -> str:
 def _check_login(access: Access) -> None:
     if access.identity.end_reason or not access.identity.user:
         raise NotLoggedIn(access.identity.end_reason or WANTED)
-
-
-def _who(access: Access) -> dict[str, object]:
-    identity = access.identity
-    who: dict[str, object] = {"user": identity.user, "home": identity.home, "credential": identity.credential}
-    if identity.expires_ms:
-        who["expires"] = identity.expires_ms
-    rights = [right.word for right in (Right.METRICS, Right.ADMIN) if identity.on_server() & right]
-    return {**who, "server": rights, "login": access.gate.wants_login}
 
 
 def _token(token: Token) -> dict[str, object]:

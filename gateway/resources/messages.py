@@ -133,7 +133,6 @@ class Messages:
         encoding = encoding_of(query)
         if is_stream:
             self._guard.check_page(scope)
-            access.gate.connections.check_stream(access)
             stream = EventStream(
                 self._streams, access, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
             )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from curbstone.access.gate import ASKING, Credentials
+from curbstone.access.callers import ASKING, Credentials
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
@@ -19,9 +19,9 @@ from curbstone.gateway.websocket.session import error_frame
 from curbstone.net.wire import Wire
 
 if TYPE_CHECKING:
+    from curbstone.access.callers import Caller
     from curbstone.access.door import Access
-    from curbstone.access.gate import Caller
-    from curbstone.access.presence import Presence
+    from curbstone.access.presence import Connections, Presence
     from curbstone.access.rates import Meter
 
 
@@ -34,10 +34,13 @@ def token_in(fields: dict[str, Any]) -> str:
 class SocketLogin:
     """Who is at the other end, and that the server knows of it."""
 
-    def __init__(self, access: Access, caller: Caller, check: Callable[[Access], None]) -> None:
+    def __init__(
+        self, connections: Connections, access: Access, caller: Caller, check: Callable[[Access], None]
+    ) -> None:
         """`check` raises if the right is lost."""
         self.access = access
         """What the client may do now."""
+        self._connections = connections
         self._caller = caller
         self._check = check
         self._presence: Presence | None = None
@@ -57,8 +60,7 @@ class SocketLogin:
             except CurbstoneError as error:
                 fail(error)
 
-        connections = self.access.gate.connections
-        self._presence = connections.enter(self.access, self._caller, end=fail, changed=changed, unacked=unacked)
+        self._presence = self._connections.enter(self.access, self._caller, end=fail, changed=changed, unacked=unacked)
 
     def renew(self, token: str, wire: Wire) -> None:
         """Log in anew, and say on the wire what came of it."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from curbstone.access.gate import ASKING
+from curbstone.access.callers import ASKING
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.masks import published_event
@@ -27,6 +27,7 @@ from curbstone.gateway.websocket.targets import ToEvent, ToQueue
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
+    from curbstone.access.gate import Gate
     from curbstone.core.host import Host
     from curbstone.gateway.http.login import Logins
 
@@ -42,11 +43,13 @@ class WebSocketRoutes:
 
     def __init__(
         self,
+        gate: Gate,
         settings: GatewaySettings,
         guard: OriginPolicy,
         traffic: Traffic,
         others: Mapping[str, Opener] | None = None,
     ) -> None:
+        self._gate = gate
         self._traffic = traffic
         self._settings = settings
         self._guard = guard
@@ -74,7 +77,7 @@ class WebSocketRoutes:
             ticket = parse_query(request.query).get("ticket")
             access = request.access
             if ticket:
-                access = access.gate.use_ticket(ticket, "stomp", None, request.caller)
+                access = self._gate.use_ticket(ticket, "stomp", None, request.caller)
             return other(request._replace(access=access))
         match = _PATH.fullmatch(request.path)
         if match is None:
@@ -96,13 +99,14 @@ class WebSocketRoutes:
             raise BadRequest("confirm=json answers what is settled: it goes with ack")
         access = request.access
         if "ticket" in query:
-            access = access.gate.use_ticket(query["ticket"], protocol, name, request.caller)
+            access = self._gate.use_ticket(query["ticket"], protocol, name, request.caller)
         right = Right.SEND if protocol == PublishSession.subprotocol else Right.RECEIVE
         queue = access.queue(name, right)
-        access.gate.connections.check(access)
-        login = SocketLogin(access, request.caller, lambda now: now.check(right, name))
+        connections = self._gate.connections
+        connections.check(access)
+        login = SocketLogin(connections, access, request.caller, lambda now: now.check(right, name))
         traffic = self._traffic
-        leases = _leases_of(query, access.gate.connections.host) if protocol == ConsumeSession.subprotocol else None
+        leases = _leases_of(query, connections.host) if protocol == ConsumeSession.subprotocol else None
         if protocol == PublishSession.subprotocol:
             target = ToQueue(queue, access.key, confirm_ids=confirms)
             numbers = SocketNumbers(access, queue, query["producer"]) if "producer" in query else None
@@ -124,8 +128,11 @@ class WebSocketRoutes:
             raise BadRequest("only what goes to a queue has numbers; leave producer out")
         access = request.access
         access.check_topic(Right.SEND, event, project)
-        access.gate.connections.check(access)
-        login = SocketLogin(access, request.caller, lambda now: now.check_topic(Right.SEND, event, project))
+        connections = self._gate.connections
+        connections.check(access)
+        login = SocketLogin(
+            connections, access, request.caller, lambda now: now.check_topic(Right.SEND, event, project)
+        )
         target = ToEvent(lambda: login.access, project, event, self._settings.max_message_size)
         groups = groups_of(query.get("groups", ""))
         return PublishSession(target, login, self._settings, groups=groups, traffic=self._traffic)

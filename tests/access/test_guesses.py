@@ -8,9 +8,9 @@ import pytest
 
 from curbstone.access import passwords
 from curbstone.access.audit import FAILED_MAX, RECENT, RECENT_FAILED, REFUSED_MAX
+from curbstone.access.callers import Caller, Credentials
 from curbstone.access.door import Access
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
-from curbstone.access.gate import Caller, Credentials
 from curbstone.access.rights import Right
 from curbstone.access.throttle import AT_ONCE_OF_ADDRESS, AT_ONCE_OF_USER, FREE_OF_USER
 from curbstone.core.errors import CurbstoneError

@@ -18,9 +18,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from curbstone.access import fetching
+from curbstone.access.callers import Caller, Credentials
 from curbstone.access.door import Access
 from curbstone.access.errors import NotLoggedIn
-from curbstone.access.gate import Caller, Credentials
 from curbstone.access.issuer_keys import AGAIN_MS
 from curbstone.access.rights import Right
 from curbstone.access.users import load

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from curbstone.access.callers import Caller
 from curbstone.access.errors import TooMany
-from curbstone.access.gate import Caller
 from curbstone.access.presence import STREAM, STREAMS_MAX
 from curbstone.net.admission import Admission, Bounds
 from curbstone.net.unfinished import SMALL_BYTES, Unfinished

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from curbstone.access import passwords, tokens
+from curbstone.access.callers import Caller
 from curbstone.access.door import Access
 from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
-from curbstone.access.gate import Caller
 from curbstone.access.passwords import WAITING_MAX
 from curbstone.access.rights import Right
 from curbstone.access.tokens import DAY_MS
@@ -52,7 +52,7 @@ def test_a_password_logs_in_and_is_then_known_without_a_hash(world: World) -> No
 
 
 def world_credentials(user: str, secret: str):  # type: ignore[no-untyped-def]
-    from curbstone.access.gate import Credentials
+    from curbstone.access.callers import Credentials
 
     return Credentials(user, secret)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from curbstone.access.callers import Caller, Credentials
 from curbstone.access.door import Access
-from curbstone.access.gate import Caller, Credentials
 from curbstone.access.login import LoginGate
 from curbstone.access.passwords import hash_password
 from curbstone.access.secrets import Secret

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from curbstone.access.gate import Caller, OpenGate
+from curbstone.access.callers import Caller
+from curbstone.access.gate import OpenGate
 from curbstone.core import headers as blocks
 from curbstone.core.names import parse_queue_name
 from curbstone.stomp.limits import Limits
@@ -76,8 +77,10 @@ class Client:
         self.broker = broker or FakeBroker()
         self.changes = 0
         self.now_ms = 1_000_000
+        gate = OpenGate(cast(Any, self.broker), cast(Any, NoTime()))
         self.session = Session(
-            OpenGate(cast(Any, self.broker), cast(Any, NoTime())).everyone,
+            gate,
+            gate.everyone,
             limits or Limits(),
             self._changed,
             caller=Caller("127.0.0.1", 1, "stomp"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.access.callers import Caller
 from curbstone.access.door import Access
-from curbstone.access.gate import Caller, OpenGate
+from curbstone.access.gate import OpenGate
 from curbstone.core.queue import Queue
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session
@@ -29,9 +30,10 @@ class Peer:
         limits: Limits | None = None,
     ) -> None:
         self.lab = lab
-        access = access or (gate or OpenGate(lab.broker, lab.host)).everyone
+        gate = gate or OpenGate(lab.broker, lab.host)
+        access = access or gate.everyone
         caller = Caller("127.0.0.1", 1, "stomp")
-        self.session = Session(access, limits or Limits(), lambda: None, caller=caller, name="s", now_ms=0)
+        self.session = Session(gate, access, limits or Limits(), lambda: None, caller=caller, name="s", now_ms=0)
         (self.connected,) = self.send(f"CONNECT\naccept-version:1.2\nhost:x\nx-features:{features}")
 
     def send(self, *frames: str) -> list[Received]:
@@ -165,7 +167,7 @@ def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: p
     earlier.send(number(1))
     may["q"] = False
     later.send(number(2))
-    assert not earlier.session.ending and len(gate.connections.producing) == 1
+    assert not earlier.session.ending and len(gate.watch.producing) == 1
     may["q"] = True
     later.send(number(3))
     assert earlier.session.ending
@@ -180,7 +182,7 @@ def test_so_many_producers_publish_over_one_connection_and_no_more() -> None:
     (error,) = peer.send(number(1, producer="d"))
     assert (error.command, error.headers["message"]) == ("ERROR", "more than 3 producers publish over one connection")
     peer.session.lose()
-    assert not gate.connections.producing
+    assert not gate.watch.producing
 
 
 def test_what_can_not_be_numbered_is_said() -> None:

@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
+from curbstone.access.callers import Caller
 from curbstone.access.door import Access
-from curbstone.access.gate import Caller, OpenGate
+from curbstone.access.gate import OpenGate
 from curbstone.access.identity import Identity
 from curbstone.access.rates import Meter, Rate
 from curbstone.access.rights import EVERYTHING
@@ -47,9 +48,9 @@ def run(rng: Random, sent: list[str], rate: Rate | None) -> tuple[list[str], lis
     held_back: dict[str, int] = {}
     identity.meter = Meter(rate, lab.host, held_back) if rate is not None else None
     gate = OpenGate(lab.broker, lab.host)
-    access = Access(gate, lab.broker, identity, lambda _project: None)
+    access = Access(gate.watch, lab.broker, identity, lambda _project: None)
     caller = Caller("127.0.0.1", 1, "stomp")
-    session = Session(access, Limits(), lambda: None, caller=caller, name="s", now_ms=0)
+    session = Session(gate, access, Limits(), lambda: None, caller=caller, name="s", now_ms=0)
     data = b"".join(map(Client.frame, sent))
     at, came = 0, b""
     for _ in range(100_000):
