@@ -306,8 +306,10 @@ class Broker(AloneBroker):
     ) -> None:
         """Delete a queue with all its messages; tells whether there was one, when nothing of it is on disk any more.
 
-        Its consumers are told the `reason`. An error says that it may be there again after a restart, or its files
-        may: it is tried again until that is done, and whoever deletes it once more waits for that.
+        No power cut brings anything of it back then, but for a private queue: there the next start removes it. Its
+        consumers are told the `reason`. An error says that it may be there again after a restart, or its files may.
+        Its own directory is then tried again until it is gone, and whoever deletes it once more waits for that; what
+        the journal or a redo file has of it goes when that file is used again.
         """
         queue = self._queues.get(name)
         if queue is not None:
@@ -336,14 +338,13 @@ class Broker(AloneBroker):
     def _remove(self, queue: Queue, on_done: Done) -> None:
         """Remove the directory once no job works in it."""
         log = queue.log
-        on_done = on_done if queue.name.is_private else self._erasing(log.uid, on_done)
+        on_done = on_done if queue.name.is_private else self._erasing(log.uid, on_done, is_deleted=True)
         self._directories.remove(queue.name, log.directory, lambda: not queue.is_working, log.close, on_done)
 
-    def _erasing(self, uid: int, on_done: Done) -> Done:
+    def _erasing(self, uid: int, on_done: Done, *, is_deleted: bool = False) -> Done:
         """Return what to call when a queue's own files are erased: it has the others erased, too, then answers."""
-        for erase in (self.journal.erase, self.committer.erase):
-            on_done = _if_well(partial(erase, uid), on_done)
-        return on_done
+        on_done = _if_well(partial(self.journal.erase, uid, is_deleted=is_deleted), on_done)
+        return _if_well(partial(self.committer.erase, uid), on_done)
 
     def _forget(self, queue: Queue) -> None:
         del self._queues[queue.name]

@@ -90,7 +90,11 @@ class Directories:
     def remove(
         self, name: QueueName, directory: str, is_idle: Callable[[], bool], close: Callable[[], None], on_done: Done
     ) -> None:
-        """Remove a directory when it is idle and `close` was called, in a job; `on_done` after the first attempt."""
+        """Remove a directory when it is idle and `close` was called, in a job; `on_done` after the first attempt.
+
+        If that went well no crash brings anything of it back; of a private queue it may bring back the files, which
+        the next start removes.
+        """
         known = next((removal for removal in self._removals.get(name, ()) if removal.directory == directory), None)
         if known is not None:
             known.waiting.append(on_done)
@@ -157,6 +161,8 @@ class Directories:
         def job() -> None:
             with suppress(FileNotFoundError):
                 self._disk.remove_tree(removal.directory + GONE_SUFFIX)
+            if not removal.name.is_private:  # nobody waits for the end of those
+                self._disk.sync_dir(QUEUES)  # else a power cut could bring files back that are told to be gone
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:

@@ -59,6 +59,14 @@ class _Waiting(NamedTuple):
     on_done: Done
 
 
+class _Erasing(NamedTuple):
+    """A queue of which nothing but what is needed may stay."""
+
+    uid: int
+    is_deleted: bool
+    on_done: Done
+
+
 class Journal:
     """The file is opened and written by jobs, one at a time."""
 
@@ -74,7 +82,7 @@ class Journal:
         """Records that failed: they may be on disk or not, until the file is replaced."""
         self._uids: set[int] | None = None
         """The queues of which there may be something in the file, also behind its end; None is for any."""
-        self._erasing: list[Done] = []
+        self._erasing: list[_Erasing] = []
         """Who waits until the file has nothing but what is needed."""
         self._erase_from = 0
         """The first transaction that they need not wait for: what came before has to be in the file first."""
@@ -122,13 +130,17 @@ class Journal:
         if not parts:
             del self._needed[tx]
 
-    def erase(self, uid: int, on_done: Done) -> None:
-        """Have nothing of a queue left in the file but what is needed; `on_done(error)` when that is so."""
+    def erase(self, uid: int, on_done: Done, *, is_deleted: bool = False) -> None:
+        """Have nothing of a queue left in the file but what is needed; `on_done(error)` when that is so.
+
+        Nothing is needed of a queue that is deleted, though a part of it may be outstanding: it had broken down, or a
+        start could not write it.
+        """
         is_coming = any(uid in item.parts for item in self._waiting)
         if self._uids is not None and uid not in self._uids and not is_coming:
             on_done(None)
             return
-        self._erasing.append(on_done)
+        self._erasing.append(_Erasing(uid, is_deleted, on_done))
         self._erase_from = self.next_tx
         self._go()
 
@@ -203,9 +215,10 @@ class Journal:
         Until that is done nobody is told that a doubtful transaction failed: it would come into effect
         after a crash, when what it did had been done otherwise.
         """
+        erasing = self._erasable
+        self._forget({each.uid for each in self._erasing[:erasing] if each.is_deleted})
         data = self._needed_data()
         uids = {uid for parts in self._needed.values() for uid in parts}
-        erasing = self._erasable
 
         def job() -> None:
             self.close()
@@ -228,12 +241,19 @@ class Journal:
                 self._host.call_later(REPLACE_AGAIN_MS, self._rested)
                 erased, self._erasing = erased + self._erasing, []
             refusal = Unavailable(f"the journal can't be made anew: {told(error)}") if error is not None else None
-            for on_done in erased:
-                on_done(refusal)
+            for each in erased:
+                each.on_done(refusal)
             self._go()
 
         self._busy = True
         self._host.submit(job, finished)
+
+    def _forget(self, deleted: set[int]) -> None:
+        """The outstanding parts of these queues are needed no more; nothing will be said of them."""
+        for tx, parts in list(self._needed.items()):
+            self._needed[tx] = left = {uid: data for uid, data in parts.items() if uid not in deleted}
+            if not left:
+                del self._needed[tx]
 
     def _rested(self) -> None:
         self._rests = False

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from curbstone.core.directories import GONE_SUFFIX
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.queue import Queue
 from curbstone.core.writing import journal
@@ -37,9 +37,9 @@ def transact(lab: Lab, **bodies: bytes) -> None:
 
 
 def everything_on(lab: Lab) -> bytes:
-    """Return all bytes but those of a deleted queue's directory, which a power cut may bring back under that name."""
-    found = [*lab.disk.names.items(), *lab.disk.durable_names.items()]
-    return b"".join(bytes(inode.cache) + bytes(inode.durable) for path, inode in found if GONE_SUFFIX not in path)
+    """Return all bytes that are there, or that a power cut may bring back."""
+    found = [*lab.disk.names.values(), *lab.disk.durable_names.values()]
+    return b"".join(bytes(inode.cache) + bytes(inode.durable) for inode in found)
 
 
 class FailingFiles:
@@ -127,6 +127,30 @@ def test_a_queue_deleted_while_its_part_is_on_its_way_leaves_nothing_in_the_jour
     lab.pass_time(100)
     assert deleted == [True] and answers == [None] and SECRET not in everything_on(lab)
     assert lab.bodies(lab.queue("b")) == [b"kept"]
+
+
+def test_a_queue_deleted_after_it_broke_down_leaves_nothing_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its part stayed there until the next start, as one that was still to be written."""
+    lab = Lab()
+    lab.expects_faults = True
+    first, second = two(lab)
+    answers: list[CurbstoneError | None] = []
+    original = Queue.committed
+
+    def committed(queue: Queue, *told: Any) -> None:
+        assert queue is not first, "planted"
+        original(queue, *told)
+
+    with monkeypatch.context() as during:
+        during.setattr(Queue, "committed", committed)
+        begin(lab, {"a": SECRET, "b": b"kept"}, answers)
+        lab.settle()
+    assert first.state.broken and len(answers) == 1 and SECRET in everything_on(lab)
+    assert lab.answer(lambda done: lab.broker.delete(first.name, done)) == (True,)
+    assert SECRET not in everything_on(lab) and lab.bodies(second) == [b"kept"]
+    transact(lab, b=b"more", c=b"more")
+    lab.restart("power")
+    assert lab.bodies(lab.queue("b")) == [b"kept", b"more"]
 
 
 def test_a_journal_that_cannot_be_made_anew_refuses_a_purge_and_is_well_again_later(
