@@ -28,6 +28,14 @@ HEADERS = frozenset(
     + ["x-dead-letter-exchange", "x-dead-letter-routing-key"]
 )
 OVERFLOWS = {"reject-publish": "refuse", "drop-head": "drop-oldest"}
+_HEADER_OF = {
+    "unused": "x-expires",
+    "ttl": "x-message-ttl",
+    "cap": "x-max-length-bytes",
+    "overflow": "x-overflow",
+    "dead_letter": "x-dead-letter-routing-key",
+}
+"""What a client calls an option."""
 OF_SEND = HEADERS - {"x-message-ttl"}
 
 
@@ -47,18 +55,24 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
         if changes:
             connection.access.declare(name, changes, lambda error: _failed(connection, error))
         return
+    # The exclusive one may have made it with more than this client asks for: that is not what is wrong then.
+    is_exclusive = head.command == "SUBSCRIBE" and header_values.flag(head, "exclusive")
+    if is_exclusive and queue.counts().consumers:
+        raise ProtocolError(
+            f"queue {name} has a consumer, so it can't be exclusive: an exclusive queue has one subscriber",
+            head.lines["exclusive"],
+        )
     options = queue.options.merged(changes, name.project)
     if options != queue.options:
         now = queue.options.as_json()
-        wrong = [option for option, value in options.as_json().items() if value != now[option]]
-        is_with = f"{wrong[0]} {now[wrong[0]]}" if connection.access.may(Right.PEEK, name) else f"another {wrong[0]}"
+        wrong = next(option for option, value in options.as_json().items() if value != now[option])
+        is_with = (
+            _as_header(wrong, now[wrong]) if connection.access.may(Right.PEEK, name) else f"another {_HEADER_OF[wrong]}"
+        )
         raise ProtocolError(
             f"queue {name} is there with {is_with}; options of a queue are changed over HTTP",
             f"destination:{head.headers['destination']}",
         )
-    is_exclusive = head.command == "SUBSCRIBE" and header_values.flag(head, "exclusive")
-    if is_exclusive and queue.counts().consumers:
-        raise ProtocolError(f"queue {name} has a consumer, so it can't be exclusive", head.lines["exclusive"])
 
 
 def _options(head: Head) -> dict[str, object]:
@@ -94,6 +108,24 @@ def _options(head: Head) -> dict[str, object]:
     if letters := head.headers.get("x-dead-letter-routing-key"):
         changes["dead_letter"] = letters
     return changes
+
+
+def _as_header(option: str, value: object) -> str:
+    """Return what an option of a queue is in the words of these headers."""
+    header = _HEADER_OF[option]
+    if option == "unused":
+        if value is None:
+            return "neither auto-delete nor x-expires"
+        if not value:
+            return "auto-delete:true"
+    if not value:
+        return f"no {header}"
+    if option in ("unused", "ttl"):
+        assert isinstance(value, int | float)
+        return f"{header}:{round(value * 1000)}"
+    if option == "overflow":
+        value = next(word for word, ours in OVERFLOWS.items() if ours == value)
+    return f"{header}:{value}"
 
 
 def _failed(connection: SessionState, error: CurbstoneError | None) -> None:

@@ -82,9 +82,13 @@ def test_a_queue_goes_with_its_last_subscriber(tmp_path: Path, header: str, end:
 @pytest.mark.parametrize(
     ("first", "then", "said"),
     [
-        ("SEND|destination:/queue/q", "SUBSCRIBE|id:1|destination:/queue/q|auto-delete:true", "with unused None"),
-        ("SEND|destination:/queue/q", "SEND|destination:/queue/q|x-expires:5", "with unused None"),
-        ("SEND|destination:/queue/q", "SUBSCRIBE|id:1|destination:/queue/q|x-message-ttl:5", "with ttl 0"),
+        (
+            "SEND|destination:/queue/q",
+            "SUBSCRIBE|id:1|destination:/queue/q|auto-delete:true",
+            "with neither auto-delete",
+        ),
+        ("SEND|destination:/queue/q", "SEND|destination:/queue/q|x-expires:5", "nor x-expires;"),
+        ("SEND|destination:/queue/q", "SUBSCRIBE|id:1|destination:/queue/q|x-message-ttl:5", "with no x-message-ttl;"),
     ],
 )
 def test_a_queue_that_is_there_stays_what_it_is(tmp_path: Path, first: str, then: str, said: str) -> None:
@@ -93,9 +97,32 @@ def test_a_queue_that_is_there_stays_what_it_is(tmp_path: Path, first: str, then
     assert options is not None and (options["unused"], options["ttl"]) == (None, 0)
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("x-expires:60000", "x-expires:5000"),
+        ("auto-delete:true", "x-expires:5000"),
+        ("x-max-length-bytes:100000|x-overflow:drop-head", "x-max-length-bytes:200000|x-overflow:drop-head"),
+        ("x-overflow:drop-head", "x-overflow:reject-publish"),
+        ("x-overflow:reject-publish", "x-overflow:drop-head"),
+        ("x-dead-letter-routing-key:default/dead", "x-dead-letter-routing-key:other"),
+    ],
+)
+def test_what_differs_is_told_as_the_header_that_would_have_fitted(tmp_path: Path, first: str, then: str) -> None:
+    """It was told as an option and in its units, such as `unused 60.0`: a STOMP client knows neither."""
+    error = run(tmp_path, *[f"SEND|destination:/queue/q|{header}" for header in (first, then)])[1]
+    assert f"is there with {first.partition('|')[0]};" in error
+
+
 def test_an_exclusive_queue_has_one_subscriber(tmp_path: Path) -> None:
     frame = "SUBSCRIBE|id:1|destination:/queue/q|exclusive:true"
     assert "can't be exclusive" in run(tmp_path, frame, frame)[1]
+
+
+def test_a_second_subscriber_of_an_exclusive_queue_is_told_that_it_is_exclusive(tmp_path: Path) -> None:
+    """Where the first one had asked for more, the second was told of the option in which they differ."""
+    frame = "SUBSCRIBE|id:1|destination:/queue/q|exclusive:true"
+    assert "an exclusive queue has one subscriber" in run(tmp_path, f"{frame}|x-expires:60000", frame)[1]
 
 
 @pytest.mark.parametrize(
