@@ -66,7 +66,7 @@ def archive(
     raises, and PipelineError.
     """
     lake = Lake(spark, lake_path)
-    chosen = {"groupId": GROUP, **options}
+    chosen = {"groupId": GROUP, "maxOffsetsPerTrigger": str(PER_BATCH), **options}
     base = checkpoint or checkpoint_in(lake.path, chosen["groupId"])
     done = Archived()
     left_out = {"groupid", "startingoffsets", "startingtimestamp"}
@@ -100,13 +100,14 @@ def _start(
     trigger: Mapping[str, Any],
 ) -> Any:
     """Start the query that fills one table."""
+    from curbstone.spark.lake_source import LakeSource
     from curbstone.spark.source import register
 
-    def store(rows: DataFrame, batch: int) -> None:
-        run = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    def store(parts: DataFrame, batch: int) -> None:
+        run = parts.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not run:
             raise PipelineError("Spark did not say which query this batch belongs to")
-        count = lake.add(table, run, batch, rows, check)
+        count = lake.add(table, run, batch, parts, check)
         if table == MESSAGES:
             done.messages += count
             _note_gaps(lake, checkpoint, run, batch, done)
@@ -116,8 +117,8 @@ def _start(
 
     # Each query has a registration of its own: Spark 4 keeps one map of environment variables for each of them, changes
     # it when it plans a batch, and must not send it to its executors meanwhile for another query.
-    register(lake.spark)
-    stream = lake.spark.readStream.format("curbstone").options(**options).load()
+    register(lake.spark, LakeSource)
+    stream = lake.spark.readStream.format(LakeSource.name()).options(**options, path=lake.path).load()
     writer = stream.writeStream.foreachBatch(store).option("checkpointLocation", checkpoint)
     return writer.queryName(f"archive-{table}").trigger(**trigger).start()
 

@@ -57,7 +57,7 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
             if before is not None:
                 forgotten = int(table.delete(f"{DAY} < '{before.isoformat()}'")["num_removed_files"])
             changed = table.optimize.compact()
-            removed = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
+            removed = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
             table.create_checkpoint()
             table.cleanup_metadata()
         except DeltaError as error:

@@ -60,28 +60,24 @@ class Lake:
         """Return one of its tables."""
         return Table(self.path, name)
 
-    def add(self, table: str, run: str, batch: int, rows: DataFrame, check: Callable[[], None]) -> int:
+    def add(self, table: str, run: str, batch: int, parts: DataFrame, check: Callable[[], None]) -> int:
         """Store a batch under its identity; return how many rows that were, 0 where it is there already or empty.
 
-        `check` is called before anything is written, and may raise.
+        `parts` are rows of a `LakeSource`, whose files are written when they are asked for. `check` is called before
+        that, and may raise.
         """
+        from curbstone.spark.parts import Part
+
         if self.table(table).has_batch(run, batch):
             return 0
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
-
-        from curbstone.spark.lake_sink import LakeSink
-
         check()
-        # Registered for each batch, as the source is: Spark changes what belongs to a registration while it plans.
-        rows.sparkSession.dataSource.register(LakeSink)
-        seen = Observation()
-        writer = rows.observe(seen, f.count(f.lit(1)).alias("rows")).write.format(LakeSink.name())
         try:
-            writer.options(path=self.path, table=table, run=run, batch=batch).mode("append").save()
+            written = [Part(**row.asDict()) for row in parts.collect()]
         except Exception as error:
             raise PipelineError(last_line(error)) from None
-        return int(seen.get["rows"])
+        if written:
+            self.table(table).commit(run, batch, written)
+        return sum(part.rows for part in written)
 
     def write(self, path: str, text: str) -> None:
         """Write a small file, instead of the one that is there."""

@@ -168,7 +168,7 @@ def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[M
             number(minutes[-1].backlog),
         ]
         rows.append(cells)
-    heads = ("queue", "published over time", "in all", "settled", "retried", "worst p99", "backlog")
+    heads = ("queue", "published over time", "published", "settled", "retried", "worst p99", "backlog")
     notes = ["small: beside the range before, as long as this one"] if before is not None else []
     if drawn < len(places):
         notes.append(f"charts of the {drawn:,} busiest")

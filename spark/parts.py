@@ -63,8 +63,12 @@ class PartWriter:
         self._open: dict[date, _Part] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows with the columns that are stored."""
-        rows = pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
+        """Add rows with the columns that are stored; one that they lack is null."""
+        rows = pa.Table.from_batches([batch])
+        for column in self._schema:
+            if column.name not in batch.schema.names:
+                rows = rows.append_column(column, pa.nulls(len(rows), column.type))
+        rows = rows.select(self._schema.names).cast(self._schema)
         moments = rows.column(MOMENT[self._table]).cast(pa.int64())
         days = pc.floor(pc.divide(moments.cast(pa.float64()), _DAY_US)).cast(pa.int32()).cast(pa.date32())
         for day in pc.unique(days).to_pylist():
@@ -104,13 +108,13 @@ class _Part:
         self._bytes = 0
         self._where = f"{self.root}/{self.path}"
         self.files.create_dir(self._where.rpartition("/")[0], recursive=True)
-        outlined = [name for name in self._schema.names if name not in ("body", "headers")]
+        outlined = [name for name in self._schema.names if name not in ("body", "headers", "groups")]
         self._writer = parquet.ParquetWriter(
             self._where,
             self._schema,
             filesystem=self.files,
             compression="zstd",
-            use_dictionary=[name for name in outlined if name not in ("seq", "message_id", "position")],
+            use_dictionary=[name for name in outlined if name not in ("seq", "message_id", "position", "expires")],
             write_statistics=outlined,
         )
 

@@ -78,8 +78,8 @@ class CurbstoneDataSource(DataSource):
         return StreamWriter(options)
 
 
-def register(spark: SparkSession) -> None:
-    """Make `format("curbstone")` known to a session, also where Spark can't find it by itself.
+def register(spark: SparkSession, source: type[DataSource] = CurbstoneDataSource) -> None:
+    """Make a `source` known to a session: `format("curbstone")` too where Spark can't find it by itself.
 
     Where nobody said which Python Spark is to run on this machine, it is the one that runs this: Spark would take
     `python3` from the PATH, which may know nothing of Curbstone. How many cores there are is passed on as well, so that
@@ -91,7 +91,7 @@ def register(spark: SparkSession) -> None:
         if is_here and not context.getConf().get("spark.pyspark.python"):
             context.pythonExec = sys.executable
         context.environment[CORES_VARIABLE] = str(context.defaultParallelism)
-    spark.dataSource.register(CurbstoneDataSource)
+    spark.dataSource.register(source)
 
 
 def _columns(options: ReadOptions) -> StructType:

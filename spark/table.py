@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OLD_BATCHES = "run="
+COMMITS_MAX = 3
 KEEP_HOURS = 7 * 24
 """For so long what a commit has replaced stays, for readers that began before it and for looking back."""
 
@@ -99,13 +100,27 @@ class Table:
 
     def has_batch(self, run: str, batch: int) -> bool:
         """Say whether a batch of a query was stored."""
-        last = self.open().transaction_version(run) if self.exists else None
-        return last is not None and last >= batch
+        return self.exists and _has(self.open(), run, batch)
 
     def commit(self, run: str, batch: int, parts: Sequence[Part]) -> None:
         """Add a batch, all of it or nothing; raise PipelineError where another process has added it meanwhile."""
-        from deltalake import CommitProperties, Schema, Transaction
         from deltalake.exceptions import CommitFailedError, DeltaError
+
+        for attempt in range(COMMITS_MAX):
+            table = self.open() if self.exists else None
+            if table and _has(table, run, batch):
+                break
+            try:
+                return self._commit(table, run, batch, parts)
+            except (CommitFailedError, DeltaError) as error:
+                # Of two processes that make the table, or add columns to it, one comes too late and finds it done.
+                if attempt + 1 == COMMITS_MAX:
+                    raise PipelineError(f"can't write to {self.uri}: {error}") from None
+        raise PipelineError(f"another archive has stored batch {batch} of {self.uri} meanwhile; this one ends")
+
+    def _commit(self, table: DeltaTable | None, run: str, batch: int, parts: Sequence[Part]) -> None:
+        """Add a batch to the table as it was seen last, None where there was none; raises what deltalake does."""
+        from deltalake import CommitProperties, Schema, Transaction
         from deltalake.transaction import AddAction, create_table_with_add_actions
 
         from curbstone.spark.parts import filesystem
@@ -123,27 +138,18 @@ class Table:
             for part in parts
         ]
         whose = CommitProperties(app_transactions=[Transaction(run, batch)])
-        try:
-            if not self.exists:
-                files, root = filesystem(self.uri)
-                files.create_dir(root, recursive=True)
-                schema = Schema.from_arrow(self.arrow_schema())
-                create_table_with_add_actions(
-                    self.uri, schema, adds, "error", [DAY], name=self.name, commit_properties=whose
-                )
-                return
-            table = self.open()
-            last = table.transaction_version(run)
-            if last is None or last < batch:
-                table.create_write_transaction(adds, "append", table.schema(), [DAY], commit_properties=whose)
-                return
-        except CommitFailedError:
-            pass
-        except DeltaError as error:
-            if not self.exists:
-                raise PipelineError(f"can't write to {self.uri}: {error}") from None
-            return self.commit(run, batch, parts)  # the table was made meanwhile, by another archive
-        raise PipelineError(f"another archive has stored batch {batch} of {self.uri} meanwhile; this one ends")
+        schema = Schema.from_arrow(self.arrow_schema())
+        if table is None:
+            files, root = filesystem(self.uri)
+            files.create_dir(root, recursive=True)
+            create_table_with_add_actions(
+                self.uri, schema, adds, "error", [DAY], name=self.name, commit_properties=whose
+            )
+            return
+        known = {field.name for field in table.schema().fields}
+        if added := [field for field in schema.fields if field.name not in known]:
+            table.alter.add_columns(added)
+        table.create_write_transaction(adds, "append", table.schema(), [DAY], commit_properties=whose)
 
     def arrow_schema(self) -> Any:
         """Return all columns, with the one it is partitioned by."""
@@ -157,3 +163,8 @@ class Table:
         """Return the addresses of its files, for readers of plain Parquet."""
         found: list[str] = self.open(version).file_uris()
         return found if _ADDRESS.match(self.uri) else [unquote(path) for path in found]
+
+
+def _has(table: DeltaTable, run: str, batch: int) -> bool:
+    last = table.transaction_version(run)
+    return last is not None and last >= batch

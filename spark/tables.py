@@ -9,8 +9,15 @@ Cell = str | tuple[str, float]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table; where a row's first cell names a queue, the page's box can leave it out."""
-    head = "".join(f"<th>{text}</th>" for text in heads)
+    """Return a table; where a row's first cell names a queue, the page's box can leave it out.
+
+    Numbers stand on the right of their column, text on the left.
+    """
+    is_text = [all(isinstance(row[place], str) for row in rows) for place in range(len(heads))]
+    head = "".join(
+        f'<th class="text">{name}</th>' if text else f"<th>{name}</th>"
+        for name, text in zip(heads, is_text, strict=True)
+    )
     body = "".join("<tr>" + "".join(map(_cell, cells)) + "</tr>" for cells in rows)
     return f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 

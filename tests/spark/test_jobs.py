@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from curbstone.spark.claim import claimed
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake import Lake, checkpoint_in
 from curbstone.spark.lake_columns import MESSAGES
+from curbstone.spark.lake_source import PARTS
 from curbstone.spark.report import PAGE, TABLE, report
 from curbstone.spark.server import Address, Secret
 from tests.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.kit import call, make_queue, numbered, publish
+from tests.spark.test_lake import written
 
 QUEUE = "shop/0042"
 
@@ -73,20 +76,19 @@ def test_from_queue_to_lake_to_report(
 def test_of_two_that_store_the_same_batch_one_is_told_and_nothing_is_doubled(spark: Any, tmp_path: Path) -> None:
     """Both saw that the batch was not there."""
     first, second = Lake(spark, str(tmp_path)), Lake(spark, str(tmp_path))
-    rows = spark.range(20).selectExpr(
-        *("'shop/a' AS queue", "'e' AS epoch", "id AS seq", "'m' AS message_id", "current_timestamp() AS timestamp"),
-        *("'text/plain' AS content_type", "map('a', 'b') AS headers", "CAST(id AS STRING) AS text", "0 AS tries"),
-    )
-    rows = rows.withColumn("body", rows.text.cast("binary")).drop("text")
+
+    def parts() -> Any:
+        return spark.createDataFrame([asdict(part) for part in written(first.table(MESSAGES), range(20))], PARTS)
+
     for batch in range(2):
 
         def overtake(batch: int = batch) -> None:
-            assert first.add(MESSAGES, "run", batch, rows, lambda: None) == 20
+            assert first.add(MESSAGES, "run", batch, parts(), lambda: None) == 20
 
         with pytest.raises(PipelineError, match=f"another archive has stored batch {batch} of .* meanwhile"):
-            second.add(MESSAGES, "run", batch, rows, overtake)
-        assert second.add(MESSAGES, "run", batch, rows, lambda: None) == 0
-    assert jobs.bodies(tmp_path) == sorted(str(number) for number in range(20) for _ in range(2))
+            second.add(MESSAGES, "run", batch, parts(), overtake)
+        assert second.add(MESSAGES, "run", batch, parts(), lambda: None) == 0
+    assert jobs.bodies(tmp_path) == sorted(f"body {number}" for number in range(20) for _ in range(2))
 
 
 def test_elsewhere_than_on_a_local_disk_the_last_archive_that_started_goes_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -14,12 +15,14 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from curbstone.spark import compact, upgrade
+from curbstone.spark import compact, parts, upgrade
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES
-from curbstone.spark.parts import PartWriter, in_project_and_queue, stored_schema
+from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES
+from curbstone.spark.parts import Part, PartWriter, in_project_and_queue, stored_schema
 from curbstone.spark.table import Table
 
+ADDED = ("expires", "groups", "key")
+"""Columns that tables did not always have."""
 MORNING = datetime(2026, 11, 22, 23, 59, 59, 123_456, tzinfo=UTC)
 """One second and a little before the next day."""
 
@@ -36,14 +39,22 @@ def rows(seqs: Sequence[int], queue: str = "shop/a:b", start: datetime = MORNING
         "headers": pa.array([[("a", "b")]] * len(seqs), pa.map_(pa.string(), pa.string())),
         "body": [b"body %d" % seq for seq in seqs],
         "tries": pa.array([0] * len(seqs), pa.int32()),
+        "expires": pa.array([start] * len(seqs), pa.timestamp("us", "UTC")),
+        "groups": pa.array([["audit", ""]] * len(seqs), pa.list_(pa.string())),
+        "key": [queue] * len(seqs),
     }
     return pa.RecordBatch.from_pydict(columns)
 
 
-def store(table: Table, batch: int, seqs: Sequence[int], run: str = "run") -> None:
+def written(table: Table, seqs: Sequence[int]) -> list[Part]:
+    """Write files that belong to nothing yet."""
     writer = PartWriter(table.uri, table.name)
     writer.add(in_project_and_queue(rows(seqs)))
-    table.commit(run, batch, writer.close())
+    return writer.close()
+
+
+def store(table: Table, batch: int, seqs: Sequence[int], run: str = "run") -> None:
+    table.commit(run, batch, written(table, seqs))
 
 
 def seqs_of(table: Table, version: int | None = None) -> list[int]:
@@ -115,6 +126,40 @@ def test_many_small_files_become_one_and_the_rows_stay(table: Table) -> None:
     assert seqs_of(table) == list(range(11))
 
 
+def test_a_table_that_lacks_columns_gets_them_with_its_next_batch(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two archives find so at once: both batches are stored, and the columns are added once."""
+    of_before = {**COLUMNS, MESSAGES: tuple(name for name in COLUMNS[MESSAGES] if name not in ADDED)}
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "COLUMNS", of_before)
+        store(table, 0, [0])
+    assert not {field.name for field in table.open().schema().fields} & set(ADDED)
+    other, stale = Table(table.lake, MESSAGES), table.open()
+    store(table, 1, [1])
+    seen = iter([stale])
+    monkeypatch.setattr(other, "open", lambda: next(seen, None) or table.open())
+    store(other, 0, [2], run="another")
+    found = table.open().to_pyarrow_table(columns=["seq", *ADDED]).sort_by("seq").to_pylist()
+    assert [row["key"] for row in found] == [None, "shop/a:b", "shop/a:b"]
+    assert [row["groups"] for row in found] == [None, ["audit", ""], ["audit", ""]]
+    compact.compact(table.lake)
+    assert table.open().to_pyarrow_table(columns=["seq", *ADDED]).sort_by("seq").to_pylist() == found
+
+
+def test_files_that_no_commit_names_go_once_they_are_old(table: Table) -> None:
+    """What a killed task left stayed for ever: only what a commit had replaced was looked for."""
+    store(table, 0, range(3))
+    left, fresh = (Path(table.uri, part.path) for _ in range(2) for part in written(table, [7]))
+    before = datetime.now(UTC) - timedelta(days=8)
+    os.utime(left, (before.timestamp(), before.timestamp()))
+    for expected in (1, 0):
+        [done] = compact.compact(table.lake)
+        assert done.removed == expected
+    assert not left.exists() and fresh.exists(), "a batch under way may have written the other"
+    assert seqs_of(table) == [0, 1, 2]
+
+
 def test_old_days_go_when_asked_for(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     store(table, 0, range(4))
     assert compact.main([table.lake, "--delete-before", "2026-11-23", "--keep-hours", "1"]) == 0
@@ -131,7 +176,7 @@ def old_lake(lake: Path, batches: int = 3) -> None:
     for number in range(batches):
         place = f"messages/run=r-1/batch={number:010d}/project=shop/queue=a%3Ab/date=2026-11-22"
         (lake / place).mkdir(parents=True)
-        stored = pa.Table.from_batches([rows([2 * number, 2 * number + 1])]).drop_columns(["queue"])
+        stored = pa.Table.from_batches([rows([2 * number, 2 * number + 1])]).drop_columns(["queue", *ADDED])
         parquet.write_table(stored, lake / place / f"part-{number}.zstd.parquet", compression="zstd")
 
 

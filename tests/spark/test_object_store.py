@@ -99,8 +99,8 @@ def test_a_checkpoint_that_spark_can_not_keep_there_is_told_in_one_line(spark: A
 def test_of_two_writers_at_once_the_second_is_refused(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table, other = Table(lake, MESSAGES), Table(lake, MESSAGES)
     store(table, 0, range(3))
-    stale = other.open()
-    monkeypatch.setattr(other, "open", lambda: stale)
+    seen = iter([other.open()])
+    monkeypatch.setattr(other, "open", lambda: next(seen, None) or table.open())
     store(table, 1, range(3, 5))
     with pytest.raises(PipelineError, match="another archive has stored batch 1"):
         store(other, 1, range(3, 5))
