@@ -112,9 +112,6 @@ class Fanouts:
         self._host = host
         self._waiting: deque[Fanout] = deque()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def begin(self, fanout: Fanout) -> None:
         """Publish: at once if it is not much and no other is under way."""
         self._waiting.append(fanout)

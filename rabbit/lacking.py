@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from curbstone.core.errors import NoSuchGroup, NotSupported
@@ -99,6 +99,3 @@ class NoStaging:
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
         """Not here."""
         _refuse(STAGING)
-
-
-LACKING: Sequence[str] = (READING, STAGING, LOOKING, KEYS, ORDERING, UNDOING)

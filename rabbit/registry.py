@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -328,8 +328,3 @@ class RegistryLog:
                 self._write(key, entry)
         if self._proposed:
             self._watch()
-
-
-def option_changes(options: Mapping[str, object], defaults: QueueOptions, project: str) -> QueueOptions:
-    """Return the options that a new queue gets; raise BadRequest."""
-    return defaults.merged(options, project)

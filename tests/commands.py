@@ -30,6 +30,6 @@ def curbstone(*args: str, cwd: Path, stdin: bytes = b"", **env: str) -> Done:
     """Run `curbstone` with its output in pipes."""
     command = [sys.executable, "-m", "curbstone", *args]
     done = subprocess.run(
-        command, input=stdin, capture_output=True, cwd=cwd, env=clean_environment(**env), timeout=60, check=False
+        command, input=stdin, capture_output=True, cwd=cwd, env=clean_environment(**env), timeout=300, check=False
     )
     return Done(done)

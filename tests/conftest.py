@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import hypothesis
 import pytest
 from xdist.remote import Producer
@@ -21,6 +22,10 @@ hypothesis.settings.register_profile(
     "curbstone", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("curbstone")
+
+# Nor do the 5 seconds after which httpx gives up where nothing else is said: a sync of a busy disk can take longer.
+for phase in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

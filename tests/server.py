@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO
 
 READY_S_MAX = 60
-STOP_S_MAX = 15
+STOP_S_MAX = 60
 
 LISTENERS = ("stomp", "http", "mqks")
 

@@ -35,7 +35,7 @@ def refused(*args: str, cwd: Path, **env: str) -> tuple[int, str]:
 
 def can_connect(address: tuple[str, int]) -> bool:
     try:
-        socket.create_connection(address, timeout=10).close()
+        socket.create_connection(address, timeout=60).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -43,7 +43,7 @@ def can_connect(address: tuple[str, int]) -> bool:
 
 def stomp_dialogue(address: tuple[str, int], *frames: bytes) -> bytes:
     """Send CONNECT and the frames, and return all that comes until a RECEIPT, an ERROR or the end."""
-    with socket.create_connection(address, timeout=10) as connection:
+    with socket.create_connection(address, timeout=60) as connection:
         connection.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0" + b"".join(frames))
         answer = b""
         while not re.search(rb"(RECEIPT|ERROR)\n[^\0]*\0", answer) and (part := connection.recv(65536)):
@@ -86,9 +86,9 @@ def test_nothing_but_the_ready_line_is_on_stdout(server: ServerProcess) -> None:
 def test_a_signal_stops_it_with_code_0_and_clients_still_connected(
     server: ServerProcess, number: signal.Signals
 ) -> None:
-    idle = socket.create_connection(server.stomp, timeout=10)
-    subscribed = socket.create_connection(server.stomp, timeout=10)
-    http = socket.create_connection(server.http, timeout=10)
+    idle = socket.create_connection(server.stomp, timeout=60)
+    subscribed = socket.create_connection(server.stomp, timeout=60)
+    http = socket.create_connection(server.http, timeout=60)
     with idle, subscribed, http:
         subscribed.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0SUBSCRIBE\nid:1\ndestination:a\nreceipt:r\n\n\0")
         http.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -100,7 +100,7 @@ def test_a_signal_stops_it_with_code_0_and_clients_still_connected(
         while part := subscribed.recv(65536):
             last += part
         assert last.lstrip(b"\n").startswith(b"ERROR\n")
-    assert server.process.wait(10) == 0
+    assert server.process.wait(STOP_S_MAX) == 0
     assert "Traceback" not in server.log
 
 
@@ -150,22 +150,22 @@ def test_a_signal_closes_websockets_with_1001(server: ServerProcess) -> None:
     with connect(queue.replace("http", "ws", 1), subprotocols=[Subprotocol("consume")]) as socket:
         server.process.send_signal(signal.SIGTERM)
         with pytest.raises(ConnectionClosed) as caught:
-            socket.recv(timeout=10)
+            socket.recv(timeout=60)
     assert caught.value.rcvd is not None
     assert caught.value.rcvd.code == 1001
-    assert server.process.wait(10) == 0
+    assert server.process.wait(STOP_S_MAX) == 0
 
 
 def test_a_client_that_never_reads_can_not_hold_up_the_end(server: ServerProcess) -> None:
     """Its socket is full, so the goodbye can't reach it: it is cut off in time."""
-    with socket.create_connection(server.stomp, timeout=10) as deaf:
+    with socket.create_connection(server.stomp, timeout=60) as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0SUBSCRIBE\nid:1\ndestination:a\n\n\0")
         send = b"SEND\ndestination:a\n\n" + b"x" * 500_000 + b"\0"
         last = b"SEND\ndestination:a\nreceipt:r\n\nlast\0"
         assert b"receipt-id:r" in stomp_dialogue(server.stomp, *[send] * 8, last)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == 0
+        assert server.process.wait(STOP_S_MAX) == 0
 
 
 def test_the_data_directory_is_for_its_owner_only(server: ServerProcess) -> None:
@@ -190,7 +190,7 @@ def test_what_was_confirmed_is_there_after_kill_9_and_restart(server: ServerProc
     server.kill()
     assert server.process.returncode == -signal.SIGKILL
     server.restart()
-    with socket.create_connection(server.stomp, timeout=10) as connection:
+    with socket.create_connection(server.stomp, timeout=60) as connection:
         connection.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0SUBSCRIBE\nid:1\ndestination:a\n\n\0")
         answer = b""
         while b"hello\0" not in answer:

@@ -118,11 +118,6 @@ class Commit:
         return self.end - self._offset
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return not self._buffers and not self.dropped
-
-    @property
     def is_plain(self) -> bool:
         """Whether it does nothing but write into what was prepared and is durable: a redo file can say all of it."""
         return (

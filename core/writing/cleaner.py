@@ -260,11 +260,6 @@ class Cleaner:
 
     # --- what became of it
 
-    @property
-    def is_erasing(self) -> bool:
-        """Whether somebody waits until all is gone that is not live."""
-        return bool(self._erased)
-
     def recorded(self, taken: bool, left: bool) -> None:
         """A batch took settles or releases, or left some that found no room."""
         self._settles.recorded(taken=taken, left=left)

@@ -26,7 +26,7 @@ class Doors:
         self.server = server
         self.users_file = users_file
         self.secrets = secrets
-        self.http = httpx.Client(base_url=server.url, trust_env=False, timeout=20)
+        self.http = httpx.Client(base_url=server.url, trust_env=False, timeout=60)
 
     def call(self, user: str, method: str, path: str, **options: object) -> httpx.Response:
         """Call over HTTP; nobody is ""."""
@@ -78,7 +78,7 @@ class Line:
     """A plain connection."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address, timeout=20)
+        self.socket = socket.create_connection(address, timeout=60)
 
     def __enter__(self) -> Line:
         return self

@@ -17,7 +17,7 @@ import pytest
 from curbstone_client.sync import Client
 from tests.server import ServerProcess, clean_environment
 
-WAIT_S_MAX = 40
+WAIT_S_MAX = 120
 
 COMMON = """
 import os, sys, time

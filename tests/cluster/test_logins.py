@@ -13,7 +13,7 @@ from tests.access.doors import Line
 from tests.access.world import hashed
 from tests.cluster.gateway import GatewayProcess
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 QUEUE = "/v2/shop/queues/logins"
 USERS = f"""
 [users.ops]

@@ -18,7 +18,7 @@ from tests.cross_protocol.wire import CONSUMERS, MESSAGES, PRODUCERS, QUEUE, htt
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 NDJSON = {"content-type": "application/x-ndjson"}
 _numbers = itertools.count(1)
 

@@ -84,7 +84,7 @@ def test_the_steps_of_the_image_give_a_server(tmp_path: Path) -> None:
         assert server.stdout is not None
         ready = server.stdout.readline()
         server.terminate()
-        assert server.wait(15) == 0
+        assert server.wait(60) == 0
     assert re.fullmatch(r"curbstone ready( \w+=127.0.0.1:\d+)+\n", ready)
 
 

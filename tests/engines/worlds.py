@@ -31,7 +31,7 @@ from tests.engines.model import ModelBroker
 from tests.sim.world import SimHost
 
 START_MS = 1_790_000_000_000
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 _names = itertools.count(1)
 DEFAULTS = QueueOptions(cap=MIB, max_message_size=MIB)
 

@@ -49,7 +49,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
     async def send(message: Any) -> None:
         sent.append(message)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await gateway.server._app(scope, receive, send)
     return sent
 
@@ -88,13 +88,13 @@ async def test_pops_behind_answers_that_nobody_reads_take_nothing(anyio_backend:
         client = socket.create_connection(gateway.address)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(f"DELETE {MESSAGES} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 10)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await gateway.counts())[0] == 10:
                 pass
         for _ in range(50):
             await gateway.http.get("/healthz")
         client.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(gateway.server._connections) > 1:
                 await gateway.http.get("/healthz")
         assert len(await gateway.pop_all()) >= 3

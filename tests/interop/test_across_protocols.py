@@ -18,7 +18,7 @@ from tests.mqks.world import Peer as MqksPeer
 from tests.server import ServerProcess
 from tests.stomp.client import Peer as StompPeer
 
-CONFIRMED = 10
+CONFIRMED = 60
 
 
 @pytest.fixture

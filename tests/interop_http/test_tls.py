@@ -140,15 +140,15 @@ def test_websockets_speaks_to_queues_and_stomp_over_wss(server: ServerProcess, a
         for body in (b"small", b"x" * 900_000):
             producer.send('{"Content-Type":"application/octet-stream"}')
             producer.send(body)
-            assert producer.recv(timeout=20) == ""
+            assert producer.recv(timeout=60) == ""
     with connect(
         f"{url}{PATH}/messages", subprotocols=[Subprotocol("consume")], proxy=None, ssl=context, max_size=None
     ) as consumer:
-        bodies = [consumer.recv(timeout=20) for _ in range(4)][1::2]
+        bodies = [consumer.recv(timeout=60) for _ in range(4)][1::2]
         assert bodies == [b"small", b"x" * 900_000]
     with connect(f"{url}/stomp", subprotocols=[Subprotocol("v12.stomp")], proxy=None, ssl=context) as socket:
         socket.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
-        assert str(socket.recv(timeout=20)).startswith("CONNECTED\n")
+        assert str(socket.recv(timeout=60)).startswith("CONNECTED\n")
 
 
 def test_a_page_publishes_and_consumes_over_https_and_wss(

@@ -27,7 +27,7 @@ def queue(server: ServerProcess) -> None:
 
 
 def json_from(consumer: ClientConnection) -> dict[str, Any]:
-    value: dict[str, Any] = orjson.loads(consumer.recv(timeout=20))
+    value: dict[str, Any] = orjson.loads(consumer.recv(timeout=60))
     return value
 
 
@@ -39,8 +39,8 @@ def test_what_one_publishes_another_consumes_and_acknowledges(server: ServerProc
         producer.send(b"\0two")
         producer.send('{"message":"three"}')
         producer.send(b"four")
-        assert [producer.recv(timeout=20) for _ in range(4)] == [""] * 4
-        got = [(json_from(consumer), consumer.recv(timeout=20)) for _ in range(3)]
+        assert [producer.recv(timeout=60) for _ in range(4)] == [""] * 4
+        got = [(json_from(consumer), consumer.recv(timeout=60)) for _ in range(3)]
         assert [body for _, body in got] == [b"one", b"\0two", b"three"]
         assert len({metadata["ackId"] for metadata, _ in got}) == 3
         assert (got[0][0]["Content-Type"], got[0][0]["x-msg-x-name1"]) == ("text/plain", "foo")
@@ -58,7 +58,7 @@ def test_errors_are_told_before_the_end(server: ServerProcess) -> None:
         consumer.send('{"ackId":"999"}')
         assert json_from(consumer) == {"code": 500, "error": "Unrecognized acknowledgment ID"}
         with pytest.raises(ConnectionClosed):
-            consumer.recv(timeout=20)
+            consumer.recv(timeout=60)
 
 
 def test_ten_thousand_messages_go_through_pipelined(server: ServerProcess) -> None:
@@ -77,5 +77,5 @@ def test_the_server_takes_leave_when_it_stops(server: ServerProcess) -> None:
     with socket(server, "consume", "?ack") as consumer:
         assert server.stop() == 0
         with pytest.raises(ConnectionClosed) as closed:
-            consumer.recv(timeout=20)
+            consumer.recv(timeout=60)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001

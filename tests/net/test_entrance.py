@@ -182,7 +182,7 @@ def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
             await gate.empty()
         wrong = await gate.plain(await gate.listen())
         await wrong.send(CONNECT)
-        await asyncio.wait_for(wrong.reader.read(), 10)  # an alert, which is no frame
+        await asyncio.wait_for(wrong.reader.read(), 60)  # an alert, which is no frame
         await wrong.close()
         await gate.empty()
         assert gate.entrance.admission.refused == {"tls": 2}
@@ -200,7 +200,7 @@ def test_the_word_that_ends_a_connection_arrives_also_if_much_was_sent_behind_it
         client.writer.write(b"NONSENSE\n\n\0" + b"SEND\n" * MIB)
         error = (await client.frame()).headers
         assert error["message"]
-        assert await asyncio.wait_for(client.reader.read(), 10) == b""
+        assert await asyncio.wait_for(client.reader.read(), 60) == b""
         await client.close()
         await gate.empty()
 

@@ -50,7 +50,7 @@ def test_only_a_page_that_says_where_it_is_takes_a_message_with_get(
     call(served, QUEUE + "/messages", "POST", b"a")
     request = urllib.request.Request(served.url + path, headers={**headers, **page})
     try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             assert reply.read(1)
             status = reply.status
             _, info = call(served, QUEUE)

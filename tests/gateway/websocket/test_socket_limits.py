@@ -37,7 +37,7 @@ def wires(gateway: Running) -> list[WebSocketProtocol]:
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not happened():
             await asyncio.sleep(0)
 
