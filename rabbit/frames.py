@@ -49,8 +49,13 @@ _BITS = {
     "app_id": 1 << 3,
     "cluster_id": 1 << 2,
 }
+_CONTENT_TYPE, _MESSAGE_ID, _TIMESTAMP = _BITS["content_type"], _BITS["message_id"], _BITS["timestamp"]
+_ALWAYS = _BITS["headers"] | _BITS["delivery_mode"]
 _OCTETS = {"delivery_mode", "priority"}
-_UNUSED = _BITS.keys() - set(Properties._fields)
+_PLACES = {name: place for place, name in enumerate(Properties._fields)}
+_NO_HEADERS: Mapping[str, object] = {}
+_NO_FIELDS = (None,) * len(_PLACES)
+"""Each field that may be absent, and a place for those that nobody uses."""
 _DURABLE = b"\x02"
 _NOTHING = bytes(_U32.size)
 
@@ -101,11 +106,11 @@ def _publish(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
 
 def _fields(properties: Properties) -> bytes:
     headers, message_id, content_type, expiration, timestamp, correlation_id, reply_to, kind, *_ = properties
-    flags = _BITS["headers"] | _BITS["delivery_mode"]
+    flags = _ALWAYS
     pieces = [b"", b"", _table(headers), _DURABLE]
     if content_type is not None:
-        flags |= _BITS["content_type"]
-        pieces[1] = _short(content_type)
+        flags |= _CONTENT_TYPE
+        pieces[1] = _known_short(content_type)
     if correlation_id is not None:
         flags |= _BITS["correlation_id"]
         pieces.append(_short(correlation_id))
@@ -116,10 +121,10 @@ def _fields(properties: Properties) -> bytes:
         flags |= _BITS["expiration"]
         pieces.append(_short(expiration))
     if message_id is not None:
-        flags |= _BITS["message_id"]
+        flags |= _MESSAGE_ID
         pieces.append(_short(message_id))
     if timestamp is not None:
-        flags |= _BITS["timestamp"]
+        flags |= _TIMESTAMP
         pieces.append(_U64.pack(timestamp))
     if kind is not None:
         flags |= _BITS["type"]
@@ -134,14 +139,22 @@ def _table(headers: Mapping[str, object]) -> bytes:
     if len(headers) == 1:
         ((name, value),) = headers.items()
         if isinstance(value, bytes):
-            entry = b"%sx%s%s" % (_short(name), _U32.pack(len(value)), value)
-            return _U32.pack(len(entry)) + entry
+            return (_one_entry if len(value) > CACHED_BYTES_MAX else _known_entry)(name, value)
     pieces: list[bytes] = []
     try:
         tables.encode_table(pieces, dict(headers))
     except AMQPError as error:
         raise Unsayable(f"{type(error).__name__}: {error}") from error
     return b"".join(pieces)
+
+
+def _one_entry(name: str, value: bytes) -> bytes:
+    entry = b"%sx%s%s" % (_short(name), _U32.pack(len(value)), value)
+    return _U32.pack(len(entry)) + entry
+
+
+_known_entry = lru_cache(maxsize=1024)(_one_entry)
+_known_short = lru_cache(maxsize=1024)(_short)
 
 
 # --- in
@@ -206,29 +219,29 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 def _properties(data: bytes) -> Properties:
     (flags,) = _U16.unpack_from(data)
     at = _U16.size
-    found: dict[str, Any] = {"headers": {}}
-    for name in _present(flags):
+    found: list[Any] = [_NO_HEADERS, *_NO_FIELDS]
+    value: object
+    for name, place in _present(flags):
         if name == "headers":
             end = at + _U32.size + _U32.unpack_from(data, at)[0]
-            found[name] = (_read_table if end - at > CACHED_BYTES_MAX else _known_table)(data[at:end])
+            value = (_read_table if end - at > CACHED_BYTES_MAX else _known_table)(data[at:end])
             at = end
         elif name == "timestamp":
-            (found[name],) = _U64.unpack_from(data, at)
+            (value,) = _U64.unpack_from(data, at)
             at += _U64.size
         elif name in _OCTETS:
-            found[name] = data[at]
+            value = data[at]
             at += 1
         else:
-            found[name], at = _text(data, at)
-    for name in found.keys() & _UNUSED:
-        del found[name]
-    return Properties(**found)
+            value, at = _text(data, at)
+        found[place] = value
+    return Properties._make(found[: len(_PLACES)])
 
 
 @lru_cache(maxsize=256)
-def _present(flags: int) -> list[str]:
-    """Return the names of the fields that are there, in their order."""
-    return [name for name, bit in _BITS.items() if flags & bit]
+def _present(flags: int) -> list[tuple[str, int]]:
+    """Return the names of the fields that are there, in their order, with their places; unused ones have the last."""
+    return [(name, _PLACES.get(name, len(_PLACES))) for name, bit in _BITS.items() if flags & bit]
 
 
 def _read_table(data: bytes) -> Mapping[str, object]:

@@ -23,6 +23,8 @@ _OF_THE_BROKER = {
     *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("exchange", "queue", "reason")),
 }
 _SHORT_MAX = 255
+_BEHIND = Properties._fields.index("correlation_id")
+_NOTHING = (None,) * (len(Properties._fields) - _BEHIND)
 
 
 def properties_of(
@@ -97,7 +99,9 @@ def whole(value: object) -> int:
 
 
 def _foreign_block(properties: Properties) -> bytes:
-    """Return the header block of what another program published."""
+    """Return the header block of what another program published, or of what has none."""
+    if not properties.headers and properties.content_type is None and properties[_BEHIND:] == _NOTHING:
+        return b""
     lines: list[tuple[str, str]] = []
     if properties.content_type:
         lines.append((headers.CONTENT_TYPE, properties.content_type))

@@ -28,10 +28,9 @@ class Storing:
         if as_a_whole:
             self._publish_as_a_whole(messages, on_done)
             return
-        declared = self._queue.options.groups
         for start in range(0, len(messages), AT_ONCE_MAX):
-            piece = messages[start : start + AT_ONCE_MAX]
-            unknown = {group for message in piece for group in message.groups or declared}
+            piece = messages[start : start + AT_ONCE_MAX] if len(messages) > AT_ONCE_MAX else messages
+            unknown = set(self._queue.options.groups).union(*[each.groups for each in piece if each.groups])
             unknown -= self._opening.groups
             if unknown or not self._opening.is_open:
                 self._opening.with_groups(unknown, partial(self._publish_or_refuse, piece, on_done))
