@@ -140,7 +140,9 @@ def _raise_failed(queries: Sequence[Any]) -> None:
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line; ends the process with code 2 where it is wrong."""
     parser = jobs.parser("archive", "Archive queues to a lake of Parquet files; each message once, whatever is killed.")
-    parser.add_argument("queues", nargs="+", metavar="QUEUE", help="queue, or project/queue")
+    parser.add_argument("queues", nargs="*", metavar="QUEUE", help="queue, or project/queue")
+    parser.add_argument("--pattern", default="", metavar="REGEX", help="all queues of a project whose names match")
+    parser.add_argument("--project", default="", help="the project of the pattern, and of names without one (default)")
     parser.add_argument("--lake", required=True, metavar="DIR", help="directory or address that Spark can write to")
     parser.add_argument("--once", action="store_true", help="stop when all that is there now is archived")
     parser.add_argument("--every", type=float, default=5, metavar="SECONDS", help="how often a batch is made (5)")
@@ -162,7 +164,7 @@ def _job(known: argparse.Namespace) -> str:
 
     options = {
         **jobs.source_options(known),
-        "queues": ",".join(known.queues),
+        **_queues(known),
         "groupId": known.group,
         "startingOffsets": known.start,
         "maxOffsetsPerTrigger": str(known.max_per_batch),
@@ -189,12 +191,23 @@ def _job(known: argparse.Namespace) -> str:
     return str(done)
 
 
+def _queues(known: argparse.Namespace) -> dict[str, str]:
+    """Return the options that say which queues; raise Wrong where nobody did, or twice."""
+    if bool(known.queues) == bool(known.pattern):
+        raise jobs.Wrong("which queues? Name them, or give --pattern")
+    which = {"queuePattern": known.pattern} if known.pattern else {"queues": ",".join(known.queues)}
+    return {**which, "project": known.project} if known.project else which
+
+
 def _check(known: argparse.Namespace, source: ReadOptions) -> None:
     """Raise PipelineError for what would end the job as soon as Java runs."""
     checks.check_writable(known.lake, "--lake")
     checkpoint = checks.local_folder(known.checkpoint or checkpoint_in(known.lake, known.group))
     is_new = checkpoint is not None and not checkpoint.exists()
-    checks.check_server(source.address, source.queues, must_exist=is_new)
+    if source.pattern:
+        checks.check_pattern(source.address, source.project, source.pattern, must_exist=is_new)
+    else:
+        checks.check_server(source.address, source.queues, must_exist=is_new)
     if checkpoint is not None:
         with locked(checkpoint):
             pass  # it is taken for good where the work begins, as a program may call `archive`, too

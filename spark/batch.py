@@ -26,9 +26,9 @@ def queues_of(server: Server, options: ReadOptions) -> tuple[str, ...]:
 
 def first_queues(server: Server, options: ReadOptions) -> tuple[str, ...]:
     """Return the same where reading begins; raise PipelineError for a pattern that matches none, or not one named."""
-    found = queues_of(server, options)
-    if not found:
-        raise PipelineError(f"no queue of project {options.project} matches queuePattern={options.pattern!r}")
+    found = options.queues
+    if options.pattern:
+        found = calls.some_queues_like(server, options.project, options.pattern)
     for name, places in (("startingOffsets", options.start), ("endingOffsets", options.end)):
         if unknown := sorted(set(places.of_queues) - set(found) if places else ()):
             raise PipelineError(f"option {name} names {unknown[0]}, and there is no such queue")

@@ -172,6 +172,14 @@ def queues_like(server: Server, project: str, pattern: str) -> tuple[str, ...]:
     return tuple(f"{project}/{name}" for name in names if re.fullmatch(pattern, name))
 
 
+def some_queues_like(server: Server, project: str, pattern: str) -> tuple[str, ...]:
+    """Return the same; raise PipelineError where none matches."""
+    found = queues_like(server, project, pattern)
+    if not found:
+        raise PipelineError(f"no queue of project {project} matches queuePattern={pattern!r}")
+    return found
+
+
 def put_part(server: Server, project: str, transaction: str, part: str, frames: bytes) -> bool:
     """Stage a part; return False where the transaction is committed already, so that nothing need be staged.
 

@@ -59,3 +59,13 @@ def check_server(address: Address, queues: Sequence[str], *, must_exist: bool = 
                     raise
     finally:
         server.close()
+
+
+def check_pattern(address: Address, project: str, pattern: str, *, must_exist: bool = True) -> None:
+    """Raise PipelineError where the server can't be reached, or has no queue whose name matches."""
+    server = Server(address)
+    find = calls.some_queues_like if must_exist else calls.queues_like
+    try:
+        find(server, project, pattern)
+    finally:
+        server.close()

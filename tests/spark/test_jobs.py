@@ -73,6 +73,18 @@ def test_from_queue_to_lake_to_report(
     assert not re.search(r"(?:src|href)=\"(?!#)|@import|url\(", page), "the page loads nothing"
 
 
+def test_an_archive_of_a_pattern_takes_in_queues_that_come(spark: Any, server: ServerProcess, tmp_path: Path) -> None:
+    options = {"url": server.url, "project": "shop", "queuePattern": "in-.*", "failOnDataLoss": "false"}
+    expected: list[str] = []
+    for number, name in enumerate(("in-a", "in-b", "out", "in-c")):
+        make_queue(server.url, f"shop/{name}")
+        publish(server.url, f"shop/{name}", numbered(10, 10 * number))
+        if name != "out":
+            expected += numbered(10, 10 * number)
+        assert archive(spark, str(tmp_path), options, once=True, journal=True).messages == 10 * (name != "out")
+    assert jobs.bodies(tmp_path) == expected
+
+
 def test_of_two_that_store_the_same_batch_one_is_told_and_nothing_is_doubled(spark: Any, tmp_path: Path) -> None:
     """Both saw that the batch was not there."""
     first, second = Lake(spark, str(tmp_path)), Lake(spark, str(tmp_path))
@@ -140,6 +152,8 @@ def test_sigterm_ends_an_archive_cleanly(server: ServerProcess, options: dict[st
     [
         ("archive", ["a b", "--lake", "x"], "bad queue name"),
         ("archive", ["a"], "--lake"),
+        ("archive", ["a", "--pattern", "b", "--lake", "x"], "which queues? Name them, or give --pattern"),
+        ("archive", ["--pattern", "(", "--lake", "x"], "queuePattern='('"),
         ("report", [], "name queues, or a lake"),
         ("report", ["a", "--since", "soon"], "--since='soon'"),
         ("replay", ["a b", "--lake", "x"], "a replay's name"),
@@ -155,6 +169,11 @@ def test_a_wrong_command_line_is_code_2(job: str, arguments: list[str], line: st
     ("job", "arguments", "line"),
     [
         ("archive", ["shop/none", "--lake", "{folder}/lake"], "no such queue: shop/none"),
+        (
+            "archive",
+            ["--pattern", "b.*", "--lake", "{folder}/lake"],
+            "no queue of project default matches queuePattern",
+        ),
         ("archive", ["a", "--lake", "{folder}/file/lake"], "--lake {folder}/file/lake: can't write there: Not a dir"),
         ("report", ["a", "--out", "{folder}/file/out"], "--out {folder}/file/out: can't write there: Not a directory"),
         ("report", ["--lake", "{folder}/none", "--out", "{folder}/out"], "there is no journal in the lake"),
