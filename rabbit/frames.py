@@ -6,7 +6,7 @@ than all else that a gateway does with a message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ _BITS = {
     "app_id": 1 << 3,
     "cluster_id": 1 << 2,
 }
-_CONTENT_TYPE, _MESSAGE_ID, _TIMESTAMP = _BITS["content_type"], _BITS["message_id"], _BITS["timestamp"]
+_CONTENT_TYPE = _BITS["content_type"]
 _ALWAYS = _BITS["headers"] | _BITS["delivery_mode"]
 _OCTETS = {"delivery_mode", "priority"}
 _PLACES = {name: place for place, name in enumerate(Properties._fields)}
@@ -58,6 +58,9 @@ _NO_FIELDS = (None,) * len(_PLACES)
 """Each field that may be absent, and a place for those that nobody uses."""
 _DURABLE = b"\x02"
 _NOTHING = bytes(_U32.size)
+
+
+# --- out
 
 
 class Unsayable(ValueError):
@@ -71,7 +74,17 @@ def _short(text: str) -> bytes:
     return bytes([len(value)]) + value
 
 
-# --- out
+_ENCODED: dict[str, Callable[[Any], bytes]] = {
+    "correlation_id": _short,
+    "reply_to": _short,
+    "expiration": _short,
+    "message_id": _short,
+    "timestamp": _U64.pack,
+    "type": _short,
+}
+"""The fields that are written behind those that are always there, in their order."""
+_BEHIND = [(_PLACES[name], _BITS[name], encoded) for name, encoded in _ENCODED.items()]
+"""Of each its place in `Properties`, the flag that says it is there, and how it is written."""
 
 
 def publish(
@@ -105,30 +118,16 @@ def _publish(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
 
 
 def _fields(properties: Properties) -> bytes:
-    headers, message_id, content_type, expiration, timestamp, correlation_id, reply_to, kind, *_ = properties
     flags = _ALWAYS
-    pieces = [b"", b"", _table(headers), _DURABLE]
-    if content_type is not None:
+    pieces = [b"", b"", _table(properties.headers), _DURABLE]
+    if properties.content_type is not None:
         flags |= _CONTENT_TYPE
-        pieces[1] = _known_short(content_type)
-    if correlation_id is not None:
-        flags |= _BITS["correlation_id"]
-        pieces.append(_short(correlation_id))
-    if reply_to is not None:
-        flags |= _BITS["reply_to"]
-        pieces.append(_short(reply_to))
-    if expiration is not None:
-        flags |= _BITS["expiration"]
-        pieces.append(_short(expiration))
-    if message_id is not None:
-        flags |= _MESSAGE_ID
-        pieces.append(_short(message_id))
-    if timestamp is not None:
-        flags |= _TIMESTAMP
-        pieces.append(_U64.pack(timestamp))
-    if kind is not None:
-        flags |= _BITS["type"]
-        pieces.append(_short(kind))
+        pieces[1] = _known_short(properties.content_type)
+    for place, bit, encoded in _BEHIND:
+        value = properties[place]
+        if value is not None:
+            flags |= bit
+            pieces.append(encoded(value))
     pieces[0] = _U16.pack(flags)
     return b"".join(pieces)
 

@@ -51,8 +51,8 @@ class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
         return self._loop
 
     def run(self) -> None:
-        """Not here: the loop is the server's, and so are `stop` and `close`."""
-        raise NotImplementedError
+        """Refuse: only pika's own tests call this, `stop` and `close`, to drive a loop of theirs."""
+        raise RuntimeError("the loop is the server's: no connection runs, stops or closes it")
 
     stop = close = run
 
