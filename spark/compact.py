@@ -10,14 +10,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from curbstone.spark import jobs
 from curbstone.spark.failure import PipelineError, last_line
 from curbstone.spark.lake_columns import DAY, TABLES
 from curbstone.spark.table import KEEP_HOURS, Table
 
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
 KEEP_HOURS_MIN = 1
 """What a batch under way has written is not yet in the table, and must not look like what is left of a killed one."""
+LOG_HOURS = 30 * 24
+"""For so long the log tells of versions if nobody says otherwise; of what was replaced it does for KEEP_HOURS."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
         table = Table(lake, name).open()
         jobs.say(f"compacting {name}")
         try:
+            _keep(table, keep_hours)
             forgotten = 0
             if before is not None:
                 forgotten = int(table.delete(f"{DAY} < '{before.isoformat()}'")["num_removed_files"])
@@ -68,6 +75,16 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
     if not done:
         raise PipelineError(f"there is no lake at {lake}")
     return done
+
+
+def _keep(table: DeltaTable, hours: int) -> None:
+    """Have the log tell of what was replaced for so long: what it does not know is removed by the age of the file."""
+    wanted = {
+        "delta.deletedFileRetentionDuration": f"interval {hours} hours",
+        "delta.logRetentionDuration": f"interval {max(hours, LOG_HOURS)} hours",
+    }
+    if hours > KEEP_HOURS and not wanted.items() <= table.metadata().configuration.items():
+        table.alter.set_table_properties(wanted)
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:

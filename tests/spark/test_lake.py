@@ -160,6 +160,28 @@ def test_files_that_no_commit_names_go_once_they_are_old(table: Table) -> None:
     assert seqs_of(table) == [0, 1, 2]
 
 
+def test_what_was_replaced_is_kept_for_longer_than_a_week_if_asked_for(table: Table) -> None:
+    """The log forgets it after a week unless told otherwise, and then it looks like what a killed task left."""
+    for batch in range(3):
+        store(table, batch, [batch])
+    compact.compact(table.lake, keep_hours=1000)
+    log = Path(table.uri, "_delta_log")
+    for file in log.iterdir():
+        if file.suffix != ".json":
+            file.unlink()
+            continue
+        lines = list(map(json.loads, file.read_text().splitlines()))
+        for line in lines:
+            if "remove" in line:
+                line["remove"]["deletionTimestamp"] -= 300 * 3_600_000
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    before = datetime.now(UTC) - timedelta(hours=2000)
+    for path in Path(table.uri).glob("date=*/*"):
+        os.utime(path, (before.timestamp(), before.timestamp()))
+    assert [sum(done.removed for done in compact.compact(table.lake, keep_hours=1000)) for _ in range(2)] == [0, 0]
+    assert seqs_of(table, 2) == [0, 1, 2]
+
+
 def test_old_days_go_when_asked_for(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     store(table, 0, range(4))
     assert compact.main([table.lake, "--delete-before", "2026-11-23", "--keep-hours", "1"]) == 0
