@@ -18,7 +18,7 @@ OF_USER_MAX = 1_000
 STREAMS_MAX = 100
 """Server-sent events of one user: each takes from a queue without being asked again."""
 SUBSCRIPTIONS_MAX = 10_000
-"""Of one user, over STOMP and MQKS: who may take a message is looked for among all that there are."""
+"""Of one user, on connections that may have many: who may take a message is looked for among all that there are."""
 STREAM = "sse"
 TIMER_MS_MAX = 86_400_000
 

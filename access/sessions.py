@@ -1,7 +1,7 @@
 """Sessions and tickets: what a login makes for a while, in memory alone.
 
 A session ends after half an hour without a call, and twelve hours after its login. A ticket is for one use within half
-a minute, of one queue and one way: it may stand in an address, where a token may not.
+a minute, one way, of one queue where the way is that of one: it may stand in an address, where a token may not.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ TICKET_MS = 30_000
 TICKETS_MAX, TICKETS_OF_USER_MAX = 10_000, 100
 RESERVED = 100
 """Of all sessions, and of all tickets, for admins."""
-WAYS = ("publish", "consume", "events", "stomp")
+WAYS = ("publish", "consume", "events", "stomp", "queues")
 """What a ticket may be for."""
+NAMING_QUEUES = ("stomp", "queues")
+"""Those of them that name their queues themselves, once they are let in."""
 
 
 class Session:
@@ -110,7 +112,7 @@ class Ticket(NamedTuple):
     access: Access
     way: str
     queue: QueueName | None
-    """The queue; None for `stomp`, which names its queues itself."""
+    """The queue; None for what names its queues itself."""
     until_ms: int
 
 

@@ -101,6 +101,12 @@ MESSAGE_BYTES_PER_S = KIB
 WINDOW_MAX = 100_000
 """The largest window of a consumer."""
 
+SUBSCRIPTIONS_MAX = 1_000
+"""The most subscriptions of one socket for several queues."""
+
+UNREAD_BYTES_MAX = 4 * MIB
+"""Such a socket is not read while so much waits for its peer to read."""
+
 UNCONFIRMED_MAX = 20_000
 UNCONFIRMED_BYTES_MAX = 16 * MIB
 """Above one of these a socket that publishes is not read until half of it is confirmed."""

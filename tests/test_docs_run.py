@@ -91,8 +91,10 @@ def test_the_commands_of_a_guide_can_be_followed(run: Runner, page: str) -> None
 
 def test_the_websocket_guide_can_be_followed(run: Runner) -> None:
     run.shell(f"curl -X PUT {run.server.url}/v2/demo/queues/jobs")
-    (program,) = run.blocks("docs/guide-websocket.md", "python")
+    program, several = run.blocks("docs/guide-websocket.md", "python")
     assert run.python(program) == "hello\n"
+    run.shell(f"curl -X PUT {run.server.url}/v2/demo/queues/mails")
+    assert sorted(run.python(several).splitlines()) == ["jobs hello", "mails hello"]
     (stream,) = run.blocks("docs/guide-websocket.md", "sh")
     run.shell(stream)
 

@@ -67,6 +67,8 @@ def size(count: int) -> str:
         f"a message under way | {limits.MESSAGE_S_MAX} s, or {size(limits.MESSAGE_BYTES_PER_S)}/s",
         f"window of a consumer (`limit`) | {limits.WINDOW_MAX:,}",
         f"{limits.UNCONFIRMED_MAX:,} or {size(limits.UNCONFIRMED_BYTES_MAX)}",
+        f"a socket for several queues | {limits.SUBSCRIPTIONS_MAX:,} |",
+        f"a socket for several queues does not read | {size(limits.UNREAD_BYTES_MAX)} |",
         f"pinged after {limits.PING_AFTER_S} s, given up after {limits.DEAD_AFTER_S} s",
         f"{size(stomp.Limits().header_bytes_max)}, {stomp.Limits().headers_max} of them",
         f"{stomp.Limits().connect_ms // 1000} s; {stomp.Limits().frame_ms // 1000} s, or "

@@ -16,7 +16,7 @@ from curbstone.access.gate import Gate
 from curbstone.access.presence import Presence
 from curbstone.access.reloading import Reloads
 from curbstone.access.rights import Right
-from curbstone.access.sessions import TICKET_MS, WAYS
+from curbstone.access.sessions import NAMING_QUEUES, TICKET_MS, WAYS
 from curbstone.access.tokens import DAY_MS, Token
 from curbstone.core.errors import BadRequest
 from curbstone.core.host import Host
@@ -100,9 +100,9 @@ class Logins:
         access = access_of(request)
         _check_login(access)
         name: QueueName | None = None
-        if asked.way == "stomp":
+        if asked.way in NAMING_QUEUES:
             if asked.queue is not None:
-                raise BadRequest("a ticket for stomp names no queue")
+                raise BadRequest(f"a ticket for {asked.way} names no queue")
         elif asked.queue is None:
             raise BadRequest(f"queue is missing: a ticket for {asked.way} is for one")
         else:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.access.presence import Connections, Presence
     from curbstone.access.rates import Meter
+    from curbstone.access.rights import Right
+    from curbstone.core.names import QueueName
+    from curbstone.core.port import Queue
 
 
 def token_in(fields: dict[str, Any]) -> str:
@@ -61,6 +64,16 @@ class SocketLogin:
                 fail(error)
 
         self._presence = self._connections.enter(self.access, self._caller, end=fail, changed=changed, unacked=unacked)
+
+    def queue(self, name: QueueName, right: Right) -> Queue:
+        """See `Access.queue`."""
+        ASKING.set(self._caller)
+        return self.access.queue(name, right)
+
+    def holds(self, subscriptions: int) -> None:
+        """See `Presence.holds`."""
+        if self._presence is not None:
+            self._presence.holds(subscriptions)
 
     def renew(self, token: str, wire: Wire) -> None:
         """Log in anew, and say on the wire what came of it."""

@@ -26,6 +26,8 @@ from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.net.turns import Turns
 from curbstone.net.unfinished import Unfinished
 
+OUTPUT_BYTES_MAX = 1024 * 1024
+"""More output of one turn than that does not wait for its end: what many queues deliver together is soon too much."""
 PIECES_MAX = 1000
 """More pings, pongs and fragments of a few bytes than that in one read are a flood, and the connection is cut."""
 
@@ -108,6 +110,7 @@ class WebSocketProtocol(stream.Stream):
         self._connections = connections
         self._loop: Loop = loop
         self._output: list[bytes] = []
+        self._output_bytes = 0
         self._before_flush: Callable[[], None] | None = None
         self._is_held = False
         self.leave: Callable[[], None] | None = None
@@ -207,7 +210,11 @@ class WebSocketProtocol(stream.Stream):
         """See `Wire.send`."""
         if self._session:
             self._output.append(frames)
-            self.changed()
+            self._output_bytes += len(frames)
+            if self._output_bytes > OUTPUT_BYTES_MAX:
+                self._flush()  # the rest of this turn is held back if that fills the socket
+            else:
+                self.changed()
 
     def close(self, code: int, reason: str = "") -> None:
         """See `Wire.close`."""
@@ -288,7 +295,7 @@ class WebSocketProtocol(stream.Stream):
         if before is not None:
             before()
         self._flush_due = False  # what `before` sent goes with this one
-        output, self._output = self._output, []
+        output, self._output, self._output_bytes = self._output, [], 0
         if not self._is_full:
             output.append(self._frames.take_pong())
         output.append(self._frames.take_output())

@@ -11,26 +11,22 @@ producer with numbers (`socket_numbers.py`) what comes too early.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from curbstone.access.rates import Brake
 from curbstone.core.errors import BadRequest, CurbstoneError, NumberGap
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
-from curbstone.core.values import IdempotencyKey, Numbered
 from curbstone.gateway.formats.idempotency import MEMBER
 from curbstone.gateway.formats.json_message import check_frame, check_size, message_of, put_body
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.problem import status_of
-from curbstone.gateway.limits import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import token_in
 from curbstone.gateway.websocket.session import close_for, error_frame
 from curbstone.gateway.websocket.socket_numbers import MEMBERS, REPEATED, SocketNumbers, gap_frame
 from curbstone.gateway.websocket.targets import Target
-from curbstone.net.unconfirmed import Unconfirmed
+from curbstone.gateway.websocket.unanswered import Batch, Unanswered
 from curbstone.net.wire import GOING_AWAY, Wire
 
 if TYPE_CHECKING:
@@ -38,17 +34,6 @@ if TYPE_CHECKING:
 
 FULL = 507
 """The status of what a queue has no room for; the connection goes on."""
-
-
-class _Batch:
-    """The messages of one read, and what became of them so far."""
-
-    __slots__ = ("left", "outcomes", "size")
-
-    def __init__(self, count: int, size: int) -> None:
-        self.left = count
-        self.size = size
-        self.outcomes: list[tuple[CurbstoneError | None, int, int]] = []
 
 
 class PublishSession:
@@ -77,14 +62,7 @@ class PublishSession:
         self._pending: Message | None = None
         self._keys: dict[int, str] = {}
         """Idempotency keys, by the `id` of messages that are not published yet."""
-        self._batches: deque[_Batch] = deque()
-        self._unconfirmed = Unconfirmed(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
-        self._brake = Brake("websocket", self._released)
-        self._kept: list[Inbound] = []
-        """Frames that wait until the user has paid for what it sent before."""
-        self._failure: tuple[int, str] | None = None
-        self._is_held = False
-        self._is_closed = False
+        self._unanswered = Unanswered(self._traffic, self._answer)
         self._bytes_max = 0
 
     @property
@@ -95,6 +73,7 @@ class PublishSession:
     def start(self, wire: Wire) -> None:
         """See `Session.start`."""
         self._wire = wire
+        self._unanswered.begin(wire, self.receive)
         self._login.begin(self._end)
         if self._numbers is not None:
             wire.send(self._numbers.begin(self._end))
@@ -103,21 +82,20 @@ class PublishSession:
 
     def receive(self, messages: list[Inbound]) -> None:
         """Publish the messages of one read in one call."""
-        if self._failure or self._is_closed:
+        if not self._unanswered.takes_more:
             return
         meter = self._login.meter
-        if meter is not None and self._brake.stops(meter):
-            self._kept += messages
-            self._wire.hold()
+        if meter is not None and self._unanswered.keep(messages, meter):
             return
         self._bytes_max = min(self._settings.max_message_size, self._target.bytes_max)
         batch: list[Message] = []
         size = 0
+        failure: CurbstoneError | None = None
         for is_text, data in messages:
             try:
                 message = self._take(is_text, data)
             except CurbstoneError as error:
-                self._failure = (status_of(error), str(error))
+                failure = error
                 break
             if message is not None:
                 batch.append(message)
@@ -125,24 +103,13 @@ class PublishSession:
         if meter is not None:
             meter.count(len(batch), size + sum([len(message.headers) for message in batch]))
         if batch and self._numbers is not None:
-            self._publish_numbered(batch, self._numbers)
+            failure = self._publish_numbered(batch, self._numbers) or failure
         elif batch and self._keys:
-            self._publish_in_parts(batch)
+            failure = self._publish_in_parts(batch) or failure
         elif batch:
-            self._publish(batch, size)
-        if self._failure:
-            self._finish()
-
-    def _released(self) -> None:
-        """The user has paid for what it sent before."""
-        kept, self._kept = self._kept, []
-        self.receive(kept)
-        self._read_on()
-
-    def _read_on(self) -> None:
-        """Read on, unless something is against it."""
-        if not (self._is_held or self._unconfirmed.is_too_much or self._brake.is_on):
-            self._wire.resume()
+            self._unanswered.publish(self._target, batch, size)
+        if failure is not None:
+            self._end(failure)
 
     def _take(self, is_text: bool, data: bytes) -> Message | None:
         """Return the message a frame completes, None if its payload is still to come."""
@@ -185,9 +152,13 @@ class PublishSession:
         put_body(message, fields, self._bytes_max)
         return message
 
-    def _publish_in_parts(self, messages: list[Message]) -> None:
-        """Publish messages in order: each that has a key by itself, the others with their neighbours."""
+    def _publish_in_parts(self, messages: list[Message]) -> CurbstoneError | None:
+        """Publish messages in order: each that has a key by itself, the others with their neighbours.
+
+        Return what is wrong with a key; nothing behind it is published.
+        """
         plain: list[Message] = []
+        failure: CurbstoneError | None = None
         for message in messages:
             key = self._keys.pop(id(message), None)
             if key is None:
@@ -196,66 +167,26 @@ class PublishSession:
             try:
                 once = self._target.once(key, message)
             except CurbstoneError as error:
-                self._failure = (status_of(error), str(error))
+                failure = error
                 break
             if plain:
-                self._publish(plain, sum([len(each.body) for each in plain]))
+                self._unanswered.publish(self._target, plain, _size(plain))
                 plain = []
-            self._publish([message], len(message.body), once)
+            self._unanswered.publish(self._target, [message], len(message.body), key=once)
         if plain:
-            self._publish(plain, sum([len(each.body) for each in plain]))
+            self._unanswered.publish(self._target, plain, _size(plain))
+        return failure
 
-    def _publish_numbered(self, messages: list[Message], numbers: SocketNumbers) -> None:
-        """Publish messages in order, those with numbers in a row together."""
+    def _publish_numbered(self, messages: list[Message], numbers: SocketNumbers) -> CurbstoneError | None:
+        """Publish messages in order, those with numbers in a row together; return what is wrong with a number."""
         try:
             for run, numbered in numbers.runs(messages):
-                self._publish(run, sum([len(each.body) for each in run]), numbered=numbered)
+                self._unanswered.publish(self._target, run, _size(run), numbered=numbered)
         except CurbstoneError as error:
-            self._failure = (status_of(error), str(error))
+            return error
+        return None
 
-    def _publish(
-        self,
-        messages: list[Message],
-        size: int,
-        key: IdempotencyKey | None = None,
-        numbered: Numbered | None = None,
-    ) -> None:
-        batch = _Batch(len(messages), size)
-        self._batches.append(batch)
-        self._unconfirmed.add(len(messages), size)
-        self._traffic.published += len(messages)
-        if self._unconfirmed.is_too_much:
-            self._wire.hold()
-
-        def on_done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
-            batch.outcomes.append((error, first_seq, count))
-            batch.left -= count
-            self._settle()
-
-        self._target.publish(messages, on_done, key=key, numbered=numbered)
-
-    def _settle(self) -> None:
-        """Answer what is known, from the first message on: a refusal must not overtake a confirm."""
-        if self._is_closed:
-            return
-        may_go_on = False
-        while self._batches:
-            batch = self._batches[0]
-            for error, first_seq, count in batch.outcomes:
-                may_go_on |= self._unconfirmed.remove(count, 0)
-                if not self._answer(error, first_seq, count):
-                    return
-            batch.outcomes.clear()
-            if batch.left:
-                break
-            may_go_on |= self._unconfirmed.remove(0, batch.size)
-            self._batches.popleft()
-        if may_go_on:
-            self._read_on()
-        if self._failure:
-            self._finish()
-
-    def _answer(self, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
+    def _answer(self, _batch: Batch, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
         """Confirm or refuse `count` messages; return whether the connection goes on."""
         if error is None:
             self._traffic.confirmed += count
@@ -273,61 +204,44 @@ class PublishSession:
             close_for(self._wire, status, str(error))
         return is_full
 
-    def _finish(self) -> None:
-        """Close for the failure, once everything before it is answered."""
-        assert self._failure
-        if self._batches or self._is_closed:
-            return
-        status, text = self._failure
-        if status == GOING_AWAY:
-            self._wire.close(GOING_AWAY, text)
-            return
-        self._wire.send(error_frame(status, text))
-        close_for(self._wire, status, text)
-
     def _end(self, error: CurbstoneError) -> None:
-        self._fail(status_of(error), str(error))
-
-    def _fail(self, status: int, text: str) -> None:
-        if not self._failure:
-            self._failure = (status, text)
-            self._finish()
+        self._unanswered.end(status_of(error), str(error))
 
     def too_big(self) -> None:
         """See `Session.too_big`."""
-        self._fail(413, f"the message is larger than {self._settings.max_message_size} bytes")
+        self._unanswered.end(413, f"the message is larger than {self._settings.max_message_size} bytes")
 
     def refuse(self, status: int, reason: str) -> None:
         """See `Session.refuse`."""
-        self._fail(status, reason)
+        self._unanswered.end(status, reason)
 
     def _look(self) -> None:
         if ended := self._target.ended:
-            self._fail(404, ended)
+            self._unanswered.end(404, ended)
 
     def reading(self, on: bool) -> None:
         """See `Session.reading`: nothing here has a deadline."""
 
     def stop(self) -> None:
         """Take no more, answer what was taken, close."""
-        self._fail(GOING_AWAY, "the server is stopping")
+        self._unanswered.end(GOING_AWAY, "the server is stopping")
 
     def hold(self) -> None:
         """The peer does not read its confirms: read no more messages."""
-        self._is_held = True
-        self._wire.hold()
+        self._unanswered.hold()
 
     def resume(self) -> None:
         """See `Session.resume`."""
-        self._is_held = False
-        self._read_on()
+        self._unanswered.resume()
 
     def closed(self) -> None:
         """See `Session.closed`; what was taken is still published, nobody hears of it."""
-        self._is_closed = True
-        self._brake.close()
+        self._unanswered.close()
         self._login.leave()
         if self._numbers is not None:
             self._numbers.leave()
-        self._batches.clear()
         self._unwatch()
+
+
+def _size(messages: list[Message]) -> int:
+    return sum([len(message.body) for message in messages])

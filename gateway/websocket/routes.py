@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from curbstone.access.callers import ASKING
+from curbstone.access.errors import WANTED, NotLoggedIn
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.masks import published_event
@@ -20,9 +21,11 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.publish_session import PublishSession
+from curbstone.gateway.websocket.queues_session import QueuesSession
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.gateway.websocket.socket_leases import SocketLeases
 from curbstone.gateway.websocket.socket_numbers import SocketNumbers
+from curbstone.gateway.websocket.subscription import Subscription
 from curbstone.gateway.websocket.targets import ToEvent, ToQueue
 
 if TYPE_CHECKING:
@@ -32,11 +35,12 @@ if TYPE_CHECKING:
     from curbstone.gateway.http.login import Logins
 
 _PATH = re.compile(r"/v2/([^/]+)/(queues|events)/([^/]+)(?:/messages)?")
+_SEVERAL = re.compile(r"/v2/([^/]+)/queues")
 _CONFIRMS = {"": False, "empty": False, "json": True}
 
 
 class WebSocketRoutes:
-    """Opens sessions for `…/queues/{queue}/messages` and `…/events/{event}/messages` of a project.
+    """Opens sessions for `…/queues/{queue}/messages`, `…/events/{event}/messages` and `…/queues` of a project.
 
     At the paths in `others` those of other protocols are opened.
     """
@@ -79,6 +83,9 @@ class WebSocketRoutes:
             if ticket:
                 access = self._gate.use_ticket(ticket, "stomp", None, request.caller)
             return other(request._replace(access=access))
+        several = _SEVERAL.fullmatch(request.path)
+        if several is not None:
+            return self._of_several(request, queue_name("any", several[1]).project)
         match = _PATH.fullmatch(request.path)
         if match is None:
             raise Problem(404, "there is no WebSocket at this path")
@@ -111,11 +118,25 @@ class WebSocketRoutes:
             target = ToQueue(queue, access.key, confirm_ids=confirms)
             numbers = SocketNumbers(access, queue, query["producer"]) if "producer" in query else None
             return PublishSession(target, login, self._settings, groups=groups, traffic=traffic, numbers=numbers)
-        return ConsumeSession(
-            *(queue, login),
+        subscription = Subscription(
+            queue,
             settles="ack" in query, confirms=confirms, limit=limit, encoding=encoding, group=group, traffic=traffic,
             leases=leases,
         )  # fmt: skip
+        return ConsumeSession(subscription, login)
+
+    def _of_several(self, request: SocketRequest, project: str) -> Session:
+        if QueuesSession.subprotocol not in _offered(request):
+            raise BadRequest("the WebSocket subprotocol for several queues must be queues")
+        access = request.access
+        ticket = parse_query(request.query).get("ticket")
+        if ticket:
+            access = self._gate.use_ticket(ticket, QueuesSession.subprotocol, None, request.caller)
+        if not access.identity.user:
+            raise NotLoggedIn(WANTED)
+        connections = self._gate.connections
+        connections.check(access)
+        return QueuesSession(project, connections, access, request.caller, self._settings, self._traffic)
 
     def _to_event(
         self, request: SocketRequest, project: str, event: str, protocol: str, query: Mapping[str, str]
@@ -146,10 +167,13 @@ def _leases_of(query: Mapping[str, str], host: Host) -> SocketLeases | None:
     return SocketLeases(host, lease_ms(query["lease"]))
 
 
+def _offered(request: SocketRequest) -> set[str]:
+    return {name.strip() for name in request.header(b"sec-websocket-protocol").decode("latin-1").split(",")}
+
+
 def _subprotocol(request: SocketRequest) -> str:
     """Return "publish" or "consume", whichever one the client offers; others beside it do not matter."""
-    offered = {name.strip() for name in request.header(b"sec-websocket-protocol").decode("latin-1").split(",")}
-    known = offered & {PublishSession.subprotocol, ConsumeSession.subprotocol}
+    known = _offered(request) & {PublishSession.subprotocol, ConsumeSession.subprotocol}
     if len(known) != 1:
         raise BadRequest("the WebSocket subprotocol must be publish or consume")
     return known.pop()

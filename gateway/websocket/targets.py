@@ -57,11 +57,13 @@ class ToQueue:
         key_of: Callable[[str, Sequence[Message]], IdempotencyKey],
         *,
         confirm_ids: bool = False,
+        label: bytes = b"",
     ) -> None:
-        """`key_of`: see `Access.key`."""
+        """`key_of`: see `Access.key`. `label`: what each confirm with an id begins with."""
         self._queue = queue
         self._key_of = key_of
-        self._confirm_ids = confirm_ids
+        self._confirm_ids = confirm_ids or bool(label)
+        self._label = label
         self.publish = queue.publish
         self.watch = queue.watch
 
@@ -79,7 +81,7 @@ class ToQueue:
         if not self._confirm_ids:
             return _CONFIRM * count
         ids = [self._queue.message_id(seq) for seq in range(first_seq, first_seq + count)]
-        return b"".join([text_frame(b'{"id":"%b"}' % name.encode()) for name in ids])
+        return b"".join([text_frame(b'{%b"id":"%b"}' % (self._label, name.encode())) for name in ids])
 
     @property
     def ended(self) -> str:

@@ -5,10 +5,13 @@ And with no right but the one it needs: not refused.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from curbstone.core.positions import LATEST
 from tests.access.doors import RIGHTS, Doors, doors
@@ -196,6 +199,33 @@ def test_websockets(protocol: str, right: str, it: Doors) -> None:
     assert it.websocket("", protocol, path) == 401
     assert it.websocket(f"no-{right}", protocol, path) == 403
     assert it.websocket(f"only-{right}", protocol, path) == 101
+
+
+@pytest.mark.parametrize(("command", "right"), [("subscribe", "receive"), ("publish", "send")])
+def test_a_websocket_for_several_queues(command: str, right: str, it: Doors) -> None:
+    """Whoever is logged in may open it; what is done over it needs its right, queue by queue."""
+    before = state(it)
+    assert it.websocket("", "queues", "/v2/shop/queues") == 401
+    host, port = it.server.http
+    answers = []
+    for user in ("nothing", f"no-{right}", f"only-{right}"):
+        ticket = it.call(user, "POST", "/v2/tickets", json={"way": "queues"}).json()["ticket"]
+        url = f"ws://{host}:{port}/v2/shop/queues?ticket={ticket}"
+        with connect(url, subprotocols=[Subprotocol("queues")], proxy=None, compression=None) as socket:
+            socket.send(json.dumps({command: "q", **({"message": "m"} if command == "publish" else {"ack": True})}))
+            answers.append(json.loads(socket.recv(timeout=60)))
+        if user != f"only-{right}":
+            assert state(it) == before
+    refused = {"code": 403, "error": f"no right to {right} on queue shop/q", command: "q"}
+    assert answers[:2] == [refused, refused]
+    assert answers[2][{"subscribe": "subscribed", "publish": "published"}[command]] == "q"
+
+
+def test_a_ticket_for_several_queues_names_none_and_opens_nothing_else(it: Doors) -> None:
+    assert it.call("only-send", "POST", "/v2/tickets", json={"way": "queues", "queue": "q"}).status_code == 400
+    ticket = it.call("only-receive", "POST", "/v2/tickets", json={"way": "queues"}).json()["ticket"]
+    assert it.websocket("", "consume", f"{Q}/messages", f"?ticket={ticket}") == 401
+    assert it.websocket("", "queues", "/v2/shop/queues", f"?ticket={ticket}") == 401, "it is used up"
 
 
 @pytest.mark.parametrize(("right", "frames"), STOMP, ids=[f"{row[1][0][:40]!r}" for row in STOMP])

@@ -12,6 +12,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Frames, Inbound
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.publish_session import PublishSession
+from curbstone.gateway.websocket.subscription import Subscription
 from curbstone.gateway.websocket.targets import ToQueue
 from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, delivery, no_key
 
@@ -52,7 +53,7 @@ def test_a_producer_gets_one_answer_a_message_and_a_close_after_an_error(reads: 
 @given(reads, st.booleans())
 def test_a_consumer_settles_or_gets_one_error_and_a_close(reads: list[list[Inbound]], settles: bool) -> None:
     queue = FakeQueue()
-    session = ConsumeSession(queue.queue, ANYBODY, settles=settles, limit=3)
+    session = ConsumeSession(Subscription(queue.queue, settles=settles, limit=3), ANYBODY)
     wire = FakeWire(session)
     [consumer] = queue.consumers
     consumer.give(delivery(11), delivery(12), delivery(13))

@@ -122,6 +122,7 @@ def test_the_sockets_in_the_contract_are_those_of_the_server() -> None:
     assert addresses == {
         "/v2/{project}/queues/{queue}/messages",
         "/v2/{project}/events/{event}/messages",
+        "/v2/{project}/queues",
         "{destination}",
     }
     protocols = {
@@ -129,7 +130,7 @@ def test_the_sockets_in_the_contract_are_those_of_the_server() -> None:
         for channel in SOCKETS["channels"].values()
         if "bindings" in channel
     }
-    assert protocols == {"publish", "consume"}
+    assert protocols == {"publish", "consume", "queues"}
 
 
 @pytest.mark.anyio

@@ -12,6 +12,7 @@ from curbstone.core.errors import NoSuchQueue
 from curbstone.gateway.formats.message_json import Encoding
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.consume_session import ConsumeSession
+from curbstone.gateway.websocket.subscription import Subscription
 from tests.gateway.fakes import ANYBODY, FakeConsumer, FakeQueue, FakeWire, binary, delivery, text
 
 NAME = "k"
@@ -22,9 +23,10 @@ class Reader:
 
     def __init__(self, *, settles: bool = True, encoding: Encoding | None = None) -> None:
         self.queue = FakeQueue()
-        self.session = ConsumeSession(
-            self.queue.queue, ANYBODY, settles=settles, limit=10, encoding=encoding, group="g", name=NAME
+        subscription = Subscription(
+            self.queue.queue, settles=settles, limit=10, encoding=encoding, group="g", name=NAME
         )
+        self.session = ConsumeSession(subscription, ANYBODY)
         self.wire = FakeWire(self.session)
         self.consumer: FakeConsumer = self.queue.consumers[0]
 
@@ -156,7 +158,7 @@ def test_an_id_of_an_earlier_connection_names_nothing() -> None:
     wires = []
     ids = []
     for number in range(2):
-        session = ConsumeSession(queue.queue, ANYBODY, settles=True, limit=10)
+        session = ConsumeSession(Subscription(queue.queue, settles=True, limit=10), ANYBODY)
         wires.append(FakeWire(session))
         queue.consumers[number].give(delivery(11))
         ids.append(wires[number].take_json()[0]["ackId"])

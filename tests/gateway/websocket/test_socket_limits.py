@@ -17,6 +17,7 @@ from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.session import Session
+from curbstone.gateway.websocket.subscription import Subscription
 from curbstone.gateway.websocket.targets import ToQueue
 from curbstone.net import turns as net_turns
 from curbstone.net.unfinished import Unfinished
@@ -196,7 +197,7 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
     session: Session = (
         PublishSession(ToQueue(queue, no_key), ANYBODY, GatewaySettings())
         if protocol == "publish"
-        else ConsumeSession(queue, ANYBODY, settles=True, limit=10)
+        else ConsumeSession(Subscription(queue, settles=True, limit=10), ANYBODY)
     )
     transport, turns = DeafTransport(), Turns()
     wire = WebSocketProtocol(transport, session, 1_000_000, set(), turns, Unfinished(1_000_000), net_turns.Turns(turns))

@@ -73,7 +73,7 @@ async def test_a_bad_handshake_is_refused_with_plain_http(
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/v2/p1/queues/missing/messages", 404), ("/v2/p1/queues/a%20b", 400), ("/nowhere", 404), ("/v2/p1/queues", 404)],
+    [("/v2/p1/queues/missing/messages", 404), ("/v2/p1/queues/a%20b", 400), ("/nowhere", 404), ("/v2/p1/queues", 400)],
 )
 async def test_a_websocket_needs_a_queue(gateway: Running, path: str, status: int) -> None:
     with pytest.raises(InvalidStatus) as refusal:

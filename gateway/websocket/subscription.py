@@ -1,0 +1,345 @@
+"""One consumer of a queue on a WebSocket: its deliveries leave as frames, its `ackId`s become deliveries again.
+
+An `ackId` names one delivery of one subscription of one connection, as in "5f0c91aa.7": one that comes after a
+reconnect names nothing, and can't settle another message. Whose socket it is, who is logged in there and what an error
+ends is its session's to say.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
+from curbstone.core.message import Delivery
+from curbstone.core.port import Consumer
+from curbstone.core.traffic import Handouts, Traffic
+from curbstone.core.values import Done
+from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
+from curbstone.gateway.formats.parameters import lease_ms, seconds_ms
+from curbstone.gateway.http.json_body import check_members, parse_json
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.websocket.codec import binary_frame, text_frame
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
+    from curbstone.gateway.websocket.socket_leases import SocketLeases
+    from curbstone.net.wire import Wire
+
+UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
+
+ID = r"([0-9a-z]+)\.([1-9][0-9]{0,17})"
+"""An ackId: the subscription, and the number of the delivery."""
+_AN_ID = re.compile(ID)
+SETTLING = ("ackId", "ackToId", "nackId", "rejectId", "extendId")
+"""The members that name a delivery in what a client sends."""
+
+
+def new_name() -> str:
+    """Return what the ackIds of a connection begin with."""
+    return secrets.token_hex(4)
+
+
+def command_of(is_text: bool, data: bytes) -> dict[str, Any]:
+    """Return the JSON object that a frame of a consumer is; raise BadRequest."""
+    try:
+        command = parse_json(data) if is_text else None
+    except BadRequest:
+        command = None
+    if not isinstance(command, dict):
+        raise BadRequest("Payload must be a JSON object.")
+    return command
+
+
+class Subscription:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        settles: bool,
+        confirms: bool = False,
+        limit: int,
+        encoding: Encoding | None = None,
+        group: str = "",
+        traffic: Traffic | None = None,
+        name: str = "",
+        leases: SocketLeases | None = None,
+        label: bytes = b"",
+    ) -> None:
+        """`name` is what its ackIds begin with; without one it is drawn. `label`: the first members of each delivery.
+
+        `confirms`: whether settling is answered. `leases`: how long deliveries last, if that is answered.
+        """
+        self.name = name or new_name()
+        self.name_bytes = self.name.encode()
+        self.settles = settles
+        self.confirms = confirms
+        self.traffic = traffic or Traffic()
+        self.is_over = True
+        """Whether nothing is delivered or settled: before `start`, and after `close`."""
+        self._leases = leases
+        self._queue = queue
+        self._handouts = Handouts(self.traffic, queue)
+        self._limit = limit
+        self._encoding = encoding
+        self._group = group
+        start = b"{" + label.replace(b"%", b"%%")
+        self._metadata = start + b"%b}"
+        self._whole = start + b"%b,%b}"
+        self._consumer: Consumer | None = None
+        self._last_id = 0
+        self._seqs: dict[int, int] = {}
+        """What is unsettled: the number in the ackId to seq, in the order of delivery."""
+        self._acked: list[int] = []
+        """Seqs acknowledged in the read that is being worked off."""
+        self._ids: list[str] = []
+        """If settling is answered: the ackIds of those."""
+        self._stale: list[str] = []
+        """Likewise: those of this read that name nothing."""
+
+    @property
+    def unsettled(self) -> int:
+        """How many deliveries the client has not settled."""
+        return len(self._seqs)
+
+    def start(self, wire: Wire, failed: Callable[[CurbstoneError], None]) -> None:
+        """Subscribe; deliveries begin. `failed` is called when there can be no more, until it is closed."""
+        self._wire = wire
+        self._failed = failed
+        if self._leases is not None:
+            self._leases.begin(self._ran_out)
+        self._consumer = self._queue.subscribe(
+            self._deliver, window=self._limit, group=self._group, auto=not self.settles, on_closed=self._fail
+        )
+        self.is_over = False
+
+    def when_open(self, on_open: Callable[[], None]) -> None:
+        """See `Consumer.when_open`."""
+        self._open.when_open(on_open)
+
+    # ------------------------------------------------------------ to the client
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        if self.is_over:
+            return
+        queue = self._queue
+        metadata = self._metadata
+        pieces = []
+        for delivery in deliveries:
+            message = delivery.message
+            ack_id = b""
+            if self.settles:
+                self._last_id += 1
+                self._seqs[self._last_id] = message.seq
+                ack_id = b'"%b.%d"' % (self.name_bytes, self._last_id)
+            inside = metadata_json(message, queue.message_id(message.seq), delivery.tries, ack_id)
+            if self._encoding:
+                pieces.append(text_frame(self._whole % (inside, body_json(message.body, self._encoding))))
+            else:
+                pieces.append(text_frame(metadata % inside))
+                pieces.append(binary_frame(message.body))
+        self._handouts.count(deliveries, auto=not self.settles)
+        if self._leases is not None:
+            self._leases.add(range(self._last_id - len(deliveries) + 1, self._last_id + 1))
+        self._wire.send(b"".join(pieces))
+
+    def hold(self) -> None:
+        """The socket's buffer is full: deliver no more for a while."""
+        self._open.hold()
+
+    def resume(self) -> None:
+        """There is room again."""
+        self._open.resume()
+
+    def pause(self) -> None:
+        """Deliver no more; what is unsettled can still be settled."""
+        self._open.pause()
+
+    # ------------------------------------------------------------ from the client
+
+    def ack(self, number: int) -> None:
+        """Settle a delivery with the others of this read; raise Problem for a number that names none."""
+        self._acked.append(self._claim(number))
+
+    def number(self, ack_id: str) -> int:
+        """Return the delivery's number; 0, which names none, for what is no ackId of this subscription."""
+        parts = _AN_ID.fullmatch(ack_id)
+        return int(parts[2]) if parts and parts[1] == self.name else 0
+
+    def resize(self, window: int) -> None:
+        """Change how many deliveries may be unsettled."""
+        self._open.resize(window)
+
+    def obey(self, command: dict[str, Any]) -> None:
+        """Settle or extend what a command names; raise BadRequest, or Problem for what names nothing."""
+        consumer = self._open
+        if self.confirms and self._is_stale(consumer, command):
+            return
+        if self._leases is not None and "extendId" in command:
+            self._extend(self._leases, command)
+        else:
+            self._settle(consumer, command)
+
+    def flush(self) -> None:
+        """Hand the acks of a read to the engine, together; tell what of it had ended."""
+        self._flush_acks()
+        if self._stale:
+            stale, self._stale = self._stale, []
+            self._wire.send(stale_frame(stale))
+
+    @property
+    def _open(self) -> Consumer:
+        assert self._consumer is not None
+        return self._consumer
+
+    def _extend(self, leases: SocketLeases, command: dict[str, Any]) -> None:
+        check_members(command, ("extendId", "seconds"), "an extendId")
+        ack_id = command["extendId"]
+        if not isinstance(ack_id, str):
+            raise BadRequest("bad extendId: it must be the ackId of a delivery")
+        leases.extend(self.number(ack_id), lease_ms(command.get("seconds")))
+        self._wire.send(text_frame(orjson.dumps({"extended": [ack_id]})))
+
+    def _ran_out(self, numbers: list[int]) -> None:
+        """Give back what was not settled in time, and say so."""
+        consumer = self._consumer
+        if consumer is None:
+            return
+        seqs = [seq for number in numbers if (seq := self._seqs.pop(number)) in consumer.unsettled]
+        self.traffic.returned += len(seqs)
+        self._wire.send(stale_frame([f"{self.name}.{number}" for number in numbers]))
+        try:
+            consumer.nack(seqs, 0, "the lease ran out", self._on_settled)
+        except CurbstoneError as error:
+            self._fail(error)
+
+    def _is_stale(self, consumer: Consumer, command: dict[str, Any]) -> bool:
+        """Return whether a command names a delivery that has ended; then that is told at the end of the read."""
+        ack_id = next((command[name] for name in SETTLING if isinstance(command.get(name), str)), None)
+        if ack_id is None or self._seqs.get(self.number(ack_id)) in consumer.unsettled:
+            return False
+        self._forget(self.number(ack_id))
+        self._stale.append(ack_id)
+        return True
+
+    def _settle(self, consumer: Consumer, command: dict[str, Any]) -> None:
+        match command:
+            case {"ackId": str(ack_id), **options}:
+                _check_alone(options)
+                self._acked.append(self._claim(self.number(ack_id)))
+            case {"ackToId": str(ack_id), **options}:
+                _check_alone(options)
+                self._acked.extend(self._claim_up_to(ack_id, consumer))
+            case {"nackId": str(ack_id), **options}:
+                check_members(options, ("delay", "error"), "a nackId")
+                delay_ms = seconds_ms("delay", options["delay"]) if options.get("delay") is not None else None
+                self._give_back(consumer, ack_id, _text(options), delay_ms, rejected=False)
+            case {"rejectId": str(ack_id), **options}:
+                check_members(options, ("error",), "a rejectId")
+                self._give_back(consumer, ack_id, _text(options), None, rejected=True)
+            case _:
+                raise BadRequest("Unrecognized command.")
+
+    def _give_back(self, consumer: Consumer, ack_id: str, error: str, delay_ms: int | None, *, rejected: bool) -> None:
+        self._flush_acks()
+        seqs = [self._claim(self.number(ack_id))]
+        on_settled = self._answer()
+        if rejected:
+            consumer.reject(seqs, error, on_settled)
+            self.traffic.rejected += 1
+        else:
+            consumer.nack(seqs, delay_ms, error, on_settled)
+            self.traffic.returned += 1
+
+    def _claim(self, number: int) -> int:
+        """Return the seq of an unsettled delivery and forget it; raise for a number that names none."""
+        seq = self._forget(number)
+        if seq is None:
+            raise UNKNOWN_ID
+        if self.confirms:
+            self._ids.append(f"{self.name}.{number}")
+        return seq
+
+    def _forget(self, number: int) -> int | None:
+        if self._leases is not None:
+            self._leases.drop(number)
+        return self._seqs.pop(number, None)
+
+    def _claim_up_to(self, ack_id: str, consumer: Consumer) -> list[int]:
+        last = self.number(ack_id)
+        if last not in self._seqs:
+            raise UNKNOWN_ID
+        claimed = []
+        for number in self._seqs:
+            claimed.append(number)
+            if number == last:
+                break
+        if self.confirms:
+            ended = [number for number in claimed if self._seqs[number] not in consumer.unsettled]
+            self._stale += [f"{self.name}.{number}" for number in ended if self._forget(number)]
+            claimed = [number for number in claimed if number in self._seqs]
+        return [self._claim(number) for number in claimed]
+
+    def _flush_acks(self) -> None:
+        if self._acked and self._consumer:
+            acked, self._acked = self._acked, []
+            self.traffic.acked += len(acked)
+            try:
+                self._consumer.ack(acked, self._answer())
+            except StaleDelivery as error:
+                self._fail(error)
+
+    def _answer(self) -> Done:
+        """Return what is called when those that were just claimed are settled."""
+        if not self.confirms:
+            return self._on_settled
+        ids, self._ids = self._ids, []
+
+        def done(error: CurbstoneError | None) -> None:
+            if error is None:
+                self._wire.send(text_frame(orjson.dumps({"settled": ids})))
+            self._on_settled(error)
+
+        return done
+
+    def _on_settled(self, error: CurbstoneError | None) -> None:
+        if error is not None:
+            self._fail(error)
+
+    # ------------------------------------------------------------ the end
+
+    def _fail(self, error: CurbstoneError) -> None:
+        if not self.is_over:
+            self._failed(error)
+
+    def close(self) -> None:
+        """Unsettled deliveries go back to their places."""
+        self.is_over = True
+        if self._leases is not None:
+            self._leases.leave()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+
+def stale_frame(ack_ids: list[str]) -> bytes:
+    """Return what tells of deliveries that have ended."""
+    return text_frame(orjson.dumps({"stale": ack_ids}))
+
+
+def _check_alone(options: dict[str, Any]) -> None:
+    if options:
+        raise BadRequest(f"unknown member {next(iter(options))[:80]!r}; an ackId or ackToId stands alone")
+
+
+def _text(options: dict[str, Any]) -> str:
+    error = options.get("error", "")
+    if not isinstance(error, str):
+        raise BadRequest("bad error: it must be a string")
+    return error

@@ -1,0 +1,435 @@
+"""The WebSocket for several queues, on the real engine with a simulated disk and clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curbstone.access import presence
+from curbstone.access.callers import Caller
+from curbstone.access.door import Access
+from curbstone.access.gate import Gate, OpenGate
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.queue import Queue
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket import queues_session
+from curbstone.gateway.websocket.queues_session import QueuesSession
+from tests.access.world import World, hashed
+from tests.core.lab import Lab
+from tests.gateway.fakes import FakeWire, binary, text
+
+SETTINGS = GatewaySettings(max_message_size=1000)
+CALLER = Caller("127.0.0.1", 1, "websocket")
+MANY = 100
+
+
+class Reader:
+    """A session of the project `default`, and its wire."""
+
+    def __init__(self, lab: Lab, gate: Gate | None = None, access: Access | None = None) -> None:
+        self.lab = lab
+        gate = gate or OpenGate(lab.broker, lab.host)
+        access = access or gate.everyone
+        self.session = QueuesSession("default", gate.connections, access, CALLER, SETTINGS, Traffic())
+        self.wire = FakeWire(self.session)
+
+    def say(self, *commands: dict[str, Any] | str) -> list[Any]:
+        """Send commands in one read; return all that comes, with time standing still."""
+        self.session.receive([text(each if isinstance(each, str) else json.dumps(each)) for each in commands])
+        return self.hear()
+
+    def hear(self) -> list[Any]:
+        self.lab.settle()
+        return self.wire.take_json()
+
+    def subscribe(self, name: str, **wishes: Any) -> list[Any]:
+        """Subscribe; return what comes behind that."""
+        told, *rest = self.say({"subscribe": name, "ack": True, "encoding": "utf8", **wishes})
+        assert told == {"subscribed": name}
+        return rest
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+def filled(lab: Lab, name: str, *bodies: str, **options: Any) -> Queue:
+    queue = lab.queue(name, **options)
+    lab.publish(queue, *bodies)
+    return queue
+
+
+def counts(queue: Queue) -> tuple[int, int]:
+    found = queue.counts()
+    return found.rdy, found.wip
+
+
+def test_each_delivery_says_its_queue_and_is_settled_where_it_came_from(lab: Lab) -> None:
+    a, b = filled(lab, "a", "a1", "a2"), filled(lab, "b", "b1")
+    reader = Reader(lab)
+    first, second = reader.subscribe("a")
+    (third,) = reader.subscribe("b")
+    assert [(each["queue"], each["message"]) for each in (first, second, third)] == [
+        ("a", "a1"),
+        ("a", "a2"),
+        ("b", "b1"),
+    ]
+    assert len({each["ackId"] for each in (first, second, third)}) == 3
+    told = reader.say({"ackId": third["ackId"]}, {"nackId": first["ackId"], "delay": 60}, {"ackId": second["ackId"]})
+    assert sorted(told, key=str) == sorted([{"settled": [each["ackId"]]} for each in (first, second, third)], key=str)
+    assert (counts(a), counts(b)) == ((0, 0), (0, 0))
+    assert a.counts().delayed == 1
+
+
+def test_a_delivery_is_the_frames_of_a_consuming_socket_behind_its_queue(lab: Lab) -> None:
+    filled(lab, "a", "body")
+    reader = Reader(lab)
+    told, metadata, payload = reader.say({"subscribe": "a"})
+    assert told == {"subscribed": "a"}
+    assert list(metadata) == ["queue", "Content-Type", "timestamp", "redelivered", "id", "tries"]
+    assert payload == b"body"
+
+
+def test_each_subscription_has_its_own_window(lab: Lab) -> None:
+    filled(lab, "a", "1", "2", "3")
+    filled(lab, "b", "1", "2", "3")
+    reader = Reader(lab)
+    assert [each["message"] for each in reader.subscribe("a", limit=1)] == ["1"]
+    assert [each["message"] for each in reader.subscribe("b", limit=2)] == ["1", "2"]
+    more = reader.say({"window": "a", "limit": 3})
+    assert [(each["queue"], each["message"]) for each in more] == [("a", "2"), ("a", "3")]
+
+
+def test_what_runs_out_is_told_and_comes_again(lab: Lab) -> None:
+    filled(lab, "a", "1", "2")
+    reader = Reader(lab)
+    first, second = reader.subscribe("a", lease=30)
+    told = reader.say({"extendId": second["ackId"], "seconds": 60})
+    assert told == [{"extended": [second["ackId"]]}]
+    lab.pass_time(31_000)
+    stale, again = reader.hear()
+    assert stale == {"stale": [first["ackId"]]}
+    assert (again["message"], again["tries"]) == ("1", 1)
+
+
+def test_an_empty_frame_ends_all_deliveries_and_settling_goes_on(lab: Lab) -> None:
+    a, b = filled(lab, "a", "1"), lab.queue("b")
+    reader = Reader(lab)
+    (delivery,) = reader.subscribe("a")
+    reader.subscribe("b")
+    assert reader.say("") == []
+    lab.publish(a, "2")
+    lab.publish(b, "2")
+    assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
+    assert (counts(a), counts(b)) == ((1, 0), (1, 0))
+
+
+def test_what_is_unsubscribed_goes_back_behind_what_the_same_read_settles(lab: Lab) -> None:
+    a = filled(lab, "a", "1", "2")
+    reader = Reader(lab)
+    first, second = reader.subscribe("a")
+    told = reader.say({"ackId": first["ackId"]}, {"unsubscribe": "a"}, {"ackId": second["ackId"]})
+    assert told == [{"unsubscribed": "a"}, {"stale": [second["ackId"]]}, {"settled": [first["ackId"]]}]
+    assert counts(a) == (1, 0)
+    assert [(each["message"], each["tries"]) for each in reader.subscribe("a")] == [("2", 1)]
+
+
+def test_a_deleted_queue_ends_its_subscription_and_nothing_else(lab: Lab) -> None:
+    filled(lab, "a", "1")
+    b = filled(lab, "b", "1")
+    reader = Reader(lab)
+    (gone,) = reader.subscribe("a")
+    (kept,) = reader.subscribe("b")
+    lab.answer(lambda done: lab.broker.delete(lab.broker.get(b.name._replace(queue="a")).name, done))
+    assert reader.hear() == [{"unsubscribed": "a", "code": 404, "error": "no such queue: default/a"}]
+    told = reader.say({"ackId": gone["ackId"]}, {"ackId": kept["ackId"]})
+    assert sorted(told, key=str) == [{"settled": [kept["ackId"]]}, {"stale": [gone["ackId"]]}]
+    filled(lab, "a", "again")
+    assert [each["message"] for each in reader.subscribe("a")] == ["again"]
+    assert reader.wire.code is None
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "error"),
+    [
+        ({"subscribe": "none"}, 404, "no such queue"),
+        ({"subscribe": "a"}, 409, "has a subscription to default/a"),
+        ({"subscribe": "a b"}, 400, "bad queue name"),
+        ({"subscribe": "b", "limit": 0}, 400, "bad limit"),
+        ({"subscribe": "b", "ack": 1}, 400, "bad ack"),
+        ({"subscribe": "b", "group": 1}, 400, "bad group"),
+        ({"subscribe": "b", "encoding": "x"}, 400, "bad encoding"),
+        ({"subscribe": "b", "lease": 5}, 400, "it goes with ack"),
+        ({"subscribe": "b", "prefetch": 1}, 400, "unknown member 'prefetch'"),
+        ({"unsubscribe": "b"}, 404, "no subscription to default/b"),
+        ({"window": "b", "limit": 5}, 404, "no subscription to default/b"),
+        ({"window": "a", "limit": "x"}, 400, "bad limit"),
+        ({"window": "a"}, 400, "bad limit"),
+        ({"publish": "none", "message": "m"}, 404, "no such queue"),
+        ({"publish": "b"}, 400, "bad message"),
+        ({"publish": "b", "message": "m", "ttl": "x"}, 400, "bad ttl"),
+        ({"publish": "b", "message": "m", "other": 1}, 400, "unknown member 'other'"),
+        ({"publish": "b", "message": "m", "Idempotency-Key": 1}, 400, "must be a string"),
+        ({"publish": "b", "message": "m", "Idempotency-Key": "a b"}, 400, "bad idempotency key"),
+        ({"publish": "b", "message": "m" * 1001}, 413, "larger than 1000 bytes"),
+    ],
+)
+def test_what_is_refused_is_named_and_ends_nothing(lab: Lab, command: dict[str, Any], code: int, error: str) -> None:
+    filled(lab, "a", "1")
+    lab.queue("b")
+    reader = Reader(lab)
+    (delivery,) = reader.subscribe("a")
+    (told,) = reader.say(command)
+    verb = next(iter(command))
+    assert (told["code"], told[verb]) == (code, command[verb])
+    assert error in told["error"]
+    assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
+
+
+@pytest.mark.parametrize(
+    ("beside", "error"),
+    [({"delay": "x"}, "bad delay"), ({"error": 5}, "bad error"), ({"more": 1}, "unknown member 'more'")],
+)
+def test_a_settling_that_is_refused_leaves_the_delivery(lab: Lab, beside: dict[str, Any], error: str) -> None:
+    filled(lab, "a", "1")
+    reader = Reader(lab)
+    (delivery,) = reader.subscribe("a")
+    (told,) = reader.say({"nackId": delivery["ackId"], **beside})
+    assert (told["code"], told["nackId"]) == (400, delivery["ackId"]) and error in told["error"]
+    assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
+
+
+@pytest.mark.parametrize("command", [{}, {"other": 1}, {"ackId": 5}, {"subscribe": None}, {"publish": ["a"]}])
+def test_a_command_that_names_no_queue_and_no_delivery_is_refused(lab: Lab, command: dict[str, Any]) -> None:
+    reader = Reader(lab)
+    (told,) = reader.say(command)
+    named = {} if command == {"other": 1} else command
+    assert told == {"code": 400, "error": told["error"], **named}
+    assert reader.wire.code is None
+
+
+@pytest.mark.parametrize("frame", [text("not json"), text("[]"), binary(b"{}"), binary(b"x")])
+def test_what_is_no_command_at_all_ends_the_socket_behind_what_was_published(lab: Lab, frame: Any) -> None:
+    a = lab.queue("a")
+    reader = Reader(lab)
+    reader.session.receive([text('{"publish":"a","message":"m"}'), frame, text('{"publish":"a","message":"n"}')])
+    confirmed, error = reader.hear()
+    assert confirmed["published"] == "a"
+    assert error == {"code": 400, "error": "Payload must be a JSON object."}
+    assert reader.wire.code == 1000
+    assert lab.bodies(a) == [b"m"]
+
+
+# ------------------------------------------------------------ publishing
+
+
+def test_messages_are_answered_in_their_order_whatever_queue_they_are_for(lab: Lab) -> None:
+    a, b = lab.queue("a"), lab.queue("b")
+    reader = Reader(lab)
+    told = reader.say(
+        {"publish": "a", "message": "1", "Content-Type": "text/plain", "x-msg-x-color": "blue"},
+        {"publish": "a", "message": "Mg==", "encoding": "base64"},
+        {"publish": "none", "message": "3"},
+        {"publish": "b", "message": "4", "Idempotency-Key": "k"},
+        {"publish": "b", "message": "4", "Idempotency-Key": "k"},
+        {"publish": "a", "message": "5"},
+    )
+    assert [each.get("published") or each["publish"] for each in told] == ["a", "a", "none", "b", "b", "a"]
+    assert [each.get("code") for each in told] == [None, None, 404, None, None, None]
+    shown = [a.message_id(each.message.seq) for each in lab.peek(a)]
+    assert [told[at]["id"] for at in (0, 1, 5)] == shown
+    assert told[3]["id"] == told[4]["id"] == b.message_id(lab.peek(b)[0].message.seq)
+    assert lab.bodies(a) == [b"1", b"2", b"5"]
+
+
+def test_a_full_queue_refuses_for_itself(lab: Lab) -> None:
+    lab.queue("a", cap="64KiB")
+    b = lab.queue("b")
+    reader = Reader(lab)
+    told = reader.say(*[{"publish": name, "message": "m" * 999} for _ in range(MANY) for name in ("a", "b")])
+    of_a = [each for each in told if each.get("publish") == "a"]
+    assert of_a and {each["code"] for each in of_a} == {507}
+    assert len([each for each in told if each.get("published") == "b"]) == len(lab.bodies(b)) == MANY
+    assert len(told) == 2 * MANY
+
+
+def test_what_was_delivered_can_be_published_as_it_came(lab: Lab) -> None:
+    filled(lab, "a", "1")
+    b = lab.queue("b")
+    reader = Reader(lab)
+    (delivery,) = reader.subscribe("a")
+    told = reader.say({"publish": "b", **delivery}, {"ackId": delivery["ackId"]})
+    assert {"settled": [delivery["ackId"]]} in told and any(each.get("published") == "b" for each in told)
+    assert lab.bodies(b) == [b"1"]
+
+
+def test_a_stop_answers_what_was_taken(lab: Lab) -> None:
+    a = filled(lab, "a", "1")
+    reader = Reader(lab)
+    reader.subscribe("a")
+    reader.session.receive([text('{"publish":"a","message":"2"}')])
+    reader.session.stop()
+    assert reader.wire.code is None
+    (told,) = reader.hear()
+    assert told["published"] == "a"
+    assert reader.wire.code == 1001
+    lab.settle()
+    assert counts(a) == (2, 0)
+
+
+# ------------------------------------------------------------ bounds
+
+
+def test_while_the_peer_does_not_read_nothing_is_delivered(lab: Lab) -> None:
+    a, b = lab.queue("a"), lab.queue("b")
+    reader = Reader(lab)
+    reader.subscribe("a", ack=False)
+    reader.session.hold()
+    reader.subscribe("b", ack=False)  # also not to one that begins meanwhile
+    lab.publish(a, "1")
+    lab.publish(b, "2")
+    assert reader.hear() == []
+    assert (counts(a), counts(b)) == ((1, 0), (1, 0))
+    reader.session.resume()
+    assert sorted(each["message"] for each in reader.hear()) == ["1", "2"]
+
+
+def test_a_socket_has_so_many_subscriptions(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues_session, "SUBSCRIPTIONS_MAX", 2)
+    for name in "abc":
+        lab.queue(name)
+    reader = Reader(lab)
+    reader.subscribe("a")
+    reader.subscribe("b")
+    (told,) = reader.say({"subscribe": "c"})
+    assert (told["code"], told["subscribe"]) == (429, "c")
+    reader.say({"unsubscribe": "a"})
+    reader.subscribe("c")
+
+
+names = st.sampled_from(
+    ["subscribe", "unsubscribe", "window", "publish", "message", "limit", "ack", "lease", "group"]
+    + ["ackId", "ackToId", "nackId", "rejectId", "extendId", "token", "delay", "other"]
+)
+values: st.SearchStrategy[Any] = st.sampled_from(["a", "b", "", "x.1", 1, 0, -1, 1.5, True, None, [], {}])
+frames = st.builds(lambda fields: text(json.dumps(fields)), st.dictionaries(names, values, max_size=4))
+reads = st.lists(st.lists(frames | st.just(text("")), min_size=1, max_size=5), max_size=5)
+
+
+@given(reads)
+def test_whatever_comes_is_answered_and_ends_nothing(reads: list[list[Any]]) -> None:
+    lab = Lab()
+    a = filled(lab, "a", "1", "2")
+    reader = Reader(lab)
+    published = 0
+    for read in reads:
+        reader.session.receive(read)
+        published += sum(b'"publish"' in each.data for each in read)
+    told = [each for each in reader.hear() if isinstance(each, dict)]
+    assert len([each for each in told if "published" in each or "publish" in each or "code" in each]) >= published
+    assert reader.wire.code is None
+    reader.session.closed()
+    lab.settle()
+    assert a.counts().wip == 0
+
+
+# ------------------------------------------------------------ rights
+
+USERS = f"""
+[users.ann]
+password = ["{hashed("open sesame")}"]
+grants = ["receive default/a", "receive default/b", "send default/b"]
+"""
+
+
+def welcomed(path: Path) -> tuple[World, Reader]:
+    world = World(path, USERS)
+    for name in "abc":
+        filled(world.lab, name, name)
+    return world, Reader(world.lab, world.gate, world.login("ann", "open sesame"))
+
+
+def test_each_queue_needs_its_right_and_a_refusal_says_nothing_of_what_exists(tmp_path: Path) -> None:
+    _, reader = welcomed(tmp_path)
+    reader.subscribe("a")
+    for name in ("c", "none"):
+        (told,) = reader.say({"subscribe": name})
+        assert told == {"code": 403, "error": f"no right to receive on queue default/{name}", "subscribe": name}
+    for name in ("a", "none"):
+        (told,) = reader.say({"publish": name, "message": "m"})
+        assert told == {"code": 403, "error": f"no right to send on queue default/{name}", "publish": name}
+    (told,) = reader.say({"publish": "b", "message": "m"})
+    assert told["published"] == "b"
+
+
+def test_a_right_that_is_lost_ends_its_subscription_and_nothing_else(tmp_path: Path) -> None:
+    world, reader = welcomed(tmp_path)
+    (of_a,) = reader.subscribe("a")
+    (of_b,) = reader.subscribe("b")
+    assert world.reload(USERS.replace('"receive default/a", ', "").replace(', "send default/b"', "")) is None
+    assert reader.hear() == [{"unsubscribed": "a", "code": 403, "error": "no right to receive on queue default/a"}]
+    told = reader.say({"ackId": of_a["ackId"]}, {"ackId": of_b["ackId"]}, {"publish": "b", "message": "m"})
+    assert sorted(told, key=str) == [
+        {"code": 403, "error": "no right to send on queue default/b", "publish": "b"},
+        {"settled": [of_b["ackId"]]},
+        {"stale": [of_a["ackId"]]},
+    ]
+    assert reader.wire.code is None
+
+
+def test_a_user_who_is_gone_ends_the_socket(tmp_path: Path) -> None:
+    world, reader = welcomed(tmp_path)
+    reader.subscribe("a")
+    assert world.reload(USERS.replace("ann", "bob")) is None
+    assert [each["code"] for each in reader.hear()] == [401]
+    assert reader.wire.code == 1008
+
+
+def test_subscriptions_count_among_those_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "SUBSCRIPTIONS_MAX", 2)
+    world, reader = welcomed(tmp_path)
+    other = Reader(world.lab, world.gate, world.login("ann", "open sesame"))
+    reader.subscribe("a")
+    reader.subscribe("b")
+    (told,) = other.say({"subscribe": "a"})
+    assert (told["code"], told["subscribe"]) == (429, "a")
+    reader.say({"unsubscribe": "a"})
+    other.subscribe("a")
+    reader.session.closed()
+    other.subscribe("b")
+
+
+def test_who_publishes_too_much_waits_and_loses_nothing(tmp_path: Path) -> None:
+    rated = USERS + "rate = { messages = 10 }\n"
+    world = World(tmp_path, rated)
+    b = filled(world.lab, "b", "first")
+    reader = Reader(world.lab, world.gate, world.login("ann", "open sesame"))
+    (delivery,) = reader.subscribe("b", limit=1)
+    told = reader.say(*[{"publish": "b", "message": str(number)} for number in range(20)])
+    assert len(told) == 20
+    told = reader.say({"ackId": delivery["ackId"]}, {"publish": "b", "message": "late"}, {"unsubscribe": "b"})
+    assert {"settled": [delivery["ackId"]]} in told
+    assert reader.wire.is_held and not any("published" in each or "unsubscribed" in each for each in told)
+    world.lab.pass_time(5_000)
+    told = reader.hear()
+    assert any(each.get("published") == "b" for each in told) and {"unsubscribed": "b"} in told
+    assert not reader.wire.is_held
+    assert b.counts().rdy == 21
+
+
+def test_a_queue_that_goes_while_a_message_is_on_its_way_refuses_it(lab: Lab) -> None:
+    a = lab.queue("a")
+    reader = Reader(lab)
+    reader.subscribe("a")
+    errors: list[CurbstoneError | bool] = []
+    lab.broker.delete(a.name, errors.append)
+    told = reader.say({"publish": "a", "message": "m"})
+    assert {each["code"] for each in told} == {404}
+    assert {next(iter(set(each) - {"code", "error"})) for each in told} == {"publish", "unsubscribed"}
