@@ -12,7 +12,7 @@ Event = Annotated[str, typer.Argument(metavar="EVENT", help="An event, or a mask
 
 
 def events(
-    project: Annotated[str, typer.Argument(metavar="[PROJECT]", help="The project", show_default=True)] = "default",
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="The project", show_default=True)] = "default",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:

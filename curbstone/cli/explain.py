@@ -11,7 +11,7 @@ from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
 
 def explain(
     queue: Queue,
-    message_id: Annotated[str, typer.Argument(metavar="[ID]", help="The id of a message")] = "",
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a message")] = "",
     group: Annotated[str, typer.Option("--group", metavar="GROUP", help="As this group sees it")] = "",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,

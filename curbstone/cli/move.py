@@ -23,8 +23,12 @@ AT_ONCE = 100
 
 
 def move(
-    source: Annotated[str, typer.Option("--from", metavar="QUEUE", autocompletion=complete_queue)],
-    target: Annotated[str, typer.Option("--to", metavar="QUEUE", autocompletion=complete_queue)],
+    source: Annotated[
+        str, typer.Option("--from", metavar="QUEUE", help="Where messages are taken", autocompletion=complete_queue)
+    ],
+    target: Annotated[
+        str, typer.Option("--to", metavar="QUEUE", help="Where they are put", autocompletion=complete_queue)
+    ],
     delay: Annotated[
         float, typer.Option("--delay", metavar="SECONDS", min=0, help="Let each message rest so long in --to")
     ] = 0,

@@ -12,7 +12,7 @@ PROJECTS_SHOWN = 20
 
 
 def queues(
-    project: Annotated[str, typer.Argument(metavar="[PROJECT]", help="The project", show_default=True)] = "default",
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="The project", show_default=True)] = "default",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:

@@ -14,7 +14,7 @@ from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
 def schema(
     queue: Queue,
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A JSON Schema; without it, print it")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A JSON Schema; without it, print it")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Let everything in again")] = False,
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:

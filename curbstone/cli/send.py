@@ -30,18 +30,22 @@ Fields = dict[str, Any]
 def send(
     queue: Queue,
     bodies: Annotated[
-        list[str] | None, typer.Argument(metavar="[BODY]...", help="Messages; without any, each line of stdin is one")
+        list[str] | None, typer.Argument(metavar="BODY", help="Messages; without any, each line of stdin is one")
     ] = None,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help='Lines of stdin are objects {"message":…}, as `recv --json` prints them')
     ] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one message, byte for byte")] = False,
-    content_type: Annotated[str, typer.Option("--content-type", metavar="TYPE")] = "",
+    content_type: Annotated[
+        str, typer.Option("--content-type", metavar="TYPE", help="What each message is, as text/plain")
+    ] = "",
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Metadata x-msg-x-NAME; repeatable")
     ] = None,
-    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS")] = None,
-    delay: Annotated[float | None, typer.Option("--delay", metavar="SECONDS")] = None,
+    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="When each expires")] = None,
+    delay: Annotated[
+        float | None, typer.Option("--delay", metavar="SECONDS", help="How long each rests before it is delivered")
+    ] = None,
     key: Annotated[
         str, typer.Option("--key", metavar="KEY", help="Messages of one key are delivered one at a time, in order")
     ] = "",
@@ -49,7 +53,7 @@ def send(
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Publish messages, in order. Each is on disk when its id is printed (--json) or counted."""
+    """Publish messages, in order. They are on disk when it ends well; with --json, each when its id is printed."""
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import print_json, progress
 

@@ -61,7 +61,7 @@ def list_tokens(server: ServerUrl = DEFAULT_SERVER, as_json: Json = False) -> No
 @token.command()
 def revoke(
     identifier: Annotated[
-        str, typer.Argument(metavar="[ID]", help="As `list` shows it: what stands behind cbs_", show_default=False)
+        str, typer.Argument(metavar="ID", help="As `list` shows it: what stands behind cbs_", show_default=False)
     ] = "",
     user: Annotated[str, typer.Option("--user", metavar="NAME", help="In place of ID: all tokens of a user")] = "",
     server: ServerUrl = DEFAULT_SERVER,

@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 def export(
     queues: Annotated[
         list[str],
-        typer.Argument(metavar="QUEUE...", help="Queues, or PROJECT/ for all of one", autocompletion=complete_queue),
+        typer.Argument(metavar="QUEUE", help="Queues, or PROJECT/ for all of one", autocompletion=complete_queue),
     ],
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
@@ -44,7 +44,7 @@ def export(
 
 
 def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
-    """Read such lines from stdin: make the queues, and publish the messages.
+    """Read what `export` printed from stdin: make the queues, and publish the messages.
 
     Done again with the same lines within 5 minutes, nothing is published twice, but on a cluster, which keeps no keys.
     """
