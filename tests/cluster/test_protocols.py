@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import secrets
 from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
 from tests.cluster.gateway import GatewayProcess
 from tests.crash.mqks_peer import MqksPeer
@@ -52,6 +55,42 @@ def frames(peer: StompPeer, count: int) -> list[StompFrame]:
         found += peer.read(PATIENCE_S)
     assert len(found) == count, found
     return found
+
+
+async def test_one_websocket_publishes_to_several_queues_and_consumes_from_them(gateway: GatewayProcess) -> None:
+    names, host, port = [fresh(), fresh()], *gateway.http
+    async with http(gateway) as client:
+        for name in names:
+            assert (await client.put(f"/v2/default/queues/{name}")).status_code == 201
+        url = f"ws://{host}:{port}/v2/default/queues"
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            connect(url, subprotocols=[Subprotocol("queues")], proxy=None) as socket,
+        ):
+
+            async def heard(count: int) -> list[Any]:
+                return [json.loads(await socket.recv()) for _ in range(count)]
+
+            for name in names:
+                await socket.send(json.dumps({"subscribe": name, "ack": True, "encoding": "utf8"}))
+            assert sorted(each["subscribed"] for each in await heard(2)) == sorted(names)
+            for name in names:
+                await socket.send(json.dumps({"publish": name, "message": f"for {name}"}))
+            frames = await heard(4)
+            assert [each["published"] for each in frames if "published" in each] == names
+            deliveries = {each["queue"]: each for each in frames if "message" in each}
+            assert {name: each["message"] for name, each in deliveries.items()} == {
+                each: f"for {each}" for each in names
+            }
+            for each in deliveries.values():
+                await socket.send(json.dumps({"ackId": each["ackId"]}))
+            settled = [ack_id for each in await heard(2) for ack_id in each["settled"]]
+            assert sorted(settled) == sorted(each["ackId"] for each in deliveries.values())
+            assert (await client.delete(f"/v2/default/queues/{names[0]}")).status_code == 204
+            (ended,) = await heard(1)
+            assert (ended["unsubscribed"], ended["code"]) == (names[0], 404)
+            await socket.send(json.dumps({"publish": names[1], "message": "goes on"}))
+            assert {each.get("message") for each in await heard(2)} == {None, "goes on"}
 
 
 def test_stomp_says_on_what_it_runs_and_confirms_when_a_majority_has_it(gateway: GatewayProcess) -> None:

@@ -1,4 +1,4 @@
-"""A page in headless Chromium that publishes and consumes with acks, over WebSocket and server-sent events.
+"""A page in headless Chromium that publishes and consumes with acks, over WebSockets and server-sent events.
 
 The page is of another origin than the server, as pages are; the server lists it.
 """
@@ -38,6 +38,12 @@ def test_a_page_publishes_and_consumes(tmp_path: Path) -> None:
     assert all(got["same"] for got in facts["overEvents"])
     assert {got["from"] for got in facts["overSocket"] + facts["overEvents"]} == {"page"}
     assert facts["popped"]["body"] == "last" and facts["popped"]["id"] and facts["popped"]["tries"] == "0"
+    several = facts["several"]
+    assert several["bodies"] == {"one": bodies, "two": bodies}
+    assert several["published"] == ["one", "two"] * len(bodies)
+    assert several["settled"] == [2 * len(bodies)]
+    assert [(each["code"], each["subscribe"]) for each in several["refused"]] == [(404, "none")]
+    assert (several["ended"]["unsubscribed"], several["ended"]["code"]) == ("one", 404)
     info = facts["info"]
     assert (info["rdy"], info["wip"], info["delayed"]) == (0, 0, 0)
 
