@@ -15,6 +15,7 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import Done
 
 AUTO_WINDOW = 256
+"""Deliveries that a consumer which settles nothing itself takes at a time."""
 
 
 def _nobody(_said: object) -> None:
@@ -53,11 +54,14 @@ class Consumer:
         self.window = window
         self.weight = weight
         self.auto = auto
+        """Whether deliveries are settled as soon as they were handed over."""
         self.on_closed = on_closed
         self.unsettled: dict[int, Delivery] = {}
         self._deliver = deliver
         self.held = False
+        """Whether it gets nothing for a while; see `hold`."""
         self.paused = False
+        """Whether it gets nothing more, but may still settle; see `pause`."""
         self.closed = False
 
     @property

@@ -14,6 +14,7 @@ from curbstone.core.state import QueueState
 from curbstone.core.writing.outbox import Outbox
 
 DISPATCH_MAX = 512
+"""Messages that one group of a queue hands out in one turn."""
 
 log = logging.getLogger("curbstone.core")
 
@@ -65,10 +66,10 @@ class Ring:
         """How many messages the first has had in this turn."""
 
     def rooms(self, messages: int) -> dict[Taker, int]:
-        """Return how many deliveries takers take now, of those that take any.
+        """Return the takers to which so many messages go, in their turn, each with how many deliveries it takes now.
 
-        They are those whose turn it is next, as many as `messages` go to; so a message costs the same however many
-        there are.
+        Takers without room are left out, and it is looked no further than needed: so a message costs the same however
+        many takers there are.
         """
         rooms: dict[Taker, int] = {}
         given = self._given

@@ -27,7 +27,7 @@ class Settling:
         self._outbox = outbox
 
     def ack(self, group: str, deliveries: list[Delivery], on_done: Done | None) -> bool:
-        """Settle deliveries that their consumer has given up; False where they are still its own."""
+        """Settle deliveries that their consumer has claimed; False if nothing can be settled now: they stay its own."""
         if self.is_refused(on_done):
             return False
         self.settle_now(group, deliveries)
@@ -75,7 +75,7 @@ class Settling:
         return True
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
-        """Return deliveries to their place that nobody has seen: no try is counted."""
+        """Return deliveries that nobody has seen to their place: no try is counted."""
         if not deliveries or self._state.is_closed:
             return
         held = self._pending.group(group)

@@ -80,8 +80,16 @@ class Commit:
         self._sync = sync
         self.segment = active
         """The segment the batches go to."""
-        self.end = self._offset = active.end
-        self.size = self._held = self._least = active.size
+        self._offset = active.end
+        """Where it is written from."""
+        self.end = active.end
+        """Where the batches end in it."""
+        self._held = active.size
+        """The size that its file has before."""
+        self.size = active.size
+        """The size that it is to have, with zeros behind the batches."""
+        self._least = active.size
+        """The size that will do where the disk has no room for `size`."""
         self.dropped: list[Segment] = []
         self.kept: Segment | None = None
         """The dropped segment whose file is kept as the spare."""
@@ -101,14 +109,18 @@ class Commit:
         self.reserve_to = self.reserve
         """The size that it is to have after this commit."""
         self._buffers: list[bytes] = []
-        self._old: Segment | None = None
         self.rolled = False
         """Whether this commit begins a new segment."""
+        self._old: Segment | None = None
+        """The one before that."""
         self._fenced = False
+        """Whether that is written to no more because a sync or write failed there; see `Log.fenced`."""
         self._cut_first = False
+        """Whether it is cut to its contents before anything is written, not afterwards."""
         self.taken: Spare | None = None
         """The file that a new segment is put into."""
         self._remove_first: dict[str, int] = {}
+        """Files with their sizes; see `remove_first`, and for the others `remove_last` and `set_aside`."""
         self._remove_last: list[str] = []
         self._aside: list[str] = []
 

@@ -12,6 +12,8 @@ from curbstone.core.values import IdempotencyKey, Numbered, Published
 
 SETTLE_BYTES = 96
 """The most that is written of a delivery that a transaction ends."""
+EXPIRY_BYTES = 8
+"""An expiry may come into an entry only when it is taken into a batch, by the queue's default."""
 
 
 class Settle(NamedTuple):
@@ -47,7 +49,7 @@ class StagedMark(NamedTuple):
 
 
 class Publish:
-    """Messages that wait to be written; those before `next` are done."""
+    """Messages that wait to be written. A batch takes some of them or all; those before `next` are done with."""
 
     __slots__ = (
         "atomic_bytes", "has_room", "key", "mark", "messages", "next", "numbered", "on_done", "on_room",
@@ -69,9 +71,14 @@ class Publish:
         self.tx = 0
         """Number in the broker's journal: it has been promised, or may have been, and is never refused."""
         self.reserved = 0
+        """Bytes that are kept for it under the cap."""
         self.on_room: Callable[[], None] | None = None
-        """It keeps its place, and what comes behind it waits; called once when room is kept for it."""
+        """Of a transaction over several queues: called once, when room is kept for it here.
+
+        Until the transaction has been decided it keeps its place, and what was published later waits behind it.
+        """
         self.has_room = False
+        """Whether `on_room` was called, or is about to be."""
         self.mark: StagedMark | None = None
         """What is noted in the same batch where these are messages of a staged transaction: promised likewise."""
         self.key: IdempotencyKey | None = None

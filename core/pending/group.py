@@ -1,4 +1,4 @@
-"""One reader of a queue: what is ready, in which order, and how often it was tried.
+"""One group of a queue's readers: what is ready in it, in which order, and how often each message was tried.
 
 Ready are, in the order of seq: what was released (`_returned`, a heap), then all that is pending from
 the cursor on. Nothing is kept per message that was never handed out, so a backlog costs no memory. Of messages with
@@ -84,6 +84,7 @@ class Group:
         self.delivered = 0
         """The highest seq that was ever handed out."""
         self.delivered_logged = 0
+        """The highest of which the log says so."""
         self.marked_at = 0
         """The segment with the last note of that."""
         self.recovered = 0
@@ -100,8 +101,11 @@ class Group:
         """Below this seq something before the cursor may be handed out already."""
         self._run: Run | None = None
         self._returned: list[int] = []
+        """A heap of seqs before the cursor that are ready again; some may have been settled meanwhile."""
         self._due: list[tuple[int, int]] = []
+        """A heap of (due_ms, seq); likewise."""
         self._held = 0
+        """How many messages are kept in memory while they wait."""
 
     @property
     def rdy(self) -> int:

@@ -74,7 +74,7 @@ class Group:
     def _did(self, n: int, step: Callable[[], None]) -> bool:
         try:
             step()
-        except Exception as error:  # it is one queue's, as if that had been alone
+        except Exception as error:  # it fails this queue's commit alone; those of the others go on
             self.errors[n] = error
         return self.errors[n] is None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
 from curbstone.core.log.format import BATCH_BYTES, entry_bytes
-from curbstone.core.log.publish import Publish
+from curbstone.core.log.publish import EXPIRY_BYTES, Publish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
 from curbstone.core.pending.pending import Pending
@@ -16,6 +16,7 @@ from curbstone.core.values import IdempotencyKey, Numbered, Published
 from curbstone.core.writing.outbox import Outbox
 
 ATOMIC_SHARE = 2
+"""What is published as a whole takes at most the cap divided by this."""
 
 
 class Intake:
@@ -34,7 +35,7 @@ class Intake:
         """Publish all or nothing."""
         cap = self._state.options.cap
         tries = RELEASE_BYTES * sum(map(self._pending.entitled_count, messages))
-        size = sum(map(entry_bytes, messages)) + 8 * len(messages) + BATCH_BYTES + tries
+        size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries
         publish = Publish(messages, on_done, size)
         publish.numbered = numbered
         publish.key = key

@@ -47,10 +47,13 @@ class Outbox:
         self._agenda = agenda
         self.publishes = _NOTHING
         self.settles: dict[tuple[str, Reason], list[int]] = {}
+        """The seqs of what is done with, by group and why."""
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
+        """Likewise of many at once, such as a purge, as (first, count)."""
         self.releases: list[Released] = []
+        """What was given back, in order."""
         self.hand_outs: dict[tuple[str, int], Released] = {}
-        """How messages would stand after a crash that were handed out, and not for the first time."""
+        """Of messages that were handed out, and not for the first time: their tries, as a crash shall find them."""
         self.pops: dict[Pop, None] = {}
         """Those whose settles go into the next commits."""
         self.callbacks: list[Done] = []
@@ -104,7 +107,7 @@ class Outbox:
         self._agenda.dirty()
 
     def handed(self, states: list[Released]) -> None:
-        """Write how messages would stand after a crash: they were handed out, and not for the first time."""
+        """Write the tries of messages that were handed out, and not for the first time, as a crash shall find them."""
         for state in states:
             self.hand_outs[state.group, state.first] = state
         self._agenda.dirty()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, entry_bytes, settled_bytes
-from curbstone.core.log.publish import Publish
+from curbstone.core.log.publish import EXPIRY_BYTES, Publish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
 from curbstone.core.values import LastNumber, Numbered
@@ -22,9 +22,10 @@ from curbstone.core.writing.records import Records
 from curbstone.core.writing.sources import Sources
 
 BATCH_BYTES_MAX = 512 * 1024
-EXPIRY_BYTES = 8
-"""An expiry may come into an entry, by the queue's default."""
+NOTES_BYTES = 64
+"""What the usual notes of a batch take: the oldest segment there must be, and how far messages were handed out."""
 GROUP_BYTES_MAX = 64
+"""Of a group's name."""
 
 
 class Taken(NamedTuple):
@@ -87,7 +88,7 @@ class Publishes:
 
     def _measure(self, first: Publish) -> None:
         log = self._sources.log
-        overhead = BATCH_BYTES + self._records.bytes + 64
+        overhead = BATCH_BYTES + self._records.bytes + NOTES_BYTES
         space = log.room_in_active - overhead
         if space < BATCH_BYTES_MAX:
             wanted = first.atomic_bytes or (entry_bytes(first.messages[first.next]) if first.messages else 0)
@@ -277,18 +278,19 @@ class Publishes:
     # --- room
 
     def _has_room(self, size: int) -> bool:
-        """Return whether `size` bytes, of messages and later of their tries, leave the reserve free.
+        """Return whether `size` bytes, of messages and later of their tries, leave free what the ledger keeps free.
 
-        Their own copy forward included.
+        That includes room to copy these messages forward one day, for they may make the largest segment.
         """
         if size <= self._room.segment_bytes:
             return size <= self._budget
         return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records.bytes)
 
     def _has_room_at_last(self, size: int) -> bool:
-        """Return whether there is room for what was promised: settles and releases may have used what was kept.
+        """Return whether there is room for a publish that was promised, and so is never refused.
 
-        If they have, it waits for the cleaner as long as that may help; then the room kept for copying has to do.
+        Settles and releases may have used what was kept for it. Then it waits for the cleaner as long as that may
+        help; after that it takes the room that is kept for copying.
         """
         if self._room.fits(size):
             return True
