@@ -1,6 +1,6 @@
 """What all `Access` of one gate share: where they tell of refusals and changes, and who holds what.
 
-Both go into the audit where there are users; without users there is nothing to tell.
+Refusals and changes go into the audit where there are users; without users there is nothing to write down.
 """
 
 from __future__ import annotations

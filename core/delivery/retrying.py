@@ -43,7 +43,7 @@ class Retrying:
     def nack(
         self, group: str, deliveries: list[Delivery], delay_ms: int | None, error: str, on_done: Done | None
     ) -> bool:
-        """Give back deliveries that their consumer has given up; False where they are still its own."""
+        """Give back deliveries that their consumer has claimed; False if that can't be now: they stay its own."""
         if self._settling.is_refused(on_done):
             return False
         for each_ms, some in self.delayed(deliveries, delay_ms):
@@ -53,7 +53,7 @@ class Retrying:
         return True
 
     def reject(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> bool:
-        """Dead-letter deliveries that their consumer has given up; False where they are still its own."""
+        """Dead-letter deliveries that their consumer has claimed; False if that can't be now: they stay its own."""
         if self._settling.is_refused(on_done):
             return False
         self.reject_now(group, deliveries, error, on_done)

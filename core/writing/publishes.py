@@ -87,12 +87,13 @@ class Publishes:
             self._sources.cleaner.unblocked()
 
     def _measure(self, first: Publish) -> None:
+        """Find out how much this batch may hold: `_space` in its segment, and `_budget` under the cap."""
         log = self._sources.log
         overhead = BATCH_BYTES + self._records.bytes + NOTES_BYTES
         space = log.room_in_active - overhead
         if space < BATCH_BYTES_MAX:
             wanted = first.atomic_bytes or (entry_bytes(first.messages[first.next]) if first.messages else 0)
-            if space < wanted:
+            if space < wanted:  # it will begin a new segment
                 space = self._room.segment_bytes - SEGMENT_BYTES - overhead
         self._space = min(space, BATCH_BYTES_MAX)
         self._budget = self._room.publish_left - overhead - self._room.promised
