@@ -172,6 +172,11 @@ class Log:
 
     # --- commits
 
+    @property
+    def is_dropping(self) -> bool:
+        """Whether a commit is under way that drops segments: their files may be gone that the log still has."""
+        return self._under_way is not None and bool(self._under_way.dropped)
+
     def create(self, next_seq: int, number: int = 1) -> None:
         """Make the first segment of a new log; blocking."""
         assert not self.segments
@@ -350,6 +355,10 @@ class Log:
         if commit.dropped:
             self.floor = self.segments[0].number
             self._count_sealed()
+
+    def abandon(self) -> None:
+        """The queue broke down: what becomes of the commit under way is of no interest."""
+        self._under_way = None
 
     def failed(self, commit: Commit) -> None:
         """Leave the log at its last good batch; the next commit begins a new segment unless this one was undone.

@@ -320,6 +320,10 @@ class Pending:
             group.pends(sum(other.pending(group.name).bit_count() for other in self.runs) - group.pending)
             if group.ordering is not None:
                 group.ordering.ended(seqs_of(run.first, ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1))
+            for seq in [seq for seq in group.retries if run.first <= seq <= run.last]:
+                if not run.pending(group.name) >> (seq - run.first) & 1:
+                    group.forget(seq)
+        self.drop_if_dead(run)
 
     def counts(self, name: str) -> tuple[int, int, int]:
         """Return how many messages of a group are rdy, wip and delayed."""

@@ -14,6 +14,8 @@ from curbstone.core.disk import Disk
 from curbstone.core.headers import KEY_MARK
 from curbstone.core.host import Host
 from curbstone.core.log.batches import batches_in
+from curbstone.core.log.drops import waits_for_drop
+from curbstone.core.log.log import Log
 from curbstone.core.log.window import read_around
 from curbstone.core.message import Message
 from curbstone.core.pending.runs import Run, Runs, seqs_of
@@ -38,22 +40,24 @@ class Reader:
     """Loads runs of one queue."""
 
     __slots__ = (
-        "_cache", "_cached", "_damaged", "_disk", "_host", "_is_closed", "_loading", "_read", "_runs", "_tail",
-        "_tail_bytes",
+        "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_runs",
+        "_tail", "_tail_bytes",
     )  # fmt: skip
 
-    def __init__(self, host: Host, disk: Disk, runs: Runs, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
+    def __init__(self, host: Host, log: Log, runs: Runs, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
         self._host = host
-        self._disk = disk
+        self._log = log
         self._runs = runs
         self._cache = cache
         self._damaged = damaged
         self._cached: dict[Run, int] = {}
         self._tail: dict[Run, None] = {}
         self._read: dict[Run, None] = {}
-        """What was read back, the longest ago first."""
+        """What was read back to be kept, the longest ago first."""
         self._tail_bytes = 0
         self._loading: dict[Run, list[Callable[[], None]]] = {}
+        self._keeping: set[Run] = set()
+        """Those that are being read for somebody who comes back to them."""
         self._is_closed = False
 
     def keep(self, run: Run, is_new: bool, messages: list[Message], size: int) -> None:
@@ -72,10 +76,6 @@ class Reader:
             kept.extend([None] * gap)
         kept.extend(messages)
         self._account(run, size)
-
-    def is_tail(self, run: Run) -> bool:
-        """Return whether a run's messages were kept when they were written, not read back."""
-        return run in self._tail
 
     def is_loading(self, run: Run) -> bool:
         """Return whether a run's messages are being read."""
@@ -104,12 +104,15 @@ class Reader:
         self._tail_bytes += size
         self._cache.bytes += size
 
-    def load(self, run: Run, then: Callable[[], None]) -> None:
+    def load(self, run: Run, then: Callable[[], None], *, keeps: bool = True) -> None:
         """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
 
+        Where `keeps` is false they are there for this call alone: a look at many runs takes no other's place in memory.
         If the system has no file descriptor or memory left, or can't say what is in the file for another reason
         than damage, that is tried again until it can: nothing is given up for it.
         """
+        if keeps:
+            self._keeping.add(run)
         waiting = self._loading.get(run)
         if waiting is not None:
             waiting.append(then)
@@ -119,35 +122,45 @@ class Reader:
         first, last = run.first, run.last
 
         def job() -> Read:
-            return read_place(self._disk, *place, first, last)
+            return read_place(self._log.disk, *place, first, last)
 
         def done(result: Read | None, error: BaseException | None) -> None:
             if isinstance(error, OSError | MemoryError) and not self._is_closed:
                 logger.warning("%s can't be read now: %s; it is tried again", place[0], error)
                 self._host.call_later(AGAIN_MS, lambda: self._host.submit(job, done))
                 return
+            if (result is None or result.damage) and waits_for_drop(self._host, self._log, lambda: done(result, error)):
+                return
             callbacks = self._loading.pop(run)
+            keeps = run in self._keeping
+            self._keeping.discard(run)
             moved = (run.segment.path, run.segment.salt, run.offset, run.end) != place or run.last != last
-            if not self._is_closed and not moved and run.live() and run.messages is None:
-                self._loaded(run, result or Read({}, f"{place[0]}: {error}"))
+            is_here = not self._is_closed and not moved and run.live() and run.messages is None
+            if is_here:
+                self._loaded(run, result or Read({}, f"{place[0]}: {error}"), keeps=keeps)
             for callback in callbacks:
                 callback()
+            if is_here and not keeps:
+                self.forget(run)
 
         self._host.submit(job, done)
 
-    def _loaded(self, run: Run, read: Read) -> None:
+    def _loaded(self, run: Run, read: Read, *, keeps: bool) -> None:
         missing = [seq for seq in seqs_of(run.first, run.live()) if seq not in read.messages]
         if missing:
             for seq in missing:
                 self._give_up(run, seq)
             what = read.damage or f"{run.segment.path}: not found where they should be"
             self._damaged(run, f"{what}; messages {missing[0]} to {missing[-1]} ({len(missing)}) can't be read")
+            if not run.live():
+                return
         run.messages = [read.messages.get(seq) for seq in range(run.first, run.last + 1)]
         run.is_keyed = any([KEY_MARK in message.headers for message in read.messages.values()])
         size = run.end - run.offset
-        while len(self._read) >= READ_MIN and not self._fits(size):
-            self.forget(next(iter(self._read)))
-        self._read[run] = None
+        if keeps:
+            while len(self._read) >= READ_MIN and not self._fits(size):
+                self.forget(next(iter(self._read)))
+            self._read[run] = None
         self._account(run, size)
 
     def _give_up(self, run: Run, seq: int) -> None:

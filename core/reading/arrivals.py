@@ -29,7 +29,6 @@ def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: F
         state.host.call_soon(lambda: on_done(None, behind))
         return
     place = before
-    was_cached = place.messages is not None
 
     def look() -> None:
         refusal = state.refusal() if state.is_closed else None
@@ -40,14 +39,12 @@ def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: F
             find_time(state, pending, timestamp_ms, on_done)
             return
         found = _first_since(place, timestamp_ms)
-        if not was_cached:
-            pending.reader.forget(place)
         on_done(None, behind if found is None else found)
 
-    if was_cached:
+    if place.messages is not None:
         state.host.call_soon(look)
     else:
-        pending.reader.load(place, look)
+        pending.reader.load(place, look, keeps=False)
 
 
 def _first_since(run: Run, timestamp_ms: int) -> int | None:

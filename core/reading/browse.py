@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
 from curbstone.core.log.batches import batch_at
+from curbstone.core.log.drops import waits_for_drop
 from curbstone.core.log.format import BatchHeader, Flag, decode_seqs
 from curbstone.core.log.log import Log
 from curbstone.core.notes.losses import Loss
@@ -134,6 +135,8 @@ class _Browse(Generic[T]):
         def done(result: tuple[T, int] | None, error: BaseException | None) -> None:
             if result is not None:
                 self._on_done(None, *result)
+            elif waits_for_drop(source.state.host, source.log, lambda: done(result, error)):
+                return
             elif source.state.is_closed:  # its files are gone, or will be
                 self._on_done(source.state.refusal() or Unavailable("the queue is closed"), None, 0)
             elif isinstance(error, Stale) and self._attempts < ATTEMPTS_MAX:

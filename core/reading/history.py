@@ -14,6 +14,7 @@ from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
 from curbstone.core.log.batches import Batch, batch_at
 from curbstone.core.log.commit import Segment
+from curbstone.core.log.drops import waits_for_drop
 from curbstone.core.log.format import (
     BATCH_BYTES,
     ENTRY,
@@ -101,6 +102,8 @@ class _Reading:
         disk = log.disk
 
         def done(result: tuple[list[bytes], int] | None, error: BaseException | None) -> None:
+            if result is None and waits_for_drop(state.host, log, lambda: done(result, error)):
+                return
             if segments[0].number < log.segments[0].number:
                 try:
                     self.attempt()

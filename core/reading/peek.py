@@ -49,12 +49,9 @@ class Peek:
                 if refusal is not None:  # nothing is read for it any more
                     self._state.host.call_soon(partial(self._on_done, refusal))
                     return
-                self._pending.reader.load(run, self.go_on)
+                self._pending.reader.load(run, self.go_on, keeps=False)
                 return
-            was_cached = self._pending.reader.is_tail(run)
             self._look_at(run)
-            if not was_cached:
-                self._pending.reader.forget(run)
         found = self._found
         self._state.host.call_soon(lambda: self._on_done(found))
 

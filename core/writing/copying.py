@@ -67,11 +67,11 @@ class Copying:
         total = 0
         is_under_way = False
         for run in reversed(self._todo):
-            if run.messages is None and run.segment is oldest and run.live():
-                if run not in self._asked:
-                    self._asked.add(run)
-                    self._pending.load(run)
-                is_under_way |= self._pending.reader.is_loading(run)
+            is_missing = run.messages is None and run.segment is oldest and run.live()
+            if is_missing and (run not in self._asked or self._pending.reader.is_loading(run)):
+                self._asked.add(run)
+                self._pending.load(run)  # also where somebody else has it read: so it goes on when that is over
+                is_under_way = True
             total += run.end - run.offset
             if total >= limit:
                 break

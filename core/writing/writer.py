@@ -114,6 +114,7 @@ class Writer:
 
     def abandon(self, error: CurbstoneError) -> None:
         """The queue broke down: answer all who wait, also for what is on its way to the disk, or there already."""
+        self._log.abandon()
         batch, self.under_way = self.under_way, None
         if batch is None:
             return

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,7 +50,7 @@ def recv(
     show = _show_json if as_json else _show_body
     with Client(server) as client:
         if follow:
-            received = _follow(client, name, count or 0, ack, group, show)
+            received = asyncio.run(_follow(client, name, count or 0, ack, group, show))
         else:
             received = _take(client, name, 1 if count is None else count, ack, group, wait, show)
     return 0 if received else NOTHING
@@ -85,29 +87,36 @@ def _take(
     return received
 
 
-def _follow(client: Client, queue: QueueName, count: int, ack: bool, group: str, show: Callable[[Shown], None]) -> int:
+async def _follow(
+    client: Client, queue: QueueName, count: int, ack: bool, group: str, show: Callable[[Shown], None]
+) -> int:
     received = 0
-    for message, settle in _deliveries(client.url, queue, WINDOW if ack else WINDOW_UNSETTLED, group):
-        show(message)
-        if ack:
-            settle()
-        received += 1
-        if received == count:
-            break
+    async with aclosing(_deliveries(client.url, queue, WINDOW if ack else WINDOW_UNSETTLED, group)) as deliveries:
+        async for message, settle in deliveries:
+            await asyncio.to_thread(show, message)  # a pipe may be full: the server's pings are answered meanwhile
+            if ack:
+                await settle()
+            received += 1
+            if received == count:
+                break
     return received
 
 
-def _deliveries(url: str, queue: QueueName, window: int, group: str) -> Iterator[tuple[Shown, Callable[[], None]]]:
-    """Yield messages as they come over a WebSocket, each with what settles it."""
-    from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-    from websockets.sync.client import connect
+async def _deliveries(
+    url: str, queue: QueueName, window: int, group: str
+) -> AsyncGenerator[tuple[Shown, Callable[[], Awaitable[None]]]]:
+    """Yield messages as they come over a WebSocket, each with what settles it.
+
+    All in one thread: Python's TLS breaks a connection now and then that one thread reads and another writes.
+    """
+    from websockets.asyncio.client import connect
     from websockets.typing import Subprotocol
 
     from curbstone.cli.client import login, socket_url, tls_to
 
     address = socket_url(url, queue, f"ack&limit={window}&encoding=base64" + (f"&group={group}" if group else ""))
-    try:
-        with connect(
+    with _told(url, queue):
+        async with connect(
             address,
             subprotocols=[Subprotocol("consume")],
             compression=None,
@@ -116,17 +125,27 @@ def _deliveries(url: str, queue: QueueName, window: int, group: str) -> Iterator
             additional_headers=login(),
             ssl=tls_to(url),
         ) as socket:
-            for frame in socket:
+            async for frame in socket:
                 message = json.loads(frame)
                 if "code" in message:
                     code = NO_QUEUE if message["code"] == 404 else 1
                     raise CommandFailed(str(message.get("error", message["code"])), code)
 
-                def settle(ack_id: str = message["ackId"]) -> None:
-                    socket.send(json.dumps({"ackId": ack_id}))
+                async def settle(ack_id: str = message["ackId"]) -> None:
+                    with _told(url, queue):
+                        await socket.send(json.dumps({"ackId": ack_id}))
 
                 yield _as_text(message), settle
             raise CommandFailed("the server closed the connection", UNREACHABLE)
+
+
+@contextmanager
+def _told(url: str, queue: QueueName) -> Iterator[None]:
+    """Say what is wrong with a connection as a command says it."""
+    from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+    try:
+        yield
     except InvalidStatus as error:
         missing = error.response.status_code == 404
         reason = f"no such queue: {queue}" if missing else f"the server answered {error.response.status_code}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -15,7 +16,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 import stomp
-from websockets.sync.client import connect
+from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from tests.authority import Authority, believing
@@ -132,23 +133,28 @@ def test_stomp_py_sends_and_receives_over_tls(server: ServerProcess, authority: 
 
 def test_websockets_speaks_to_queues_and_stomp_over_wss(server: ServerProcess, authority: Authority) -> None:
     curl(authority, "-X", "PUT", https(server) + PATH)
+    asyncio.run(asyncio.wait_for(over_wss(server, authority), 120))
+
+
+async def over_wss(server: ServerProcess, authority: Authority) -> None:
+    """Publish, consume and say CONNECT; in one thread: Python's TLS is not to be read and written by two."""
     url = https(server).replace("https", "wss")
     context = authority.client()
-    with connect(
+    async with connect(
         f"{url}{PATH}/messages", subprotocols=[Subprotocol("publish")], proxy=None, ssl=context, compression=None
     ) as producer:
         for body in (b"small", b"x" * 900_000):
-            producer.send('{"Content-Type":"application/octet-stream"}')
-            producer.send(body)
-            assert producer.recv(timeout=60) == ""
-    with connect(
+            await producer.send('{"Content-Type":"application/octet-stream"}')
+            await producer.send(body)
+            assert await producer.recv() == ""
+    async with connect(
         f"{url}{PATH}/messages", subprotocols=[Subprotocol("consume")], proxy=None, ssl=context, max_size=None
     ) as consumer:
-        bodies = [consumer.recv(timeout=60) for _ in range(4)][1::2]
+        bodies = [await consumer.recv() for _ in range(4)][1::2]
         assert bodies == [b"small", b"x" * 900_000]
-    with connect(f"{url}/stomp", subprotocols=[Subprotocol("v12.stomp")], proxy=None, ssl=context) as socket:
-        socket.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
-        assert str(socket.recv(timeout=60)).startswith("CONNECTED\n")
+    async with connect(f"{url}/stomp", subprotocols=[Subprotocol("v12.stomp")], proxy=None, ssl=context) as socket:
+        await socket.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+        assert str(await socket.recv()).startswith("CONNECTED\n")
 
 
 def test_a_page_publishes_and_consumes_over_https_and_wss(

@@ -335,6 +335,8 @@ class SimHost:
         self.soon: list[Callable[[], object]] = []
         self.timers: list[tuple[int, int, SimTimer]] = []
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+        self.ended: list[Callable[[], object]] = []
+        """What tells of jobs that have run."""
         self._count = 0
 
     def now_ms(self) -> int:
@@ -360,11 +362,16 @@ class SimHost:
         self.jobs.append((job, done))
 
     def turn(self) -> bool:
-        """Run what `call_soon` gathered; False if there was nothing."""
+        """Run what `call_soon` gathered, and tell of the jobs that have run; False if there was nothing.
+
+        Jobs run on several threads: which of them has seen what the others did says nothing of who is heard first.
+        """
         soon, self.soon = self.soon, []
-        for fn in soon:
+        ended, self.ended = self.ended, []
+        self.rng.shuffle(ended)
+        for fn in [*soon, *ended]:
             fn()
-        return bool(soon)
+        return bool(soon or ended)
 
     def work(self) -> bool:
         """Run one job, any of those that wait; False if there is none."""
@@ -377,7 +384,7 @@ class SimHost:
             result = job()
         except Exception as caught:
             error = caught
-        self.soon.append(lambda: done(result, error))
+        self.ended.append(lambda: done(result, error))
         return True
 
     def pass_time(self, most_ms: int) -> None:

@@ -195,11 +195,11 @@ def test_damage_that_appears_while_running_is_told_and_the_rest_is_delivered() -
     lab.restart()
     queue = lab.again(queue)
     assert not queue.damaged
-    cache = lab.disk.names[queue.log.segments[0].path].cache
-    cache[200_000] ^= 1
+    path = queue.log.segments[0].path
+    lab.disk.names[path].cache[200_000] ^= 1
     peer = Peer(lab, queue, auto=True)
     bodies = set(numbered(100, 10_000))
-    assert queue.damaged and queue.log.segments[0].path in queue.damaged[0]
+    assert queue.damaged and path in queue.damaged[0]
     assert 500 <= len(peer.given) < 600 and set(peer.bodies) <= bodies
     assert peer.seqs == sorted(peer.seqs)
 
@@ -270,6 +270,29 @@ def test_a_damaged_segment_is_kept_for_repair_when_all_else_in_it_is_settled() -
         lab.publish(queue, body)
         lab.pop(queue)
     assert path.removesuffix(".seg") + ".bad" in lab.disk.names  # set aside, no part of the log
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_a_stretch_of_which_nothing_can_be_read_keeps_no_segment_in_the_log(tried: bool) -> None:
+    """It was never copied, so its segment never went, and what was settled behind it never made room."""
+    lab = Lab()
+    queue = lab.queue()
+    for body in numbered(3, 60_000):
+        lab.publish(queue, body)
+    if tried:
+        peer = Peer(lab, queue, window=1)
+        peer.nack(1, delay_ms=60_000)
+        peer.close()
+    lab.restart()
+    queue = lab.again(queue)
+    path = queue.log.segments[0].path
+    lab.disk.names[path].cache[SEGMENT_BYTES + 500] ^= 1
+    assert lab.bodies(queue) == numbered(3, 60_000)[1:] and queue.damaged
+    for body in numbered(40, 60_000):
+        lab.publish(queue, body)
+        lab.pop(queue)
+    assert queue.log.segments[0].path != path
+    assert queue.counts()[:3] == (2, 0, 0)
 
 
 def with_a_damaged_first_commit() -> tuple[Lab, Queue]:
