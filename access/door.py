@@ -51,6 +51,8 @@ class Access:
 
     def __init__(self, watch: Watch, broker: Broker, identity: Identity, quota: Callable[[str], Quota | None]) -> None:
         self.identity = identity
+        self.ack_ids = watch.ack_ids
+        """Where connections say what they hold."""
         self._watch = watch
         self._broker = broker
         self._quota = quota
@@ -314,8 +316,18 @@ class Access:
         delay_ms: int | None = None,
         error: str = "",
     ) -> None:
-        """See `Queue.settle_leases`: those of others are stale."""
-        queue.settle_leases(tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=self.identity.owner)
+        """Settle deliveries by their ackIds, leases and what connections hold: those of others are stale.
+
+        See `Queue.settle_leases` and `access.ack_ids`.
+        """
+        owner = self.identity.owner
+        self.ack_ids.settle(queue, tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=owner)
+
+    def holding(self, ack_id: str) -> Queue | None:
+        """Return the queue of what an ackId names, None where that has ended or is another's; raise NotAllowed."""
+        held = self.ack_ids.find(ack_id, self.identity.owner)
+        name = held.queue.name if held is not None else self._broker.leased.queue_of(ack_id)
+        return self.queue(name, Right.RECEIVE) if name is not None else None
 
     def extend(self, queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale) -> None:
         """See `Queue.extend`."""

@@ -5,6 +5,7 @@ Refusals and changes go into the audit where there are users; without users ther
 
 from __future__ import annotations
 
+from curbstone.access.ack_ids import AckIds
 from curbstone.access.audit import Audit
 from curbstone.access.callers import ASKING
 from curbstone.access.identity import Identity
@@ -20,6 +21,8 @@ class Watch:
         self._audit = audit
         self.private = PrivateQueues(host)
         """The queues that connections have for themselves."""
+        self.ack_ids = AckIds()
+        """What connections hold, by which others may settle it."""
         self.producing: dict[Key, Producing] = {}
         """Which connection publishes as which numbered producer."""
         self.refusals: dict[str, int] = {}

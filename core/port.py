@@ -306,7 +306,7 @@ class Broker(Protocol):
 
     @property
     def leased(self) -> Leased:
-        """Who has how many leases."""
+        """Who has how many leases, and of which queue each is."""
 
     @property
     def staging(self) -> Staging:

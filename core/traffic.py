@@ -12,6 +12,7 @@ from functools import cache
 
 from curbstone.core.message import Delivery
 from curbstone.core.port import Queue
+from curbstone.core.values import Outcome
 
 
 class Traffic:
@@ -46,6 +47,15 @@ class Traffic:
         """Count deliveries; looks at each."""
         self.delivered += len(deliveries)
         self.redelivered += sum([delivery.tries > 0 for delivery in deliveries])
+
+    def settle(self, outcome: Outcome, count: int) -> None:
+        """Count deliveries that have ended in the same way."""
+        if outcome is Outcome.ACK:
+            self.acked += count
+        elif outcome is Outcome.NACK:
+            self.returned += count
+        else:
+            self.rejected += count
 
 
 @cache

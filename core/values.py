@@ -188,20 +188,31 @@ class Lease:
 
 
 class Leased:
-    """How many leases each owner has, of all queues of an engine."""
+    """The leases of all queues of an engine: how many each owner has, and of which queue each is."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
+        self._queues: dict[str, QueueName] = {}
 
     def of(self, owner: str) -> int:
         """Return how many one has."""
         return self._counts.get(owner, 0)
 
-    def count(self, owner: str, more: int) -> None:
-        """There are more, or fewer."""
-        left = self._counts.pop(owner, 0) + more
+    def queue_of(self, token: str) -> QueueName | None:
+        """Return the queue that a lease is of; None if it has ended."""
+        return self._queues.get(token)
+
+    def add(self, lease: Lease, queue: QueueName) -> None:
+        """There is one more."""
+        self._counts[lease.owner] = self._counts.get(lease.owner, 0) + 1
+        self._queues[lease.token] = queue
+
+    def drop(self, lease: Lease) -> None:
+        """One has ended."""
+        del self._queues[lease.token]
+        left = self._counts.pop(lease.owner) - 1
         if left:
-            self._counts[owner] = left
+            self._counts[lease.owner] = left
 
 
 Answer = Callable[[list[Lease] | CurbstoneError], None]

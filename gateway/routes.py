@@ -80,7 +80,7 @@ def queue_routes(
         Route(QUEUE + "/messages/ack", RawResource(POST=leases.ack)),
         Route(QUEUE + "/messages/nack", RawResource(POST=leases.nack)),
         Route(QUEUE + "/messages/extend", RawResource(POST=leases.extend)),
-        Route(QUEUE + "/messages/settle", RawResource(POST=Settles(settings, streams, traffic.http).post)),
+        Route(QUEUE + "/messages/settle", RawResource(POST=Settles(settings, traffic.http).post)),
         Route(QUEUE + "/leases/{lease}", RawResource(DELETE=leases.confirm)),
         Route(EVENTS + "/{event}/messages", RawResource(POST=events.post)),
         Route(EVENTS + "/{event}/messages/batch", RawResource(POST=events.post_batch)),

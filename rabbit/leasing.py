@@ -114,7 +114,7 @@ class Leasing:
         lease = Lease(delivery, group, self._queue.engine.host.now_ms() + duration_ms, owner)
         lease.token = f"{self._queue.engine.inbox.address}.{secrets.token_urlsafe(16)}"
         held = self._held[lease.token] = _Held(lease, tag, settling)
-        self._queue.engine.leased.count(owner, 1)
+        self._queue.engine.leased.add(lease, self._queue.name)
         self._arm(held, duration_ms)
         return lease
 
@@ -131,7 +131,7 @@ class Leasing:
         if held is None or owner not in (None, held.lease.owner):
             return None
         del self._held[token]
-        self._queue.engine.leased.count(held.lease.owner, -1)
+        self._queue.engine.leased.drop(held.lease)
         held.timer.cancel()
         return held if held.settling.channel.is_open else None
 
@@ -215,7 +215,7 @@ class Leasing:
         """The queue is gone, or the server stops: what is leased goes back."""
         for held in self._held.values():
             held.timer.cancel()
-            self._queue.engine.leased.count(held.lease.owner, -1)
+            self._queue.engine.leased.drop(held.lease)
         self._held.clear()
         for takes in self._takes.values():
             takes.close(error)

@@ -1,4 +1,7 @@
-"""ACK and NACK: finds the deliveries that are meant, and collects them: one read settles each subscription once."""
+"""ACK and NACK: finds the deliveries that are meant, and collects them: one read settles each subscription once.
+
+What was not delivered here may be held elsewhere: a lease, or a delivery of another connection (`access.ack_ids`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
+from curbstone.core.values import Outcome
 from curbstone.stomp import frames, header_values
 from curbstone.stomp.codec import V11, V12, Head
 from curbstone.stomp.errors import ProtocolError
@@ -37,40 +41,46 @@ class Settler:
 
     def ack_by_id(self, ack_id: bytes, receipt: bytes | None) -> None:
         """Collect the ACK of this `ack` header; the way of the usual 1.2 frame."""
-        try:
-            subscription, seq = self._by_token(ack_id)
-            if not subscription.settling:
-                self._open(subscription)
-            if subscription.mode == CLIENT:
-                self._walk(subscription, seq, ack_id)
-            elif seq in subscription.settling:
-                raise _not_found(ack_id)
-            else:
-                subscription.settling[seq] = None
-        except NotUnsettled as error:
-            if not self._connection.tells_refusals([receipt]):
-                raise
-            self._connection.refuse(error, [receipt])
+        named = self._subscriptions.named(ack_id)
+        if named is None or named[1] in named[0].settling:
+            self._settle_elsewhere(ack_id, receipt, Outcome.ACK)
             return
+        subscription, seq = named
+        if not subscription.settling:
+            self._open(subscription)
+        if subscription.mode == CLIENT:
+            self._walk(subscription, seq)
+        else:
+            subscription.settling[seq] = None
         if receipt is not None:
             subscription.receipts.append(receipt)
 
     def ack(self, head: Head, receipt: bytes | None) -> None:
         """Collect the ACK of any version."""
-        subscription, seq = self.find(head)
-        self.ack_by_id(subscription.token(seq), receipt)
+        named = self.find(head)
+        if isinstance(named, bytes):
+            self._settle_elsewhere(named, receipt, Outcome.ACK)
+        else:
+            subscription, seq = named
+            self.ack_by_id(subscription.token(seq), receipt)
 
     def nack(self, head: Head, receipt: bytes | None) -> None:
         """Carry out a NACK; the acks before it first."""
         try:
             self._nack(head, receipt)
-        except (CurbstoneError, NotUnsettled) as error:
+        except CurbstoneError as error:
             if not self._connection.tells_refusals([receipt]):
                 raise
             self._connection.refuse(error, [receipt])
 
     def _nack(self, head: Head, receipt: bytes | None) -> None:
-        subscription, seq = self.find(head)
+        named = self.find(head)
+        if isinstance(named, bytes):
+            asked = self.refusal(head, None)
+            outcome = Outcome.REJECT if asked.reject else Outcome.NACK
+            self._settle_elsewhere(named, receipt, outcome, asked.delay_ms, asked.error)
+            return
+        subscription, seq = named
         refusal = self.refusal(head, subscription)
         seqs = self.covered(subscription, seq)
         done = _Settled(self._connection, 1, [receipt] if receipt is not None else [])
@@ -102,11 +112,15 @@ class Settler:
             done.started()
             self._subscriptions.drop_drained(subscription)
 
-    def find(self, head: Head) -> tuple[Subscription, int]:
-        """Return the delivery that an ACK or NACK of this version names; raise ProtocolError."""
+    def find(self, head: Head) -> tuple[Subscription, int] | bytes:
+        """Return the delivery that an ACK or NACK of this version names, or the id if it was not delivered here.
+
+        Raise ProtocolError.
+        """
         version = self._connection.version
         if version == V12:
-            return self._by_token(header_values.required(head, "id").encode())
+            ack_id = header_values.required(head, "id").encode()
+            return self._subscriptions.named(ack_id) or ack_id
         message_id = header_values.required(head, "message-id")
         if version == V11:
             key = header_values.required(head, "subscription")
@@ -116,12 +130,21 @@ class Settler:
             candidates = [subscription]
         else:
             key = head.headers.get("subscription", "")
-            candidates = [s for s in self._subscriptions.by_index.values() if not key or s.key == key]
+            candidates = [s for s in self._subscriptions.by_handle.values() if not key or s.key == key]
         for subscription in candidates:
             seq = subscription.queue.parse_id(message_id)
             if seq is not None and seq in subscription.consumer.unsettled and seq not in subscription.settling:
                 return subscription, seq
-        raise _not_found(message_id.encode())
+        return message_id.encode()
+
+    def find_own(self, head: Head) -> tuple[Subscription, int]:
+        """Like `find`; raise NotUnsettled for what was not delivered here."""
+        named = self.find(head)
+        if not isinstance(named, bytes):
+            return named
+        if self._connection.access.holding(named.decode("utf-8", "replace")) is None:
+            raise not_found(named)
+        raise NotUnsettled("a transaction settles only what its own connection was delivered", named)
 
     def covered(self, subscription: Subscription, seq: int) -> list[int]:
         """Return the seqs that settling `seq` settles: in client mode all delivered before it as well."""
@@ -134,13 +157,50 @@ class Settler:
                 break
         return seqs
 
-    def refusal(self, head: Head, subscription: Subscription) -> Refusal:
+    def refusal(self, head: Head, subscription: Subscription | None) -> Refusal:
         """Return what a NACK asks for; raise ProtocolError."""
         delay = header_values.delay_ms(head, self._connection.wall_ms)
-        if delay is None:
+        if delay is None and subscription is not None:
             delay = subscription.nack_delay_ms
         requeue = header_values.flag(head, "requeue")
         return Refusal(delay, head.headers.get("error", ""), requeue is False)
+
+    def _settle_elsewhere(
+        self,
+        ack_id: bytes,
+        receipt: bytes | None,
+        outcome: Outcome,
+        delay_ms: int | None = None,
+        error: str = "",
+    ) -> None:
+        """Settle what was not delivered here, behind all that came before it in this read."""
+        if self._publisher.opened:
+            self._publisher.flush()
+        self.flush()
+        connection = self._connection
+        text = ack_id.decode("utf-8", "replace")
+        try:
+            queue = connection.access.holding(text)
+            if queue is None:
+                raise not_found(ack_id)
+        except (CurbstoneError, NotUnsettled) as refusal:
+            if not connection.tells_refusals([receipt]):
+                raise
+            connection.refuse(refusal, [receipt])
+            return
+        done = _Settled(connection, 1, [receipt] if receipt is not None else [])
+
+        def settled(failed: CurbstoneError | None, count: int, _stale: list[str]) -> None:
+            if failed is None and not count:
+                connection.refuse(not_found(ack_id), [receipt])
+                done.over()
+                return
+            if failed is None:
+                connection.traffic.settle(outcome, count)
+            done(failed)
+
+        done.started()
+        connection.access.settle_leases(queue, [text], outcome, settled, delay_ms=delay_ms, error=error)
 
     def _open(self, subscription: Subscription) -> None:
         # What was sent to this queue earlier in the read comes first.
@@ -152,22 +212,9 @@ class Settler:
         """Whether acks for this queue are collected."""
         return any(subscription.queue.name == name for subscription in self.opened)
 
-    def _by_token(self, token: bytes) -> tuple[Subscription, int]:
-        try:
-            index, seq_text, tries = token.split(b".")
-            subscription = self._subscriptions.by_index[index]
-            seq = int(seq_text)
-            if subscription.consumer.unsettled[seq].tries == int(tries):
-                return subscription, seq
-        except (ValueError, KeyError):
-            pass
-        raise _not_found(token)
-
-    def _walk(self, subscription: Subscription, seq: int, token: bytes) -> None:
+    def _walk(self, subscription: Subscription, seq: int) -> None:
         """Collect everything delivered up to `seq`. The walk goes on where the last ACK of this read stopped."""
         settling = subscription.settling
-        if seq in settling:
-            raise _not_found(token)
         if subscription.walk is None:
             subscription.walk = iter(subscription.consumer.unsettled)
         for delivered in subscription.walk:
@@ -197,8 +244,13 @@ class _Settled:
             connection.refuse(error, self._receipts)
         elif self._receipts and not connection.lost:
             connection.write(frames.receipts(self._receipts))
-        connection.confirmed(self._count, self._bytes)
+        self.over()
+
+    def over(self) -> None:
+        """The connection may end, as far as this goes."""
+        self._connection.confirmed(self._count, self._bytes)
 
 
-def _not_found(token: bytes) -> NotUnsettled:
+def not_found(token: bytes) -> NotUnsettled:
+    """Return what is said of an id that names nothing."""
     return NotUnsettled("no unsettled delivery has this id; it was settled, released or never delivered", token)

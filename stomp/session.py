@@ -237,11 +237,13 @@ class Session:
         self.on_connected = _nobody
 
     def _on_ending(self) -> None:
-        if self._connection.presence is not None:
-            self._connection.presence.leave()
+        connection = self._connection
+        if connection.presence is not None:
+            connection.presence.leave()
+        connection.access.ack_ids.leave(connection.handle)
         self._parser.close()
         self._kept = []
-        self._connection.brake.close()
+        connection.brake.close()
         self._publisher.close()
         self._transactions.close()
         self._subscriptions.close()
@@ -368,6 +370,7 @@ class Session:
             changed=self._check_rights,
             unacked=lambda: self._subscriptions.unsettled,
         )
+        connection.handle = answer.ack_ids.enter(self._subscriptions)
         connection.version = self._parser.version = agreement.version
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._liveness.agreed(*beats)

@@ -59,6 +59,8 @@ class SessionState:
         self.version = ""
         self.features: frozenset[str] = frozenset()
         """What CONNECT asked for beyond STOMP, see `features.py`."""
+        self.handle = ""
+        """What its ackIds begin with, see `access.ack_ids`; from its login on."""
         self.client_id = ""
         """What the client calls itself in CONNECT, if it says so."""
         self.wall_ms = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from curbstone.access.ack_ids import Held
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
@@ -42,7 +43,7 @@ class Subscriptions:
         self._waiting: dict[QueueName, Subscription] = {}
         """Those that a `reply-to` made."""
         self._next_index = 1
-        self.by_index: dict[bytes, Subscription] = {}
+        self.by_handle: dict[bytes, Subscription] = {}
         """All that can be settled on, also those unsubscribed meanwhile, oldest first."""
 
     def subscribe(self, head: Head, receipt: bytes | None) -> None:
@@ -188,7 +189,7 @@ class Subscriptions:
         destination = subscription.destination
         name = subscription.queue.name
         if destination.kind is Kind.TOPIC and not destination.private and durable.is_wanted(head):
-            self.by_index.pop(b"%d" % subscription.index, None)
+            self.by_handle.pop(subscription.handle.encode(), None)
             subscription.consumer.close()
             connection.access.delete(name, self._answering(receipt))
             return
@@ -202,12 +203,43 @@ class Subscriptions:
         found = self._named.get(key)
         if isinstance(found, Subscription):
             return found
-        return next((s for s in self.by_index.values() if s.key == key), None)
+        return next((s for s in self.by_handle.values() if s.key == key), None)
+
+    def named(self, ack_id: bytes) -> tuple[Subscription, int] | None:
+        """Return the delivery that an `ack` header of this connection names; None if it is not unsettled."""
+        try:
+            handle, seq_text, tries = ack_id.split(b".")
+            subscription = self.by_handle[handle]
+            seq = int(seq_text)
+            if subscription.consumer.unsettled[seq].tries == int(tries):
+                return subscription, seq
+        except (ValueError, KeyError):
+            pass
+        return None
+
+    @property
+    def owner(self) -> str:
+        """See `access.ack_ids.Holder`."""
+        return self._connection.access.identity.owner
+
+    def held(self, ack_id: str) -> Held | None:
+        """See `access.ack_ids.Holder`."""
+        found = self.named(ack_id.encode("utf-8", "replace"))
+        if found is None or found[0].queue.name.is_private:
+            return None
+        subscription, seq = found
+        return Held(subscription.queue, subscription.consumer, seq)
+
+    def ended(self, ack_id: str) -> None:
+        """See `access.ack_ids.Holder`."""
+        subscription = self.by_handle.get(ack_id.partition(".")[0].encode())
+        if subscription is not None:
+            self.drop_drained(subscription)
 
     def drop_drained(self, subscription: Subscription) -> None:
         """Forget a subscription that has ended and has nothing left to settle."""
         if subscription.drained:
-            self.by_index.pop(b"%d" % subscription.index, None)
+            self.by_handle.pop(subscription.handle.encode(), None)
             subscription.consumer.close()
             # In the other modes acks may be on their way to the disk: then the queue stays to the end.
             destination = subscription.destination
@@ -216,12 +248,12 @@ class Subscriptions:
 
     def hold(self) -> None:
         """Stop all deliveries: the socket is full."""
-        for subscription in self.by_index.values():
+        for subscription in self.by_handle.values():
             subscription.consumer.hold()
 
     def resume(self) -> None:
         """Go on after `hold`."""
-        for subscription in self.by_index.values():
+        for subscription in self.by_handle.values():
             subscription.consumer.resume()
         for named in self._named.values():
             if isinstance(named, CountSubscription):
@@ -229,7 +261,7 @@ class Subscriptions:
 
     def close(self) -> None:
         """End all; what is unsettled goes back to its queue."""
-        subscriptions, self.by_index = self.by_index, {}
+        subscriptions, self.by_handle = self.by_handle, {}
         named, self._named = self._named, {}
         for count in named.values():
             if isinstance(count, CountSubscription):
@@ -245,7 +277,7 @@ class Subscriptions:
     def count(self, more: int = 0) -> None:
         """Let those of the user count: so many there are, and are about to be; raise ProtocolError or TooMany."""
         most = self._connection.limits.subscriptions_max
-        found = max(len(self.by_index), len(self._named)) + more
+        found = max(len(self.by_handle), len(self._named)) + more
         if more and found > most:
             raise ProtocolError(f"more than {most} subscriptions")
         if self._connection.presence is not None:
@@ -301,7 +333,7 @@ class Subscriptions:
         subscription.bind(queue, consumer)
         if connection.held:
             consumer.hold()
-        self.by_index[b"%d" % subscription.index] = subscription
+        self.by_handle[subscription.handle.encode()] = subscription
         return subscription
 
     def _queue(self, destination: Destination, name: QueueName, right: Right) -> Queue:
@@ -322,7 +354,7 @@ class Subscriptions:
     @property
     def unsettled(self) -> int:
         """How many deliveries are not settled."""
-        return sum([len(subscription.consumer.unsettled) for subscription in self.by_index.values()])
+        return sum([len(subscription.consumer.unsettled) for subscription in self.by_handle.values()])
 
     def _bound(self, error: CurbstoneError | None) -> None:
         if error is not None:

@@ -25,8 +25,8 @@ KEUSS_NACK_DELAY_MS = 5_000
 class Subscription:
     """A consumer of one queue on one connection.
 
-    The `ack` header of a delivery is `<index>.<seq>.<tries>`: the index counts the subscriptions
-    of the connection and is never used twice, so the value names one delivery and no table is needed.
+    The `ack` header of a delivery is `<handle>.<seq>.<tries>`. The handle is the connection's and the index of the
+    subscription in it, which is never used twice; so the value names one delivery, and no table is needed.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Subscription:
     ) -> None:
         self._connection = connection
         self.index = index
+        self.handle = f"{connection.handle}-{index}"
         self.key = key
         """What UNSUBSCRIBE and the ACK of 1.1 call it."""
         self.mode = mode
@@ -69,7 +70,7 @@ class Subscription:
         silent = bool(out)
         version = connection.version
         start = self._start
-        index = "" if self.mode == AUTO else f"\nack:{self.index}."
+        index = "" if self.mode == AUTO else f"\nack:{self.handle}."
         for delivery in deliveries:
             message = delivery.message
             seq = message.seq
@@ -93,7 +94,7 @@ class Subscription:
 
     def token(self, seq: int) -> bytes:
         """Return the `ack` header of an unsettled delivery."""
-        return b"%d.%d.%d" % (self.index, seq, self.consumer.unsettled[seq].tries)
+        return f"{self.handle}.{seq}.{self.consumer.unsettled[seq].tries}".encode()
 
     @property
     def drained(self) -> bool:

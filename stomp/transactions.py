@@ -190,7 +190,7 @@ class Transactions:
 
     def _covered(self, head: Head, transaction: _Open) -> tuple[Subscription, list[int]]:
         """Return what an ACK or NACK settles, without what the transaction settles already."""
-        subscription, seq = self._settler.find(head)
+        subscription, seq = self._settler.find_own(head)
         settled = transaction.settled
         if (subscription.index, seq) in settled:
             raise ProtocolError("this transaction settles the delivery already", f"{head.command} {head.headers}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from heapq import heappop
 
 from curbstone.core.message import Delivery
+from curbstone.core.names import QueueName
 from curbstone.core.pending import due
 from curbstone.core.values import NOBODY, Lease, Leased
 
@@ -13,10 +14,11 @@ from curbstone.core.values import NOBODY, Lease, Leased
 class Leases:
     """All leases of one queue, by seq and group; expired ones are given back by the queue."""
 
-    __slots__ = ("_alarm", "_by_token", "_due", "_leased", "_leases")
+    __slots__ = ("_alarm", "_by_token", "_due", "_leased", "_leases", "_name")
 
-    def __init__(self, alarm: Callable[[int], None], leased: Leased) -> None:
-        """`alarm` is told when a lease ends; in `leased` each is counted."""
+    def __init__(self, alarm: Callable[[int], None], leased: Leased, name: QueueName) -> None:
+        """`alarm` is told when a lease ends; in `leased` each is noted, with the queue's name."""
+        self._name = name
         self._alarm = alarm
         self._leased = leased
         self._leases: dict[tuple[str, int], Lease] = {}
@@ -41,7 +43,7 @@ class Leases:
         lease = Lease(delivery, group, expires_ms, owner)
         self._by_token[lease.token] = lease
         self._leases[group, delivery.message.seq] = lease
-        self._leased.count(owner, 1)
+        self._leased.add(lease, self._name)
         self._note(lease)
         return lease
 
@@ -58,7 +60,7 @@ class Leases:
         lease = self._by_token.pop(token, None)
         if lease is not None:
             del self._leases[lease.group, lease.delivery.message.seq]
-            self._leased.count(lease.owner, -1)
+            self._leased.drop(lease)
         return lease
 
     def take_seq(self, group: str, seq: int) -> Lease | None:
@@ -109,12 +111,12 @@ class Leases:
         """Remove and return all leases."""
         leases = list(self._by_token.values())
         for lease in leases:
-            self._leased.count(lease.owner, -1)
+            self._leased.drop(lease)
         self._by_token.clear()
         self._leases.clear()
         self._due.clear()
         return leases
 
 
-NO_LEASES = Leases(lambda _due_ms: None, Leased())
+NO_LEASES = Leases(lambda _due_ms: None, Leased(), QueueName("", ""))
 """What all queues have that nothing was leased from yet; nothing is added to it."""

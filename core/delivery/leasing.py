@@ -79,7 +79,7 @@ class Leasing:
 
         def give(deliveries: list[Delivery]) -> None:
             if self._leases is NO_LEASES:
-                self._leases = Leases(self._agenda.at, self._state.shared.leased)
+                self._leases = Leases(self._agenda.at, self._state.shared.leased, self._state.name)
             expires_ms = self._state.host.now_ms() + duration_ms
             leases = [self._leases.add(delivery, group, expires_ms, owner) for delivery in deliveries]
             self._state.host.call_soon(lambda: on_done(leases))

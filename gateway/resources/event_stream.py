@@ -237,6 +237,7 @@ class EventStreams:
         self.traffic = traffic
         self._streams: dict[EventStream, None] = {}
         self._by_token: dict[str, EventStream] = {}
+        gate.watch.ack_ids.watch_leases(self.settled)
 
     def login(self, scope: Scope, name: QueueName, query: Mapping[str, str]) -> Access:
         """Return what the client of a stream may do. It has logged in, or its URL carries a ticket."""
@@ -260,7 +261,6 @@ class EventStreams:
         if unseen:
             queue = stream.queue
             await answer(lambda done: stream.access.settle_leases(queue, unseen, Outcome.NACK, done, delay_ms=0))
-            self.settled(unseen)
 
     def _prune(self) -> None:
         for stream in [stream for stream in self._streams if stream.is_over]:

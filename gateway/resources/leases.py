@@ -140,7 +140,6 @@ class Leases:
         if stale:
             raise Problem(404, "the lease has ended, or there never was one of this name")
         self._traffic.acked += settled
-        self._streams.settled([token])
         await reply(send, 204)
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,7 +148,6 @@ class Leases:
         tokens = asked.tokens
         _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, tokens, Outcome.ACK, done))
         self._traffic.acked += settled
-        self._streams.settled(tokens)
         await reply_json(send, {"settled": settled, "stale": stale})
 
     async def nack(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,11 +161,7 @@ class Leases:
                 queue, tokens, outcome, done, delay_ms=delay_ms, error=asked.error
             )
         )
-        if asked.reject:
-            self._traffic.rejected += settled
-        else:
-            self._traffic.returned += settled
-        self._streams.settled(tokens)
+        self._traffic.settle(outcome, settled)
         await reply_json(send, {"settled": settled, "stale": stale})
 
     async def extend(self, scope: Scope, receive: Receive, send: Send) -> None:

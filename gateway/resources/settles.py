@@ -18,7 +18,6 @@ from curbstone.gateway.http.answers import answers
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.http.typed_body import Body, read_typed, rule
-from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
@@ -71,9 +70,8 @@ class End(NamedTuple):
 class Settles:
     """The handler of `…/messages/settle`."""
 
-    def __init__(self, settings: GatewaySettings, streams: EventStreams, traffic: Traffic) -> None:
+    def __init__(self, settings: GatewaySettings, traffic: Traffic) -> None:
         self._settings = settings
-        self._streams = streams
         self._traffic = traffic
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,22 +95,13 @@ class Settles:
             ]
         )
         settled, stale = 0, []
-        for (end, tokens), result in zip(ways.items(), results, strict=True):
+        for end, result in zip(ways, results, strict=True):
             if not isinstance(result, CurbstoneError):
                 _, count, ended = result
-                self._count(end.outcome, count)
-                self._streams.settled(tokens)
+                self._traffic.settle(end.outcome, count)
                 settled += count
                 stale += ended
         for result in results:
             if isinstance(result, CurbstoneError):
                 raise result
         await reply_json(send, {"settled": settled, "stale": stale})
-
-    def _count(self, outcome: Outcome, count: int) -> None:
-        if outcome is Outcome.ACK:
-            self._traffic.acked += count
-        elif outcome is Outcome.NACK:
-            self._traffic.returned += count
-        else:
-            self._traffic.rejected += count

@@ -18,6 +18,7 @@ from curbstone.gateway.http.json_body import check_members
 from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.limits import WINDOW_MAX
 from curbstone.gateway.websocket.codec import Inbound
+from curbstone.gateway.websocket.elsewhere import Elsewhere
 from curbstone.gateway.websocket.login import token_in
 from curbstone.gateway.websocket.session import close_for, error_frame
 from curbstone.gateway.websocket.subscription import ID, UNKNOWN_ID, Subscription, command_of
@@ -39,6 +40,9 @@ class ConsumeSession:
         self._subscription = subscription
         self._login = login
         self._has_plain_acks = subscription.settles and not subscription.confirms
+        self._elsewhere = Elsewhere(
+            login, subscription.traffic, lambda error, _command: self._fail(error), confirms=subscription.confirms
+        )
 
     @property
     def expires_ms(self) -> int:
@@ -49,7 +53,7 @@ class ConsumeSession:
         """Subscribe; deliveries begin."""
         self._wire = wire
         self._login.begin(self._fail, lambda: self._subscription.unsettled)
-        self._subscription.start(wire, self._fail)
+        self._subscription.start(wire, self._fail, self._login)
 
     def hold(self) -> None:
         """See `Session.hold`."""
@@ -68,8 +72,9 @@ class ConsumeSession:
             for is_text, data in messages:
                 if subscription.is_over:
                     return
-                if self._has_plain_acks and is_text and (plain := _PLAIN_ACK.fullmatch(data)):
-                    subscription.ack(int(plain[2]) if plain[1] == subscription.name_bytes else 0)
+                plain = _PLAIN_ACK.fullmatch(data) if self._has_plain_acks and is_text else None
+                if plain and plain[1] == subscription.name_bytes:
+                    subscription.ack(int(plain[2]))
                 else:
                     self._take(is_text, data)
             subscription.flush()
@@ -90,7 +95,7 @@ class ConsumeSession:
         elif subscription.confirms and "window" in command:
             check_members(command, ("window",), "a window")
             subscription.resize(whole_number("window", command["window"], 1, WINDOW_MAX))
-        else:
+        elif not self._elsewhere.settle(self._wire, command, subscription.name):
             subscription.obey(command)
 
     # ------------------------------------------------------------ the end

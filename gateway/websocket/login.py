@@ -19,6 +19,7 @@ from curbstone.gateway.websocket.session import error_frame
 from curbstone.net.wire import Wire
 
 if TYPE_CHECKING:
+    from curbstone.access.ack_ids import Holder
     from curbstone.access.callers import Caller
     from curbstone.access.door import Access
     from curbstone.access.presence import Connections, Presence
@@ -74,6 +75,19 @@ class SocketLogin:
         """See `Presence.holds`."""
         if self._presence is not None:
             self._presence.holds(subscriptions)
+
+    def hold(self, holder: Holder) -> str:
+        """See `AckIds.enter`."""
+        return self.access.ack_ids.enter(holder)
+
+    def let_go(self, name: str) -> None:
+        """See `AckIds.leave`."""
+        self.access.ack_ids.leave(name)
+
+    def holding(self, ack_id: str) -> Queue | None:
+        """See `Access.holding`."""
+        ASKING.set(self._caller)
+        return self.access.holding(ack_id)
 
     def renew(self, token: str, wire: Wire) -> None:
         """Log in anew, and say on the wire what came of it."""

@@ -31,9 +31,10 @@ from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.limits import SUBSCRIPTIONS_MAX, UNREAD_BYTES_MAX, WINDOW_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound, text_frame
+from curbstone.gateway.websocket.elsewhere import Elsewhere
 from curbstone.gateway.websocket.login import SocketLogin, token_in
 from curbstone.gateway.websocket.socket_leases import SocketLeases
-from curbstone.gateway.websocket.subscription import SETTLING, Subscription, command_of, new_name, stale_frame
+from curbstone.gateway.websocket.subscription import SETTLING, Subscription, command_of, stale_frame
 from curbstone.gateway.websocket.targets import ToQueue
 from curbstone.gateway.websocket.unanswered import Batch, Unanswered
 from curbstone.net.wire import GOING_AWAY, Wire
@@ -76,9 +77,7 @@ class QueuesSession:
         """By queue."""
         self._by_name: dict[str, Subscription] = {}
         """By what their ackIds begin with."""
-        self._name = new_name()
-        self._count = 0
-        """How many subscriptions there ever were: so none has the ackIds of another."""
+        self._elsewhere = Elsewhere(self._login, traffic, self._refuse, confirms=True)
         self._is_held = False
         # What the current read asks for.
         self._targets: dict[str, ToQueue] = {}
@@ -152,8 +151,11 @@ class QueuesSession:
             else:
                 self._settle(command)
         except (CurbstoneError, Problem) as error:
-            self._traffic.refuse(error, reason_of(error))
-            self._wire.send(_refusal(error, _named(command)))
+            self._refuse(error, command)
+
+    def _refuse(self, error: CurbstoneError | Problem, command: dict[str, Any]) -> None:
+        self._traffic.refuse(error, reason_of(error))
+        self._wire.send(_refusal(error, _named(command)))
 
     # --- subscriptions
 
@@ -169,7 +171,7 @@ class QueuesSession:
         subscription = self._wished(self._login.queue(name, Right.RECEIVE), command)
         self._login.holds(count)
         try:
-            subscription.start(self._wire, partial(self._ended, key))
+            subscription.start(self._wire, partial(self._ended, key), self._login)
         except CurbstoneError:
             self._login.holds(count - 1)
             raise
@@ -192,7 +194,6 @@ class QueuesSession:
             if not settles:
                 raise BadRequest("a lease is for what is settled: it goes with ack")
             leases = SocketLeases(self._host, lease_ms(command["lease"]))
-        self._count += 1
         return Subscription(
             queue,
             settles=settles,
@@ -201,7 +202,6 @@ class QueuesSession:
             encoding=encoding_named(command["encoding"]) if "encoding" in command else None,
             group=group_named(group),
             traffic=self._traffic,
-            name=f"{self._name}q{self._count}",
             leases=leases,
             label=b'"queue":%b,' % orjson.dumps(queue.name.queue),
         )
@@ -245,7 +245,8 @@ class QueuesSession:
             raise BadRequest(f"bad {member}: it must be the ackId of a delivery")
         subscription = self._by_name.get(ack_id.partition(".")[0])
         if subscription is None:
-            self._stale.append(ack_id)
+            if not self._elsewhere.settle(self._wire, command):
+                self._stale.append(ack_id)
             return
         self._settling[subscription] = None
         subscription.obey(command)

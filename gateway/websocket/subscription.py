@@ -1,24 +1,25 @@
 """One consumer of a queue on a WebSocket: its deliveries leave as frames, its `ackId`s become deliveries again.
 
-An `ackId` names one delivery of one subscription of one connection, as in "5f0c91aa.7": one that comes after a
-reconnect names nothing, and can't settle another message. Whose socket it is, who is logged in there and what an error
+An `ackId` names one delivery of one subscription of one connection, as in "5f0c91aa43d7.7": one that comes after a
+reconnect names nothing, and can't settle another message. While the connection is there it can be settled over other
+protocols as well (`access.ack_ids`). Whose socket it is, who is logged in there and what an error
 ends is its session's to say.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from curbstone.access.ack_ids import Held
 from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
 from curbstone.core.port import Consumer
 from curbstone.core.traffic import Handouts, Traffic
-from curbstone.core.values import Done
+from curbstone.core.values import Done, Outcome
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.formats.parameters import lease_ms, seconds_ms
 from curbstone.gateway.http.json_body import check_members, parse_json
@@ -27,6 +28,7 @@ from curbstone.gateway.websocket.codec import binary_frame, text_frame
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
+    from curbstone.gateway.websocket.login import SocketLogin
     from curbstone.gateway.websocket.socket_leases import SocketLeases
     from curbstone.net.wire import Wire
 
@@ -39,9 +41,30 @@ SETTLING = ("ackId", "ackToId", "nackId", "rejectId", "extendId")
 """The members that name a delivery in what a client sends."""
 
 
-def new_name() -> str:
-    """Return what the ackIds of a connection begin with."""
-    return secrets.token_hex(4)
+class Ending(NamedTuple):
+    """How a client ends a delivery."""
+
+    ack_id: str
+    outcome: Outcome
+    delay_ms: int | None = None
+    error: str = ""
+
+
+def ending_of(command: dict[str, Any]) -> Ending:
+    """Return how a command ends which delivery; raise BadRequest."""
+    match command:
+        case {"ackId": str(ack_id), **options}:
+            _check_alone(options)
+            return Ending(ack_id, Outcome.ACK)
+        case {"nackId": str(ack_id), **options}:
+            check_members(options, ("delay", "error"), "a nackId")
+            delay_ms = seconds_ms("delay", options["delay"]) if options.get("delay") is not None else None
+            return Ending(ack_id, Outcome.NACK, delay_ms, _text(options))
+        case {"rejectId": str(ack_id), **options}:
+            check_members(options, ("error",), "a rejectId")
+            return Ending(ack_id, Outcome.REJECT, None, _text(options))
+        case _:
+            raise BadRequest("Unrecognized command.")
 
 
 def command_of(is_text: bool, data: bytes) -> dict[str, Any]:
@@ -68,16 +91,16 @@ class Subscription:
         encoding: Encoding | None = None,
         group: str = "",
         traffic: Traffic | None = None,
-        name: str = "",
         leases: SocketLeases | None = None,
         label: bytes = b"",
     ) -> None:
-        """`name` is what its ackIds begin with; without one it is drawn. `label`: the first members of each delivery.
+        """`label`: the first members of each delivery. `confirms`: whether settling is answered.
 
-        `confirms`: whether settling is answered. `leases`: how long deliveries last, if that is answered.
+        `leases`: how long deliveries last, if that is answered.
         """
-        self.name = name or new_name()
-        self.name_bytes = self.name.encode()
+        self.name = ""
+        """What its ackIds begin with, from `start` on."""
+        self.name_bytes = b""
         self.settles = settles
         self.confirms = confirms
         self.traffic = traffic or Traffic()
@@ -108,15 +131,19 @@ class Subscription:
         """How many deliveries the client has not settled."""
         return len(self._seqs)
 
-    def start(self, wire: Wire, failed: Callable[[CurbstoneError], None]) -> None:
+    def start(self, wire: Wire, failed: Callable[[CurbstoneError], None], login: SocketLogin) -> None:
         """Subscribe; deliveries begin. `failed` is called when there can be no more, until it is closed."""
         self._wire = wire
+        self._login = login
         self._failed = failed
         if self._leases is not None:
             self._leases.begin(self._ran_out)
         self._consumer = self._queue.subscribe(
             self._deliver, window=self._limit, group=self._group, auto=not self.settles, on_closed=self._fail
         )
+        if self.settles:
+            self.name = login.hold(self)
+            self.name_bytes = self.name.encode()
         self.is_over = False
 
     def when_open(self, on_open: Callable[[], None]) -> None:
@@ -230,32 +257,45 @@ class Subscription:
 
     def _settle(self, consumer: Consumer, command: dict[str, Any]) -> None:
         match command:
-            case {"ackId": str(ack_id), **options}:
-                _check_alone(options)
-                self._acked.append(self._claim(self.number(ack_id)))
             case {"ackToId": str(ack_id), **options}:
                 _check_alone(options)
                 self._acked.extend(self._claim_up_to(ack_id, consumer))
-            case {"nackId": str(ack_id), **options}:
-                check_members(options, ("delay", "error"), "a nackId")
-                delay_ms = seconds_ms("delay", options["delay"]) if options.get("delay") is not None else None
-                self._give_back(consumer, ack_id, _text(options), delay_ms, rejected=False)
-            case {"rejectId": str(ack_id), **options}:
-                check_members(options, ("error",), "a rejectId")
-                self._give_back(consumer, ack_id, _text(options), None, rejected=True)
             case _:
-                raise BadRequest("Unrecognized command.")
+                ending = ending_of(command)
+                if ending.outcome is Outcome.ACK:
+                    self._acked.append(self._claim(self.number(ending.ack_id)))
+                else:
+                    self._give_back(consumer, ending)
 
-    def _give_back(self, consumer: Consumer, ack_id: str, error: str, delay_ms: int | None, *, rejected: bool) -> None:
+    def _give_back(self, consumer: Consumer, ending: Ending) -> None:
         self._flush_acks()
-        seqs = [self._claim(self.number(ack_id))]
+        seqs = [self._claim(self.number(ending.ack_id))]
         on_settled = self._answer()
-        if rejected:
-            consumer.reject(seqs, error, on_settled)
-            self.traffic.rejected += 1
+        if ending.outcome is Outcome.REJECT:
+            consumer.reject(seqs, ending.error, on_settled)
         else:
-            consumer.nack(seqs, delay_ms, error, on_settled)
-            self.traffic.returned += 1
+            consumer.nack(seqs, ending.delay_ms, ending.error, on_settled)
+        self.traffic.settle(ending.outcome, 1)
+
+    # ------------------------------------------------------------ what is settled elsewhere
+
+    @property
+    def owner(self) -> str:
+        """See `access.ack_ids.Holder`."""
+        return self._login.access.identity.owner
+
+    def held(self, ack_id: str) -> Held | None:
+        """See `access.ack_ids.Holder`."""
+        seq = self._seqs.get(self.number(ack_id))
+        if seq is None or self._consumer is None or seq not in self._consumer.unsettled:
+            return None
+        return Held(self._queue, self._consumer, seq)
+
+    def ended(self, ack_id: str) -> None:
+        """See `access.ack_ids.Holder`."""
+        self._forget(self.number(ack_id))
+
+    # ------------------------------------------------------------ the book of what is unsettled
 
     def _claim(self, number: int) -> int:
         """Return the seq of an unsettled delivery and forget it; raise for a number that names none."""
@@ -321,6 +361,8 @@ class Subscription:
     def close(self) -> None:
         """Unsettled deliveries go back to their places."""
         self.is_over = True
+        if self.name:
+            self._login.let_go(self.name)
         if self._leases is not None:
             self._leases.leave()
         consumer, self._consumer = self._consumer, None

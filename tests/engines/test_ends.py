@@ -91,6 +91,7 @@ def test_leases_are_counted_by_owner_however_they_end(world: World) -> None:
     several(world, other, 1, "ann")
     theirs = several(world, queue, 2, "bob")
     assert (leased.of("ann"), leased.of("bob"), leased.of("eve")) == (4, 2, 0)
+    assert {leased.queue_of(each.token) for each in (*mine, *theirs)} == {queue.name}
     lease(world, queue, 1, 150, owner="ann", wait_ms=5000)
     settle(world, queue, theirs, Outcome.ACK, owner="ann")
     assert leased.of("bob") == 2, "they are another's"
@@ -103,6 +104,7 @@ def test_leases_are_counted_by_owner_however_they_end(world: World) -> None:
     settle(world, queue, mine[2:], Outcome.ACK, owner="ann")
     settle(world, queue, theirs[1:], Outcome.ACK, owner="bob")
     assert (leased.of("ann"), leased.of("bob")) == (0, 0)
+    assert {leased.queue_of(each.token) for each in (*mine, *theirs)} == {None}
 
 
 def test_a_lease_may_wait(world: World) -> None:

@@ -9,6 +9,7 @@ import orjson
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
 
+from curbstone.access.ack_ids import Holder
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
@@ -36,8 +37,9 @@ def binary(data: bytes = b"") -> Inbound:
 class Anybody(SocketLogin):
     """A login that never ends."""
 
-    def __init__(self) -> None:
-        """Nobody keeps it."""
+    def __init__(self, name: str = "k") -> None:
+        """`name` is what its ackIds begin with."""
+        self._name = name
 
     @property
     def meter(self) -> None:
@@ -47,6 +49,16 @@ class Anybody(SocketLogin):
         """See `SocketLogin`."""
 
     def leave(self) -> None:
+        """See `SocketLogin`."""
+
+    def hold(self, holder: Holder) -> str:
+        """See `SocketLogin`."""
+        return self._name
+
+    def let_go(self, name: str) -> None:
+        """See `SocketLogin`."""
+
+    def holding(self, ack_id: str) -> None:
         """See `SocketLogin`."""
 
 

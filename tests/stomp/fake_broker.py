@@ -15,7 +15,7 @@ from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, Que
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.stats import Stats
-from curbstone.core.values import Capability, IdempotencyKey, Numbered
+from curbstone.core.values import Capability, IdempotencyKey, Leased, Numbered
 
 START_MS = 1_700_000_000_000
 
@@ -302,6 +302,7 @@ class FakeBroker:
         self.calls: list[tuple[Any, ...]] = []
         self.dirty: list[FakeQueue] = []
         self._pending: list[Callable[[], None]] = []
+        self.leased = Leased()
 
     def queues(self) -> list[FakeQueue]:
         return [queue for queue in self.all.values() if not queue.name.is_private]

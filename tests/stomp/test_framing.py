@@ -5,6 +5,8 @@ Each test is named by the number its pitfall has in the project's conformance li
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from curbstone.stomp.limits import Limits
@@ -212,6 +214,10 @@ def test_f25_without_a_length_the_body_ends_at_nul() -> None:
     assert [frame.body.decode() for frame in client.send(SUB)] == ["zwölf €", "next"]
 
 
+HANDLE = re.compile(rb"(?<=\nack:)[0-9a-f]{12}")
+"""What is drawn for each connection."""
+
+
 def test_f27_frames_cut_anywhere_are_the_same_frames() -> None:
     frames = [send("a" * 50, "k:v", "receipt:1"), "BEGIN|transaction:t", send("b", "transaction:t"),
               "COMMIT|transaction:t|receipt:2", SUB]  # fmt: skip
@@ -221,11 +227,11 @@ def test_f27_frames_cut_anywhere_are_the_same_frames() -> None:
         client = Client()
         client.feed(stream[:cut])
         client.feed(stream[cut:])
-        outcomes.add(tuple(frame.raw for frame in client.turn()))
+        outcomes.add(tuple(HANDLE.sub(b"", frame.raw) for frame in client.turn()))
     client = Client()
     for at in range(len(stream)):
         client.feed(stream[at : at + 1])
-    outcomes.add(tuple(frame.raw for frame in client.turn()))
+    outcomes.add(tuple(HANDLE.sub(b"", frame.raw) for frame in client.turn()))
     assert len(outcomes) == 1
 
 

@@ -74,12 +74,15 @@ def test_a05_nack_is_cumulative_in_client_mode() -> None:
     assert [(f.body, f.headers["x-tries"]) for f in again] == [(b"0", "1"), (b"1", "1")]
 
 
-@pytest.mark.parametrize("ack_id", ["1.9.0", "1.1.1", "2.1.0", "x", "", "1.1", "1..0", "1.x.0", r"a\cb", "ü"])
+@pytest.mark.parametrize(
+    "ack_id", ["@-1.9.0", "@-1.1.1", "@-2.1.0", "x", "", "@-1.1", "@-1..0", "@-1.x.0", "@", "1.1.0", r"a\cb", "ü"]
+)
 def test_a06_an_unknown_id_is_fatal(ack_id: str) -> None:
     for command in ("ACK", "NACK"):
         client = Client()
-        client.send(send(), SUB)
-        error = client.error(f"{command}|id:{ack_id}|receipt:r")
+        (message,) = client.send(send(), SUB)
+        handle = message.headers["ack"].partition("-")[0]
+        error = client.error(f"{command}|id:{ack_id.replace('@', handle)}|receipt:r")
         assert error.headers["receipt-id"] == "r"
 
 

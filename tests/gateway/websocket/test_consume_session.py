@@ -13,9 +13,7 @@ from curbstone.gateway.formats.message_json import Encoding
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.subscription import Subscription
-from tests.gateway.fakes import ANYBODY, FakeConsumer, FakeQueue, FakeWire, binary, delivery, text
-
-NAME = "k"
+from tests.gateway.fakes import ANYBODY, Anybody, FakeConsumer, FakeQueue, FakeWire, binary, delivery, text
 
 
 class Reader:
@@ -23,9 +21,7 @@ class Reader:
 
     def __init__(self, *, settles: bool = True, encoding: Encoding | None = None) -> None:
         self.queue = FakeQueue()
-        subscription = Subscription(
-            self.queue.queue, settles=settles, limit=10, encoding=encoding, group="g", name=NAME
-        )
+        subscription = Subscription(self.queue.queue, settles=settles, limit=10, encoding=encoding, group="g")
         self.session = ConsumeSession(subscription, ANYBODY)
         self.wire = FakeWire(self.session)
         self.consumer: FakeConsumer = self.queue.consumers[0]
@@ -158,7 +154,7 @@ def test_an_id_of_an_earlier_connection_names_nothing() -> None:
     wires = []
     ids = []
     for number in range(2):
-        session = ConsumeSession(Subscription(queue.queue, settles=True, limit=10), ANYBODY)
+        session = ConsumeSession(Subscription(queue.queue, settles=True, limit=10), Anybody(f"c{number}"))
         wires.append(FakeWire(session))
         queue.consumers[number].give(delivery(11))
         ids.append(wires[number].take_json()[0]["ackId"])

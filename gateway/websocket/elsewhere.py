@@ -1,0 +1,63 @@
+"""What a client of a WebSocket settles that was not delivered there: leases, and what other connections hold.
+
+`{"ackId"}`, `{"nackId"}` and `{"rejectId"}` name these too (`access.ack_ids`); all else is for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.websocket.codec import text_frame
+from curbstone.gateway.websocket.subscription import UNKNOWN_ID, ending_of, stale_frame
+
+if TYPE_CHECKING:
+    from curbstone.core.traffic import Traffic
+    from curbstone.gateway.websocket.login import SocketLogin
+    from curbstone.net.wire import Wire
+
+_NAMES = ("ackId", "nackId", "rejectId")
+
+Failed = Callable[[CurbstoneError | Problem, dict[str, Any]], None]
+
+
+class Elsewhere:
+    """See the module's docstring; of one socket."""
+
+    def __init__(self, login: SocketLogin, traffic: Traffic, failed: Failed, *, confirms: bool) -> None:
+        """`failed(why, command)`: a command was not carried out. `confirms`: whether settling is answered."""
+        self._login = login
+        self._traffic = traffic
+        self._failed = failed
+        self._confirms = confirms
+
+    def settle(self, wire: Wire, command: dict[str, Any], own: str = "") -> bool:
+        """Settle what a command names; False if that is none of these. What begins with `own` was delivered here.
+
+        Raise BadRequest, or NotAllowed.
+        """
+        ack_id = next((command[name] for name in _NAMES if isinstance(command.get(name), str)), "")
+        if not ack_id or (own and ack_id.startswith(own)):
+            return False
+        queue = self._login.holding(ack_id)
+        if queue is None:
+            return False
+        ending = ending_of(command)
+
+        def done(error: CurbstoneError | None, settled: int, stale: list[str]) -> None:
+            self._traffic.settle(ending.outcome, settled)
+            if error is not None:
+                self._failed(error, command)
+            elif self._confirms:
+                wire.send(stale_frame(stale) if stale else text_frame(orjson.dumps({"settled": [ack_id]})))
+            elif stale:
+                self._failed(UNKNOWN_ID, command)
+
+        self._login.access.settle_leases(
+            queue, [ack_id], ending.outcome, done, delay_ms=ending.delay_ms, error=ending.error
+        )
+        return True

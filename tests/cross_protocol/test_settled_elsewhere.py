@@ -1,0 +1,320 @@
+"""What one protocol delivered another settles, once: leases and what connections hold, while their holders live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from tests.access.doors import Doors, doors
+from tests.server import ServerProcess
+from tests.stomp.client import WAIT_S, Peer
+from tests.stomp.harness import Received
+
+pytestmark = pytest.mark.anyio
+
+GONE = "no unsettled delivery has this id; it was settled, released or never delivered"
+USERS = """
+[users.ada]
+home = "shop"
+grants = ["send shop/*", "receive shop/*", "peek shop/*", "manage shop/*"]
+[users.bob]
+home = "shop"
+grants = ["receive shop/*"]
+[users.eve]
+home = "shop"
+grants = ["receive shop/other"]
+"""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("shared") / "data") as process:
+        yield process
+
+
+class Place:
+    """A queue of its own, and its clients."""
+
+    def __init__(self, server: ServerProcess, http: httpx.AsyncClient, name: str) -> None:
+        self.server = server
+        self.http = http
+        self.name = name
+        self.path = f"/v2/default/queues/{name}"
+
+    async def publish(self, *bodies: str) -> None:
+        for body in bodies:
+            assert (await self.http.post(f"{self.path}/messages", content=body)).status_code == 201
+
+    async def lease(self, count: int = 1) -> list[dict[str, Any]]:
+        reply = await self.http.post(f"{self.path}/messages/lease", json={"count": count, "wait": 20})
+        assert reply.status_code == 200, reply.text
+        messages: list[dict[str, Any]] = reply.json()["messages"]
+        return messages
+
+    async def settle(self, how: str, **asked: object) -> tuple[int, list[str]]:
+        reply = await self.http.post(f"{self.path}/messages/{how}", json=asked)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["settled"], reply.json()["stale"]
+
+    async def left(self) -> tuple[int, int]:
+        """Return how many messages are ready, and how many are held."""
+        info = (await self.http.get(self.path)).json()
+        return info["rdy"], info["wip"]
+
+    @asynccontextmanager
+    async def stomp(self, subscribe: str = "", connect: str = "") -> AsyncIterator[Peer]:
+        peer = await Peer.open(self.server.stomp)
+        try:
+            await peer.send(f"CONNECT\naccept-version:1.2\nhost:x\n{connect}\n\0".encode())
+            assert (await peer.frame()).command == "CONNECTED"
+            if subscribe:
+                await peer.send(f"SUBSCRIBE\nid:0\ndestination:/queue/{self.name}\n{subscribe}\n\0".encode())
+            yield peer
+        finally:
+            await peer.close()
+
+    @asynccontextmanager
+    async def socket(self, query: str) -> AsyncIterator[ClientConnection]:
+        url = f"{self.server.url.replace('http', 'ws', 1)}{self.path}/messages?{query}"
+        async with connect(url, subprotocols=[Subprotocol("consume")], compression=None, proxy=None) as connection:
+            yield connection
+
+
+@pytest.fixture
+async def place(shared: ServerProcess, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    async with httpx.AsyncClient(base_url=shared.url, trust_env=False, timeout=WAIT_S) as http:
+        place = Place(shared, http, "".join(filter(str.isalnum, request.node.name))[:60])
+        await http.put(place.path, json={"nack_delay": 0})
+        yield place
+
+
+INDIVIDUAL = "ack:client-individual\nprefetch-count:1\n"
+
+
+async def told(peer: Peer, frame: str) -> Received:
+    """Send a frame with a receipt; return the answer."""
+    await peer.send(f"{frame}\nreceipt:r\n\n\0".encode())
+    return await peer.frame()
+
+
+async def said(socket: ClientConnection, **command: object) -> dict[str, Any]:
+    """Send a command; return the answer."""
+    await socket.send(json.dumps(command))
+    return await heard(socket)
+
+
+async def heard(socket: ClientConnection) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), WAIT_S))
+    return answer
+
+
+async def test_a_lease_is_settled_in_stomp(place: Place) -> None:
+    await place.publish("a", "b", "c")
+    acked, returned, rejected = [message["ackId"] for message in await place.lease(3)]
+    async with place.stomp() as peer:
+        assert (await told(peer, f"ACK\nid:{acked}")).command == "RECEIPT"
+        assert (await told(peer, f"NACK\nid:{rejected}\nrequeue:false")).command == "RECEIPT"
+        assert await place.left() == (0, 1)
+        assert (await told(peer, f"NACK\nid:{returned}\nx-delta-t:0")).command == "RECEIPT"
+        assert await place.settle("ack", ackIds=[acked, returned, rejected]) == (0, [acked, returned, rejected])
+        (again,) = await place.lease()
+        assert (again["message"], again["tries"]) == ("b", 1)
+        error = await told(peer, f"ACK\nid:{acked}")
+        assert (error.command, error.headers["message"], error.headers["receipt-id"]) == ("ERROR", GONE, "r")
+
+
+async def test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_window(place: Place) -> None:
+    await place.publish("a", "b", "c", "d")
+    async with place.stomp(INDIVIDUAL) as peer:
+        first = (await peer.frame()).headers["ack"]
+        assert await place.settle("ack", ackIds=[first]) == (1, [])
+        second = (await peer.frame()).headers["ack"]
+        assert await place.settle("settle", ack=[second]) == (1, [])
+        third = (await peer.frame()).headers["ack"]
+        assert (await place.http.delete(f"{place.path}/leases/{third}")).status_code == 204
+        assert (await place.http.delete(f"{place.path}/leases/{third}")).status_code == 404
+        fourth = await peer.frame()
+        assert (fourth.body, await place.settle("ack", ackIds=[first, second, third])) == (
+            b"d",
+            (0, [first, second, third]),
+        )
+        assert (await told(peer, f"ACK\nid:{fourth.headers['ack']}")).command == "RECEIPT"
+        assert await place.left() == (0, 0)
+        assert (await told(peer, f"ACK\nid:{first}")).headers["message"] == GONE
+
+
+async def test_what_stomp_delivered_comes_again_after_a_nack_over_http(place: Place) -> None:
+    await place.publish("a")
+    async with place.stomp(INDIVIDUAL) as peer:
+        first = await peer.frame()
+        asked = {"nack": [{"ackId": first.headers["ack"], "delay": 0, "error": "not now"}]}
+        assert await place.settle("settle", **asked) == (1, [])
+        second = await peer.frame()
+        assert (second.body, second.headers["x-tries"]) == (b"a", "1")
+        assert await place.settle("settle", **asked) == (0, [first.headers["ack"]]), "the first delivery has ended"
+        assert await place.settle("nack", ackIds=[second.headers["ack"]], reject=True) == (1, [])
+        assert await place.left() == (0, 0)
+
+
+async def test_in_client_mode_only_the_one_that_is_named_is_settled_from_elsewhere(place: Place) -> None:
+    await place.publish("a", "b", "c")
+    async with place.stomp("ack:client\n") as peer:
+        ids = [(await peer.frame()).headers["ack"] for _ in range(3)]
+        assert await place.settle("ack", ackIds=[ids[1]]) == (1, [])
+        assert await place.left() == (0, 2)
+        assert (await told(peer, f"ACK\nid:{ids[2]}")).command == "RECEIPT"
+        assert await place.left() == (0, 0)
+
+
+async def test_what_a_websocket_holds_is_settled_over_http_and_stomp(place: Place) -> None:
+    await place.publish("a", "b", "c")
+    async with place.socket("ack&confirm=json&encoding=utf8&limit=1&lease=600") as socket, place.stomp() as peer:
+        first = (await heard(socket))["ackId"]
+        assert await place.settle("ack", ackIds=[first]) == (1, [])
+        second = (await heard(socket))["ackId"]
+        assert (await told(peer, f"ACK\nid:{second}")).command == "RECEIPT"
+        third = await heard(socket)
+        assert await said(socket, ackId=first) == {"stale": [first]}
+        assert await said(socket, ackToId=third["ackId"]) == {"settled": [third["ackId"]]}
+        assert await place.settle("ack", ackIds=[third["ackId"]]) == (0, [third["ackId"]])
+        assert await place.left() == (0, 0)
+
+
+async def test_a_websocket_settles_leases_and_what_stomp_and_other_sockets_hold(place: Place) -> None:
+    await place.publish("a", "b", "c")
+    (lease,) = await place.lease()
+    query = "ack&encoding=utf8&limit=1"
+    async with place.stomp(INDIVIDUAL) as peer, place.socket(query) as other:
+        of_stomp, of_other = (await peer.frame()).headers["ack"], (await heard(other))["ackId"]
+        async with place.socket(f"{query}&confirm=json") as socket:
+            assert await said(socket, ackId=lease["ackId"]) == {"settled": [lease["ackId"]]}
+            assert await said(socket, rejectId=of_stomp, error="bad") == {"settled": [of_stomp]}
+            assert await said(socket, ackToId=of_other) == {"stale": [of_other]}, "only what is delivered here"
+            assert await said(socket, ackId=of_other) == {"settled": [of_other]}
+            assert await said(socket, ackId=of_other) == {"stale": [of_other]}
+            assert await place.left() == (0, 0)
+
+
+async def test_a_stream_goes_on_when_stomp_settles_what_it_sent(place: Place) -> None:
+    await place.publish("a", "b")
+    async with (
+        place.stomp() as peer,
+        place.http.stream(
+            "GET", f"{place.path}/messages?limit=1&seconds=600", headers={"accept": "text/event-stream"}
+        ) as stream,
+    ):
+        lines = stream.aiter_lines()
+        ids: list[str] = []
+        while len(ids) < 2:
+            line = await asyncio.wait_for(anext(lines), WAIT_S)
+            if line.startswith("id: "):
+                ids.append(line[4:])
+                assert (await told(peer, f"ACK\nid:{ids[-1]}")).command == "RECEIPT"
+    assert await place.left() == (0, 0)
+
+
+async def test_a_holder_that_dies_takes_its_ids_along(place: Place) -> None:
+    await place.publish("a", "b")
+    async with place.stomp(INDIVIDUAL) as peer:
+        of_stomp = (await peer.frame()).headers["ack"]
+        async with place.socket("ack&encoding=utf8&limit=1") as socket:
+            of_socket = (await heard(socket))["ackId"]
+    back: list[dict[str, Any]] = []
+    while len(back) < 2:  # each comes back when the server has seen its holder go
+        back += await place.lease(2 - len(back))
+    assert await place.settle("ack", ackIds=[of_stomp, of_socket]) == (0, [of_stomp, of_socket])
+    assert sorted((each["message"], each["tries"]) for each in back) == [("a", 1), ("b", 1)]
+    assert await place.settle("ack", ackIds=[each["ackId"] for each in back]) == (2, [])
+
+
+async def test_of_two_that_settle_the_same_delivery_one_wins(place: Place) -> None:
+    count = 200
+    await place.publish(*[str(number) for number in range(count)])
+    async with place.stomp("ack:client-individual\nprefetch-count:1000\n", "x-features:refusals\n") as peer:
+        ids = [(await peer.frame()).headers["ack"] for _ in range(count)]
+
+        async def over_stomp() -> set[str]:
+            won = set()
+            for start in range(0, count, 10):
+                some = ids[start : start + 10]
+                await peer.send("".join([f"ACK\nid:{each}\nreceipt:{each}\n\n\0" for each in some]).encode())
+                for _ in some:
+                    answer = await peer.frame()
+                    assert answer.command == "RECEIPT"
+                    if "x-error-code" in answer.headers:
+                        assert answer.headers["x-error-code"] == "410"
+                    else:
+                        won.add(answer.headers["receipt-id"])
+            return won
+
+        async def over_http() -> set[str]:
+            won = set()
+            for start in range(count, 0, -10):
+                some = ids[start - 10 : start]
+                settled, stale = await place.settle("ack", ackIds=some)
+                assert settled + len(stale) == len(some)
+                won |= set(some) - set(stale)
+            return won
+
+        by_stomp, by_http = await asyncio.gather(over_stomp(), over_http())
+        assert not by_stomp & by_http
+        assert by_stomp | by_http == set(ids)
+        assert await place.left() == (0, 0)
+
+
+async def test_a_transaction_settles_only_what_its_connection_was_delivered(place: Place) -> None:
+    await place.publish("a")
+    (lease,) = await place.lease()
+    async with place.stomp() as peer:
+        await peer.send(b"BEGIN\ntransaction:t\n\n\0")
+        error = await told(peer, f"ACK\ntransaction:t\nid:{lease['ackId']}")
+        assert error.headers["message"] == "a transaction settles only what its own connection was delivered"
+    assert await place.settle("ack", ackIds=[lease["ackId"]]) == (1, [])
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with doors(tmp_path_factory.mktemp("guarded"), USERS) as made:
+        yield made
+
+
+async def test_only_who_took_a_message_and_may_receive_settles_it(guarded: Doors) -> None:
+    path = "/v2/shop/queues/orders"
+    assert guarded.call("ada", "PUT", path).status_code == 201
+    assert guarded.call("ada", "POST", f"{path}/messages", content="a").status_code == 201
+    assert guarded.call("ada", "POST", f"{path}/messages", content="b").status_code == 201
+    (lease,) = guarded.call("ada", "POST", f"{path}/messages/lease", json={}).json()["messages"]
+    peer = await Peer.open(guarded.server.stomp)
+    login = f"login:ada\npasscode:{guarded.secrets['ada']}\n"
+    await peer.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0".encode())
+    assert (await peer.frame()).command == "CONNECTED"
+    await peer.send(b"SUBSCRIBE\nid:0\ndestination:/queue/shop/orders\nack:client-individual\n\n\0")
+    delivered = (await peer.frame()).headers["ack"]
+    for ack_id in (lease["ackId"], delivered):
+        asked = {"ackIds": [ack_id]}
+        assert guarded.call("bob", "POST", f"{path}/messages/ack", json=asked).json() == {
+            "settled": 0,
+            "stale": [ack_id],
+        }
+        assert guarded.call("eve", "POST", f"{path}/messages/ack", json=asked).status_code == 403
+        assert guarded.stomp("bob", f"ACK\nid:{ack_id}\n\n") == ["CONNECTED", f"ERROR {GONE}"]
+    assert guarded.stomp("eve", f"ACK\nid:{lease['ackId']}\n\n") == [
+        "CONNECTED",
+        "ERROR no right to receive on queue shop/orders",
+    ]
+    assert guarded.stomp("ada", f"ACK\nid:{lease['ackId']}\n\n") == ["CONNECTED", "RECEIPT"]
+    assert guarded.call("ada", "POST", f"{path}/messages/ack", json={"ackIds": [delivered]}).json()["settled"] == 1
+    await peer.close()
