@@ -90,28 +90,34 @@ class Unanswered:
         place: object = "",
     ) -> None:
         """Publish messages, whose bodies have that size; they are answered behind what came before."""
+        if self._is_closed:
+            return
         batch = Batch(target, place, len(messages), size)
-        self._batches.append(batch)
-        self._unconfirmed.add(len(messages), size)
-        self._traffic.published += len(messages)
-        if self._unconfirmed.is_too_much:
-            self._wire.hold()
 
         def on_done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
             batch.outcomes.append((error, first_seq, count))
             batch.left -= count
             self._settle()
 
-        target.publish(messages, on_done, key=key, numbered=numbered)
+        refusal: CurbstoneError | None = None
+        try:
+            target.publish(messages, on_done, key=key, numbered=numbered)
+        except CurbstoneError as error:
+            if len(messages) > 1 and numbered is None:  # it says nothing of the others
+                for message in messages:
+                    self.publish(target, [message], len(message.body), key=key, place=place)
+                return
+            refusal = error
+        self._traffic.published += len(messages)
+        self._begin(batch, len(messages), size)
+        if refusal is not None:
+            on_done(refusal, 0, len(messages))
 
     def refuse(self, place: object, error: CurbstoneError) -> None:
         """Answer one message that nobody publishes, when it is its turn."""
         batch = Batch(None, place, 0, 0)
         batch.outcomes.append((error, 0, 1))
-        self._batches.append(batch)
-        self._unconfirmed.add(1, 0)
-        if self._unconfirmed.is_too_much:
-            self._wire.hold()
+        self._begin(batch, 1, 0)
         self._settle()
 
     def end(self, status: int, text: str) -> None:
@@ -135,6 +141,12 @@ class Unanswered:
         self._is_closed = True
         self._brake.close()
         self._batches.clear()
+
+    def _begin(self, batch: Batch, count: int, size: int) -> None:
+        self._batches.append(batch)
+        self._unconfirmed.add(count, size)
+        if self._unconfirmed.is_too_much:
+            self._wire.hold()
 
     def _released(self) -> None:
         """The user has paid for what it sent before."""

@@ -91,6 +91,16 @@ async def test_one_websocket_publishes_to_several_queues_and_consumes_from_them(
             assert (ended["unsubscribed"], ended["code"]) == (names[0], 404)
             await socket.send(json.dumps({"publish": names[1], "message": "goes on"}))
             assert {each.get("message") for each in await heard(2)} == {None, "goes on"}
+            await socket.send(json.dumps({"publish": names[1], "message": "once", "Idempotency-Key": "k"}))
+            (lacking,) = await heard(1)
+            assert (lacking["publish"], lacking["code"]) == (names[1], 501)
+        url += f"/{names[1]}"
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            connect(url, subprotocols=[Subprotocol("publish")], proxy=None) as alone,
+        ):
+            await alone.send(json.dumps({"message": "in order", "key": "k"}))
+            assert json.loads(await alone.recv())["code"] == 501
 
 
 def test_stomp_says_on_what_it_runs_and_confirms_when_a_majority_has_it(gateway: GatewayProcess) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 
 from curbstone.core import headers
-from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.limits import UNCONFIRMED_MAX
@@ -220,3 +222,31 @@ def test_a_confirm_after_the_end_goes_nowhere() -> None:
     publisher.session.closed()
     publisher.queue.done[0](None, 1, 1)
     assert publisher.wire.take() == []
+
+
+def picky(publish: Any) -> Any:
+    """Return what publishes, but for messages that say they are bad: as an engine does that lacks what they ask for."""
+
+    def refusing(*given: Any, **more: Any) -> None:
+        messages = next(each for each in given if isinstance(each, list))
+        if any(b"x-msg-x-bad" in message.headers for message in messages):
+            raise NotSupported("no such thing here")
+        publish(*given, **more)
+
+    return refusing
+
+
+def test_what_an_engine_refuses_at_once_is_told_behind_what_came_before() -> None:
+    """Where an engine lacked idempotency keys, or ordering keys, the connection broke without a word."""
+    publisher = Publisher()
+    publisher.queue.publish = picky(publisher.queue.publish)  # type: ignore[method-assign]
+    publisher.session = PublishSession(ToQueue(publisher.queue.queue, no_key), ANYBODY, SETTINGS)
+    publisher.wire = FakeWire(publisher.session)
+    publisher.send(
+        *(text(f'{{"message":"{number}"{bad}}}') for number, bad in enumerate(["", ',"x-msg-x-bad":"1"', ""]))
+    )
+    assert [[message.body for message in batch] for batch in publisher.queue.published] == [[b"0"], [b"2"]]
+    for done in publisher.queue.done:
+        done(None, 1, 1)
+    assert publisher.wire.take() == ["", '{"code":501,"error":"no such thing here"}']
+    assert publisher.wire.code == 1000

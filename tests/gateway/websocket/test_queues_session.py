@@ -23,6 +23,7 @@ from curbstone.gateway.websocket.queues_session import QueuesSession
 from tests.access.world import World, hashed
 from tests.core.lab import Lab
 from tests.gateway.fakes import FakeWire, binary, text
+from tests.gateway.websocket.test_publish_session import picky
 
 SETTINGS = GatewaySettings(max_message_size=1000)
 CALLER = Caller("127.0.0.1", 1, "websocket")
@@ -258,6 +259,17 @@ def test_a_full_queue_refuses_for_itself(lab: Lab) -> None:
     assert of_a and {each["code"] for each in of_a} == {507}
     assert len([each for each in told if each.get("published") == "b"]) == len(lab.bodies(b)) == MANY
     assert len(told) == 2 * MANY
+
+
+def test_what_an_engine_refuses_at_once_is_refused_by_itself(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = lab.queue("a")
+    monkeypatch.setattr(Queue, "publish", picky(Queue.publish))
+    reader = Reader(lab)
+    bodies = [("1", {}), ("2", {"x-msg-x-bad": "1"}), ("3", {})]
+    told = reader.say(*({"publish": "a", "message": body, **more} for body, more in bodies))
+    assert [each.get("code") for each in told] == [None, 501, None]
+    monkeypatch.undo()
+    assert lab.bodies(a) == [b"1", b"3"]
 
 
 def test_what_was_delivered_can_be_published_as_it_came(lab: Lab) -> None:
