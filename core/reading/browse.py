@@ -14,10 +14,11 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
-from curbstone.core.log.batches import batch_at
+from curbstone.core.log.batches import batches_in
 from curbstone.core.log.drops import waits_for_drop
 from curbstone.core.log.format import BatchHeader, Flag, decode_seqs
 from curbstone.core.log.log import Log
+from curbstone.core.log.window import read_around
 from curbstone.core.notes.losses import Loss
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.pending import Pending
@@ -250,21 +251,29 @@ def _meant(frame: Frame) -> int:
 
 
 def _frames_of(file: File, place: _Place) -> Iterator[Frame]:
-    """Yield what is meant of a stretch, a frame for each of its batches."""
-    data = file.read(place.offset, place.end - place.offset)
+    """Yield what is meant of a stretch, a frame for each of its batches; raise Stale where some of it is not there."""
+    data, _ = read_around(file, place.offset, place.end - place.offset)
     view = memoryview(data)
-    index = 0
-    while index < len(data):
-        batch = batch_at(data, index, place.salt)
-        if batch is None:
-            raise Stale(f"{place.path}: bytes from {place.offset + index} on do not check")
+    end = 0
+    for batch in batches_in(data, place.salt):
+        if batch.at > end:
+            _check_rest(data, place, end)
+        end = batch.end_at
         if batch.header.messages:
             frame = _frame_of(view, batch.messages_at, batch.header, place)
             if frame is not None:
                 yield frame
-        index = batch.end_at
-    if index != place.end - place.offset:
-        raise Stale(f"{place.path}: it ends before {place.end}")
+    if end != place.end - place.offset:
+        _check_rest(data, place, end)
+
+
+def _check_rest(data: bytes, place: _Place, bad_at: int) -> None:
+    """Raise Stale unless all that is meant is in batches that check: what was in others is given up already."""
+    view = memoryview(data)
+    batches = [batch for batch in batches_in(data, place.salt) if batch.header.messages]
+    frames = [_frame_of(view, batch.messages_at, batch.header, place) for batch in batches]
+    if sum(_meant(frame) for frame in frames if frame is not None) < place.mask.bit_count():
+        raise Stale(f"{place.path}: bytes from {place.offset + bad_at} on do not check")
 
 
 def _frame_of(view: memoryview, offset: int, header: BatchHeader, place: _Place) -> Frame | None:
