@@ -70,15 +70,17 @@ class Writer:
         self._committer = committer
         self._busy = False
         self.under_way: Batch | None = None
-        """What the commit that is made, or under way, is of; as long as nobody was answered."""
+        """The batch that is being made or written, until those who wait for it are told."""
         self.disk_is_full = False
         """Whether only settles are written, in the room that is kept for them."""
         self.missed = 0
         """Bytes for which there was no room on the disk."""
         self._is_troubled = False
+        """Whether health says that something can't be written here."""
         self._has_copied = False
-        """Whether the last batch was a copy, or of what comes back: then publishes are next."""
+        """Whether the last batch held copies, for the cleaner or an undo: then it is the turn of publishes."""
         self._unsynced = False
+        """Whether a sync is due, where the server syncs at intervals."""
         self.commits = 0
 
     @property
@@ -139,7 +141,7 @@ class Writer:
                 self._state.host.tell(publish.on_done, publish.refusal or error, 0, count)
 
     def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
-        """Refuse what of a publish was in a commit; what hangs on no commit is said as it would have been."""
+        """Refuse what a batch had taken of a publish; what did not depend on the commit is answered as it would be."""
         if part.said is not None:
             self._answer(part)
             return
@@ -178,7 +180,7 @@ class Writer:
         if commit is None:
             self._nothing_written(batch)
             if gives_way or revival is not None or (self._cleaner.is_active and not was_cleaning):
-                self._agenda.dirty()  # a publish has to wait, and it is the cleaner's turn
+                self._agenda.dirty()  # it was the turn of publishes, and they have to wait: now copies have theirs
             if self.disk_is_full:
                 self._refuse_publishes(QueueFull(NO_SPACE))
                 self._end_revival(QueueFull(NO_SPACE))
@@ -207,7 +209,7 @@ class Writer:
         self._committer.submit(commit, partial(self._state.host.contain, done))
 
     def _nothing_written(self, batch: Batch) -> None:
-        """There was nothing to write before those who wait for it."""
+        """Nothing had to be written: whoever waits for this batch is told at once."""
         self.under_way = None
         self._tell(batch)
 
