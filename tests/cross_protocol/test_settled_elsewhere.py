@@ -208,6 +208,23 @@ async def test_a_websocket_settles_leases_and_what_stomp_and_other_sockets_hold(
             assert await place.left() == (0, 0)
 
 
+async def test_a_socket_for_several_queues_settles_what_others_hold_and_they_what_it_holds(place: Place) -> None:
+    await place.publish("a", "b", "c")
+    (lease,) = await place.lease()
+    url = f"{place.server.url.replace('http', 'ws', 1)}/v2/default/queues"
+    async with connect(url, subprotocols=[Subprotocol("queues")], compression=None, proxy=None) as socket:
+        assert await said(socket, ackId=lease["ackId"]) == {"settled": [lease["ackId"]]}
+        assert await said(socket, ackId=lease["ackId"]) == {"stale": [lease["ackId"]]}
+        await socket.send(json.dumps({"subscribe": place.name, "ack": True, "limit": 1, "encoding": "utf8"}))
+        ids: list[str] = []
+        while len(ids) < 2:  # the second comes when the first was settled
+            answer = await heard(socket)
+            if "ackId" in answer:
+                ids.append(answer["ackId"])
+                assert await place.settle("ack", ackIds=ids[-1:]) == (1, [])
+    assert await place.left() == (0, 0)
+
+
 async def test_a_stream_goes_on_when_stomp_settles_what_it_sent(place: Place) -> None:
     await place.publish("a", "b")
     async with (
