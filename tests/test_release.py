@@ -86,13 +86,16 @@ def test_a_release_is_made_in_a_clone(clone: Path) -> None:
     done = make_release(clone, "999.0.0")
     assert done.returncode == 0, done.stderr
     names = {path.name for path in (clone / "dist").iterdir()}
-    made = {"curbstone-999.0.0-py3-none-any.whl", "curbstone-999.0.0.tar.gz", "curbstone-999.0.0.cdx.json"}
+    made = {"curbstone-999.0.0.cdx.json"}
+    made |= {
+        f"{name}-999.0.0{end}" for name in ("curbstone", "curbstone_client") for end in ("-py3-none-any.whl", ".tar.gz")
+    }
     assert names == made | {"SHA256SUMS"}
     run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=clone / "dist")
     assert "- " in run("git", "tag", "--list", "--format=%(contents)", "v999.0.0", cwd=clone)
     assert not run("git", "status", "--porcelain", cwd=clone)
     bill = json.loads((clone / "dist" / "curbstone-999.0.0.cdx.json").read_text())
     versions = {part["name"]: part["version"] for part in bill["components"]}
-    assert versions["curbstone"] == "999.0.0"
+    assert versions["curbstone"] == versions["curbstone-client"] == "999.0.0"
     assert "starlette" in versions
     assert "there is a tag v999.0.0 already" in make_release(clone, "999.0.0").stderr

@@ -1,10 +1,10 @@
 """Makes a release: `make release VERSION=1.2.0`. Nothing leaves this machine; the last lines say what would.
 
 In order: the checkout is clean and the version is new; the changelog's "Unreleased" gets the version and the date;
-version, changelog and tag are one commit; source distribution and wheel are built from that commit alone; the wheel
-is installed in a new environment and asked for its version; from that environment comes the SBOM (CycloneDX). Checksums
-of all are in `SHA256SUMS`. What fails before the commit leaves the checkout as it was; afterwards the text says how to
-undo it.
+version, changelog and tag are one commit; source distributions and wheels of the server and of its Python client are
+built from that commit alone; both wheels are installed in a new environment and asked for their version; from that
+environment comes the SBOM (CycloneDX). Checksums of all are in `SHA256SUMS`. What fails before the commit leaves the
+checkout as it was; afterwards the text says how to undo it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
-VERSION_FILE = "curbstone/__init__.py"
+VERSION_FILES = ("curbstone/__init__.py", "client/curbstone_client/__init__.py")
+"""The server and its Python client are released together, under one version."""
 CHANGELOG = "CHANGELOG.md"
 UNRELEASED = "## Unreleased"
 _VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
@@ -36,7 +37,7 @@ def with_version(text: str, version: str) -> str:
     """Return the text of a module with its `__version__` replaced."""
     changed, count = _ASSIGNMENT.subn(f'__version__ = "{version}"', text)
     if count != 1:
-        raise Refused(f"{VERSION_FILE} has {count} lines that set __version__")
+        raise Refused(f"a module has {count} lines that set __version__, not one")
     return changed
 
 
@@ -72,7 +73,7 @@ def main() -> int:
         print(f"release: {error}", file=sys.stderr)
         return 1
     print("made:", *(f"  {path.relative_to(ROOT)}" for path in files), sep="\n")
-    print(f"then: git push --follow-tags, and upload dist/curbstone-{version}* to the package index")
+    print(f"then: git push --follow-tags, and upload dist/curbstone*-{version}* to the package index")
     return 0
 
 
@@ -89,12 +90,13 @@ def check(version: str) -> None:
 def commit(version: str) -> None:
     """Write version and changelog, commit and tag them."""
     today = datetime.now(UTC).date().isoformat()
-    module, changelog = ROOT / VERSION_FILE, ROOT / CHANGELOG
-    new_module = with_version(module.read_text(encoding="utf-8"), version)
+    changelog = ROOT / CHANGELOG
+    new_modules = {path: with_version((ROOT / path).read_text(encoding="utf-8"), version) for path in VERSION_FILES}
     new_changelog = closed(changelog.read_text(encoding="utf-8"), version, today)
-    module.write_text(new_module, encoding="utf-8")
+    for path, text in new_modules.items():
+        (ROOT / path).write_text(text, encoding="utf-8")
     changelog.write_text(new_changelog, encoding="utf-8")
-    git("commit", "--quiet", "--message", f"Release {version}", "--", VERSION_FILE, CHANGELOG)
+    git("commit", "--quiet", "--message", f"Release {version}", "--", *VERSION_FILES, CHANGELOG)
     git("tag", "--annotate", f"v{version}", "--message", f"Curbstone {version}\n\n{notes(new_changelog, version)}")
 
 
@@ -108,24 +110,28 @@ def build(version: str) -> list[Path]:
         source, environment = work / "source", work / "environment"
         git("worktree", "add", "--quiet", "--detach", source, f"v{version}")
         try:
-            run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, source)
+            for project in (source, source / "client"):
+                run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, project)
         finally:
             git("worktree", "remove", "--force", source)
-        wheel, sdist = DIST / f"curbstone-{version}-py3-none-any.whl", DIST / f"curbstone-{version}.tar.gz"
-        for path in (wheel, sdist):
+        names = ("curbstone", "curbstone_client")
+        wheels = [DIST / f"{name}-{version}-py3-none-any.whl" for name in names]
+        built = [*wheels, *(DIST / f"{name}-{version}.tar.gz" for name in names)]
+        for path in built:
             if not path.exists():
                 raise Refused(f"the build did not make {path.name}; undo with: git tag -d v{version}; git reset HEAD~")
         run(sys.executable, "-m", "venv", environment)
         python = environment / "bin" / "python"
         pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-        run(*pip, "--constraint", ROOT / "constraints.txt", wheel)
+        run(*pip, "--constraint", ROOT / "constraints.txt", *wheels)
         said = run(environment / "bin" / "curbstone", "--version").strip()
-        if said != f"curbstone {version}":
+        said += run(python, "-c", "import curbstone_client as client; print(',', client.__version__)").strip()
+        if said != f"curbstone {version}, {version}":
             raise Refused(f"what is installed says {said!r}; undo with: git tag -d v{version}; git reset HEAD~")
         bill = DIST / f"curbstone-{version}.cdx.json"
         run("cyclonedx-py", "environment", "--output-reproducible", "--output-file", bill, python)
     sums = DIST / "SHA256SUMS"
-    made = [sdist, wheel, bill]
+    made = [*built, bill]
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]
     sums.write_text("".join(lines), encoding="utf-8")
     return [*made, sums]
