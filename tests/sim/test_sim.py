@@ -262,7 +262,7 @@ def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatc
     """What the journal has is not written again after a crash."""
     original = Journal.recover
     monkeypatch.setattr(Journal, "recover", lambda self: original(self)[:0])
-    assert finds_something(range(40))
+    assert finds_something(range(80, 160))
 
 
 # --- directories
