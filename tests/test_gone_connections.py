@@ -55,10 +55,16 @@ def request(line: str, body: bytes = b"", *fields: str) -> bytes:
     )
 
 
-def upgrade(subprotocol: str) -> bytes:
+def upgrade(subprotocol: str, path: str = MESSAGES) -> bytes:
     fields = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
     fields += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", f"Sec-WebSocket-Protocol: {subprotocol}"]
-    return "\r\n".join([f"GET {MESSAGES} HTTP/1.1", "Host: localhost", *fields, "", ""]).encode()
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *fields, "", ""]).encode()
+
+
+def frame(text: bytes) -> bytes:
+    """Return a text frame of a client, masked by zeros."""
+    assert len(text) < 126
+    return bytes([0x81, 0x80 | len(text)]) + bytes(4) + text
 
 
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
@@ -77,6 +83,13 @@ TALKS = {
     "a stream": Talk("http", ((request(f"GET {MESSAGES}", b"", "Accept: text/event-stream"), HEAD),)),
     "a producer": Talk("http", ((upgrade("publish"), HEAD),)),
     "a consumer": Talk("http", ((upgrade("consume"), HEAD),)),
+    "several queues": Talk(
+        "http",
+        (
+            (upgrade("queues", "/v2/p1/queues"), HEAD),
+            (frame(b'{"subscribe":"q","ack":true}') + frame(b'{"publish":"q","message":"abc"}'), b"abc"),
+        ),
+    ),
     "stomp": Talk("stomp", ((CONNECT, b"CONNECTED"), (SUBSCRIBE + SEND, b"receipt-id:sent"))),
     "a transaction": Talk("stomp", ((CONNECT, b"CONNECTED"), (TRANSACTION, b"receipt-id:all"))),
     "an error over stomp": Talk("stomp", ((CONNECT, b"CONNECTED"), (b"NONSENSE\n\n\0", b"ERROR"))),

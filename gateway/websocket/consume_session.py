@@ -40,9 +40,7 @@ class ConsumeSession:
         self._subscription = subscription
         self._login = login
         self._has_plain_acks = subscription.settles and not subscription.confirms
-        self._elsewhere = Elsewhere(
-            login, subscription.traffic, lambda error, _command: self._fail(error), confirms=subscription.confirms
-        )
+        self._elsewhere = Elsewhere(login, subscription.traffic, confirms=subscription.confirms)
 
     @property
     def expires_ms(self) -> int:
@@ -95,10 +93,13 @@ class ConsumeSession:
         elif subscription.confirms and "window" in command:
             check_members(command, ("window",), "a window")
             subscription.resize(whole_number("window", command["window"], 1, WINDOW_MAX))
-        elif not self._elsewhere.settle(self._wire, command, subscription.name):
+        elif not self._elsewhere.settle(self._wire, command, self._not_settled, subscription.name):
             subscription.obey(command)
 
     # ------------------------------------------------------------ the end
+
+    def _not_settled(self, error: CurbstoneError | Problem, _command: object) -> None:
+        self._fail(error)
 
     def _fail(self, error: CurbstoneError | Problem) -> None:
         """Tell the client and close; what is unsettled goes back."""

@@ -28,17 +28,16 @@ Failed = Callable[[CurbstoneError | Problem, dict[str, Any]], None]
 class Elsewhere:
     """See the module's docstring; of one socket."""
 
-    def __init__(self, login: SocketLogin, traffic: Traffic, failed: Failed, *, confirms: bool) -> None:
-        """`failed(why, command)`: a command was not carried out. `confirms`: whether settling is answered."""
+    def __init__(self, login: SocketLogin, traffic: Traffic, *, confirms: bool) -> None:
+        """`confirms`: whether settling is answered."""
         self._login = login
         self._traffic = traffic
-        self._failed = failed
         self._confirms = confirms
 
-    def settle(self, wire: Wire, command: dict[str, Any], own: str = "") -> bool:
+    def settle(self, wire: Wire, command: dict[str, Any], failed: Failed, own: str = "") -> bool:
         """Settle what a command names; False if that is none of these. What begins with `own` was delivered here.
 
-        Raise BadRequest, or NotAllowed.
+        `failed(why, command)` is called if it is not carried out. Raise BadRequest, or NotAllowed.
         """
         ack_id = next((command[name] for name in _NAMES if isinstance(command.get(name), str)), "")
         if not ack_id or (own and ack_id.startswith(own)):
@@ -51,11 +50,11 @@ class Elsewhere:
         def done(error: CurbstoneError | None, settled: int, stale: list[str]) -> None:
             self._traffic.settle(ending.outcome, settled)
             if error is not None:
-                self._failed(error, command)
+                failed(error, command)
             elif self._confirms:
                 wire.send(stale_frame(stale) if stale else text_frame(orjson.dumps({"settled": [ack_id]})))
             elif stale:
-                self._failed(UNKNOWN_ID, command)
+                failed(UNKNOWN_ID, command)
 
         self._login.access.settle_leases(
             queue, [ack_id], ending.outcome, done, delay_ms=ending.delay_ms, error=ending.error

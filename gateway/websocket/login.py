@@ -35,6 +35,10 @@ def token_in(fields: dict[str, Any]) -> str:
     return token if isinstance(token, str) else ""
 
 
+def _nothing_to_check(_access: Access) -> None:
+    pass
+
+
 class SocketLogin:
     """Who is at the other end, and that the server knows of it."""
 
@@ -106,3 +110,4 @@ class SocketLogin:
         """It is over."""
         if self._presence is not None:
             self._presence.leave()
+        self._check = _nothing_to_check  # a session that checks by itself goes with its last reference

@@ -77,7 +77,7 @@ class QueuesSession:
         """By queue."""
         self._by_name: dict[str, Subscription] = {}
         """By what their ackIds begin with."""
-        self._elsewhere = Elsewhere(self._login, traffic, self._refuse, confirms=True)
+        self._elsewhere = Elsewhere(self._login, traffic, confirms=True)
         self._is_held = False
         # What the current read asks for.
         self._targets: dict[str, ToQueue] = {}
@@ -245,7 +245,7 @@ class QueuesSession:
             raise BadRequest(f"bad {member}: it must be the ackId of a delivery")
         subscription = self._by_name.get(ack_id.partition(".")[0])
         if subscription is None:
-            if not self._elsewhere.settle(self._wire, command):
+            if not self._elsewhere.settle(self._wire, command, self._refuse):
                 self._stale.append(ack_id)
             return
         self._settling[subscription] = None

@@ -365,9 +365,14 @@ class Subscription:
             self._login.let_go(self.name)
         if self._leases is not None:
             self._leases.leave()
+        self._failed = _nobody_hears  # its session goes with its last reference
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
+
+
+def _nobody_hears(_error: CurbstoneError) -> None:
+    pass
 
 
 def stale_frame(ack_ids: list[str]) -> bytes:

@@ -40,6 +40,14 @@ class Batch:
         self.outcomes: list[tuple[CurbstoneError | None, int, int]] = []
 
 
+def _nobody_hears(_batch: Batch, _error: CurbstoneError | None, _first_seq: int, _count: int) -> bool:
+    return False
+
+
+def _nobody_reads(_messages: list[Inbound]) -> None:
+    pass
+
+
 class Unanswered:
     """See the module's docstring. Of one connection."""
 
@@ -141,6 +149,7 @@ class Unanswered:
         self._is_closed = True
         self._brake.close()
         self._batches.clear()
+        self._answer, self._receive = _nobody_hears, _nobody_reads  # its session goes with its last reference
 
     def _begin(self, batch: Batch, count: int, size: int) -> None:
         self._batches.append(batch)
