@@ -12,6 +12,10 @@ TOKEN_VARIABLE = "CURBSTONE_BENCH_TOKEN"
 _USERS = """\
 [users.bench]
 grants = ["send,receive,peek,manage */*", "send,receive topic:*/*", "metrics server"]
+
+[quotas.default]
+bytes = "16TiB"
+queues = 100000
 """
 
 

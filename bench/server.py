@@ -24,7 +24,7 @@ from bench import login
 from bench.wire import Address, BenchError
 
 READY = re.compile(r"^curbstone ready (.*)$")
-SYNC_COUNTER = re.compile(r"^curbstone_\w*sync\w*_(?:total|count)(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
+SYNC_COUNTER = re.compile(r"^curbstone_syncs_total ([0-9.e+]+)", re.MULTILINE)
 START_LIMIT_S = 120
 
 
