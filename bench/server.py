@@ -83,12 +83,12 @@ class Control:
         return int(info["rdy"]) + int(info["wip"]) + int(info.get("delayed", 0))
 
     def syncs(self) -> float | None:
-        """The server's own count of fsync and fdatasync calls, if it has one."""
+        """How often the server made commits durable, if it counts that."""
         with contextlib.suppress(BenchError):
             status, text = self.call("GET", "/metrics")
-            found = SYNC_COUNTER.findall(text.decode(errors="replace")) if status == 200 else []
-            if found:
-                return sum(map(float, found))
+            found = SYNC_COUNTER.search(text.decode(errors="replace")) if status == 200 else None
+            if found is not None:
+                return float(found[1])
         return None
 
 

@@ -53,6 +53,10 @@ class Segment:
         self.redo = 0
         """The latest redo file that has something of it which was not synced here since; 0 for none."""
 
+    def as_it_is(self) -> Segment:
+        """Return what a worker thread needs to read what is in it now: this one goes on changing."""
+        return Segment(self.number, self.path, self.salt, self.end, self.size)
+
     def __repr__(self) -> str:
         return f"Segment({self.number}, {self.end}/{self.size} bytes, {self.runs} runs)"
 

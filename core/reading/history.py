@@ -94,7 +94,7 @@ class _Reading:
         state, log = self._state, self._log
         position = self._asked.position or start_of(log)
         number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
-        segments = [_copy_of(segment) for segment in log.segments if segment.number >= number]
+        segments = [segment.as_it_is() for segment in log.segments if segment.number >= number]
         if number < log.segments[0].number or not segments or position > end_of(log):
             raise Gone(f"the journal has nothing at {position}", first=start_of(log), epoch=state.uid)
         if segments[0].number > number:  # there never was one of that number: its creation had failed
@@ -117,11 +117,6 @@ class _Reading:
                 self._on_done(None, *result)
 
         state.host.submit(lambda: _read(disk, segments, offset, self._asked, self._render), done)
-
-
-def _copy_of(segment: Segment) -> Segment:
-    """Return what a worker thread needs of a segment, as it is now."""
-    return Segment(segment.number, segment.path, segment.salt, segment.end, segment.size)
 
 
 def _position(number: int, offset: int) -> int:

@@ -75,7 +75,7 @@ class Undo:
         self._is_busy, self._stop = True, False
         disk, now_ms = self._log.disk, state.host.now_ms()
         since_ms = state.host.wall_ms() - wish.within_ms if wish.within_ms else 0
-        segments = [Segment(s.number, s.path, s.salt, s.end, s.size) for s in self._log.segments]
+        segments = [segment.as_it_is() for segment in self._log.segments]
         state.host.submit(lambda: _look(disk, segments, wish, since_ms, now_ms), partial(self._looked, wish, on_done))
 
     def _conflict(self, wish: UndoWish) -> CurbstoneError | None:
