@@ -1,8 +1,8 @@
 """One MQKS connection, without its socket: bytes in, bytes out.
 
 The owner of the socket calls `receive` with what it read, sends what `take_output` returns whenever
-`changed` was called, and closes the socket once `closing` is true and everything is sent. While a line is
-unfinished it calls `tick` when `tick_ms` says.
+`changed` was called, with how many bytes there are to send, and closes the socket once `closing` is true
+and everything is sent. While a line is unfinished it calls `tick` when `tick_ms` says.
 
 Requests are carried out in their order. After one that costs more than its bytes tell, other connections
 have their turn. Requests that change something on disk are answered after the commit, the others at once.
@@ -43,7 +43,7 @@ Later = Callable[[int, Callable[[], None]], object]
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-def _nothing() -> None:
+def _nothing(_gathered_bytes: int) -> None:
     """The socket is gone, and nobody is to be told."""
 
 
@@ -61,7 +61,7 @@ class Session:
         self,
         registry: Registry,
         limits: Limits,
-        changed: Callable[[], None],
+        changed: Callable[[int], None],
         report: Report,
         later: Later,
         now_ms: int,
@@ -84,6 +84,7 @@ class Session:
         self._reader = LineReader(limits.line_bytes_max)
         self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
+        self._output_bytes = 0
         self.held = False
         self.updates: dict[QueueConsumer, bytes] = {}
         self._is_first = True
@@ -118,7 +119,7 @@ class Session:
 
     def take_output(self) -> list[bytes]:
         """Return the bytes to send, in order, and forget them."""
-        output, self._output = self._output, []
+        output, self._output, self._output_bytes = self._output, [], 0
         return output
 
     def receive(self, data: bytes, now_ms: int) -> None:
@@ -199,7 +200,7 @@ class Session:
         self.lost = self.closing = True
         self._finish()
         self._reader.drop()
-        self._output = []
+        self.take_output()
         self._login.leave()
         self._registry.sessions.discard(self)
         # Late answers of the engine still come. The callbacks dropped here would keep this session in memory.
@@ -300,12 +301,12 @@ class Session:
             self._finish()
 
     def write(self, data: bytes) -> None:
-        """Send these bytes; in one piece with everything else of this turn."""
+        """Send these bytes; in one piece with everything else of this turn, unless that becomes too much."""
         if self.closing:
             return
         self._output.append(data)
-        if len(self._output) == 1:
-            self._changed()
+        self._output_bytes += len(data)
+        self._changed(self._output_bytes)
 
     def update(self, consumer: QueueConsumer, line: bytes) -> None:
         """Send a consumer's --update; while the socket is full only the latest is kept, which says all."""
@@ -368,7 +369,7 @@ class Session:
         """Read on if enough of what came is done."""
         if self.congested and not self._waiting and not self._unconfirmed.is_too_much:
             self.congested = False
-            self._changed()
+            self._changed(0)
 
     def _finish(self) -> None:
         """Read and deliver nothing more; end as soon as nothing is unconfirmed."""
@@ -384,4 +385,4 @@ class Session:
 
     def _close(self) -> None:
         self.closing = True
-        self._changed()
+        self._changed(0)

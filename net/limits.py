@@ -29,6 +29,9 @@ where that is more."""
 WRITE_BUFFER_BYTES = 256 * 1024
 """Unsent output at which consumers are held."""
 
+TURN_OUTPUT_BYTES_MAX = 1024 * 1024
+"""More output of one turn than that does not wait for its end: what many queues deliver together is soon too much."""
+
 LINGER_S = 2.0
 """How long a client gets after the last of the output to read it and close; see `Linger`."""
 

@@ -1,8 +1,9 @@
 """One connection between the event loop and a protocol, both ways: what every protocol's connections have in common.
 
 What comes is handed on in turns (`turns`), and not read while the protocol has too much of it on its way or while too
-much output waits for the client to read. What goes out is gathered for the end of the turn and sent in one write. It
-knows no protocol, and not whether what is sent is encrypted on the way.
+much output waits for the client to read. What goes out is gathered for the end of the turn and sent in one write; once
+that is too much it is sent before, so that a full socket holds back what the rest of the turn would bring. It knows no
+protocol, and not whether what is sent is encrypted on the way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
+from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
 from curbstone.net.turns import Intake, Turns
 
 
@@ -64,7 +66,7 @@ class Stream(ABC):
 
     @abstractmethod
     def _flush(self) -> None:
-        """Send all output of this turn in one write. Must begin with `self._flush_due = False`."""
+        """Send all output there is in one write. Must begin with `self._flush_due = False`."""
 
     @abstractmethod
     def _hold(self) -> None:
@@ -118,9 +120,14 @@ class Stream(ABC):
 
     # --- output
 
-    def changed(self) -> None:
-        """There is output: flush once for everything of this turn."""
-        if not self._flush_due:
+    def changed(self, gathered_bytes: int = 0) -> None:
+        """There is output, or the end: flush once for everything of this turn, or at once what has become too much.
+
+        `gathered_bytes`: how much output has come since the last flush.
+        """
+        if gathered_bytes > TURN_OUTPUT_BYTES_MAX:
+            self._flush()
+        elif not self._flush_due:
             self._flush_due = True
             self._call_soon(self._flush)
 

@@ -26,7 +26,10 @@ from curbstone.net.unfinished import Unfinished
 
 
 class Session(Protocol):
-    """What a connection asks of its session, which calls `Connection.changed` when it has output or is done."""
+    """What a connection asks of its session, which calls `Connection.changed` when it has output or is done.
+
+    It says each time how much output has come since the last `take_output`, which may be called before this returns.
+    """
 
     @property
     def ending(self) -> bool:

@@ -12,7 +12,7 @@ _REASON_BYTES_MAX = 120
 
 
 class Wire(Protocol):
-    """The way to the peer. What is sent in one turn of the loop leaves in one write."""
+    """The way to the peer. What is sent in one turn of the loop leaves in one write, unless it is very much."""
 
     def send(self, frames: bytes) -> None:
         """Send encoded frames; after `close` nothing."""
@@ -20,8 +20,11 @@ class Wire(Protocol):
     def close(self, code: int, reason: str = "") -> None:
         """Close after what was sent; the session hears `closed` before this returns."""
 
-    def at_flush(self, fn: Callable[[], None]) -> None:
-        """Call `fn`, which is always the same, at the end of this turn, before what was sent leaves."""
+    def at_flush(self, fn: Callable[[], None], gathered_bytes: int = 0) -> None:
+        """Call `fn`, which is always the same, before what was sent leaves: at the end of this turn, or at once.
+
+        `gathered_bytes`: how much it will send; see `Stream.changed`.
+        """
 
     def limit_unsent(self, bytes_max: int) -> None:
         """Read nothing while the socket is full and more than that waits for the peer to read."""

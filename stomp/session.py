@@ -1,8 +1,9 @@
 """One STOMP connection, without its socket: bytes in, bytes out.
 
 Whoever owns the socket, which is a TCP connection or a WebSocket, does four things: it calls `receive` with what it
-read and the time; whenever `changed` was called it sends what `take_output` returns; it calls `tick` when the last
-`tick` asked for it; and it closes the socket once `closing` is true and everything is sent.
+read and the time; whenever `changed` was called, with how many bytes there are to send, it sends what `take_output`
+returns, soon or at once; it calls `tick` when the last `tick` asked for it; and it closes the socket once `closing` is
+true and everything is sent.
 
 Frames take effect in their order. The SENDs and ACKs of one read are collected, so that the engine gets one publish
 for each queue and one ack for each subscription. Before a frame of any other kind takes effect, what was collected is
@@ -54,7 +55,7 @@ class Session:
         gate: Gate,
         access: Access,
         limits: Limits,
-        changed: Callable[[], None],
+        changed: Callable[[int], None],
         *,
         caller: Caller,
         name: str,
@@ -137,7 +138,7 @@ class Session:
 
     def take_output(self) -> list[bytes]:
         """Return the bytes to send, in order, and forget them."""
-        output, self._connection.output = self._connection.output, []
+        output = self._connection.take_output()
         if output:
             self._liveness.sent = True
         return output
@@ -221,7 +222,7 @@ class Session:
         self._carry_out(kept)
         if self._is_input_over and not self._kept:
             connection.finish(b"")
-        connection.written()
+        connection.reads_on()
 
     def lose(self) -> None:
         """The socket is gone: deliveries return, open transactions are dropped, what was sent is kept."""
@@ -231,7 +232,7 @@ class Session:
             connection.ending = True
             self._on_ending()
         connection.closing = True
-        connection.output = []
+        connection.take_output()
         self._subscriptions.delete_private()
         connection.let_go()
         self.on_connected = _nobody

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from curbstone.access.rates import Brake
 
 
-def _nothing() -> None:
+def _nothing(_gathered_bytes: int = 0) -> None:
     """Nobody is to be told."""
 
 
@@ -43,7 +43,7 @@ class SessionState:
         limits: Limits,
         name: str,
         single_queue: QueueName | None,
-        changed: Callable[[], None],
+        changed: Callable[[int], None],
         traffic: Traffic,
         brake: Brake,
     ) -> None:
@@ -65,7 +65,8 @@ class SessionState:
         """What the client calls itself in CONNECT, if it says so."""
         self.wall_ms = 0
         """Wall-clock time of the current read, for headers that name a time."""
-        self.output: list[bytes] = []
+        self._output: list[bytes] = []
+        self._output_bytes = 0
         self.held = False
         """Whether the socket takes no more; consumers are on hold."""
         self.ending = False
@@ -92,16 +93,21 @@ class SessionState:
         self.on_reply_wanted = _no_reply
 
     def write(self, data: bytes) -> None:
-        """Send these bytes; in one piece with everything else of this turn."""
+        """Send these bytes; in one piece with everything else of this turn, unless that becomes too much."""
         if self.closing:  # it did not wait for the disk to the end, and its own half is closed
             return
-        self.output.append(data)
-        if len(self.output) == 1:
-            self._changed()
+        self._output.append(data)
+        self._output_bytes += len(data)
+        self._changed(self._output_bytes)
 
-    def written(self) -> None:
-        """Say that something was appended to `output`."""
-        self._changed()
+    def take_output(self) -> list[bytes]:
+        """Return the bytes to send, in order, and forget them."""
+        output, self._output, self._output_bytes = self._output, [], 0
+        return output
+
+    def reads_on(self) -> None:
+        """Say that what kept it from being read may be over."""
+        self._changed(0)
 
     def receipt(self, receipt: bytes | None) -> None:
         """Send the RECEIPT, if one was asked for."""
@@ -127,7 +133,7 @@ class SessionState:
     def confirmed(self, count: int, size: int = 0) -> None:
         """Undo `started`: the engine called back for these."""
         if self.unconfirmed.remove(count, size):
-            self._changed()
+            self._changed(0)
         if self.ending and not self.unconfirmed.count:
             self.close()
 
@@ -176,7 +182,7 @@ class SessionState:
         if not self.unconfirmed.count:
             self.close()
         else:
-            self._changed()
+            self._changed(0)
 
     def close(self) -> None:
         """Send the last frame now and be done. The RECEIPT of a DISCONNECT says that all before it is on disk."""
@@ -184,6 +190,6 @@ class SessionState:
             return
         self.ending = self.closing = True
         if self._last and (self.failure or not self.unconfirmed.count):
-            self.output.append(self._last)
+            self._output.append(self._last)
         self.on_closing()
-        self._changed()
+        self._changed(0)

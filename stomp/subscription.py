@@ -66,8 +66,7 @@ class Subscription:
         if connection.ending or connection.lost:
             return
         self._handouts.count(deliveries, auto=self.mode == AUTO)
-        out = connection.output
-        silent = bool(out)
+        parts: list[bytes] = []
         version = connection.version
         start = self._start
         index = "" if self.mode == AUTO else f"\nack:{self.handle}."
@@ -88,9 +87,8 @@ class Subscription:
             )
             if version != V12 or CHARSET_MARK in block:
                 block = encode_block(block, version)
-            out += (head.encode(), block, b"\n", body, b"\0\n")
-        if out and not silent:
-            connection.written()
+            parts += (head.encode(), block, b"\n", body, b"\0\n")
+        connection.write(b"".join(parts))
 
     def token(self, seq: int) -> bytes:
         """Return the `ack` header of an unsettled delivery."""

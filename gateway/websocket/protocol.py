@@ -26,8 +26,6 @@ from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.net.turns import Turns
 from curbstone.net.unfinished import Unfinished
 
-OUTPUT_BYTES_MAX = 1024 * 1024
-"""More output of one turn than that does not wait for its end: what many queues deliver together is soon too much."""
 PIECES_MAX = 1000
 """More pings, pongs and fragments of a few bytes than that in one read are a flood, and the connection is cut."""
 
@@ -211,10 +209,7 @@ class WebSocketProtocol(stream.Stream):
         if self._session:
             self._output.append(frames)
             self._output_bytes += len(frames)
-            if self._output_bytes > OUTPUT_BYTES_MAX:
-                self._flush()  # the rest of this turn is held back if that fills the socket
-            else:
-                self.changed()
+            self.changed(self._output_bytes)
 
     def close(self, code: int, reason: str = "") -> None:
         """See `Wire.close`."""
@@ -224,10 +219,10 @@ class WebSocketProtocol(stream.Stream):
         self._end_session()
         self.changed()
 
-    def at_flush(self, fn: Callable[[], None]) -> None:
+    def at_flush(self, fn: Callable[[], None], gathered_bytes: int = 0) -> None:
         """See `Wire.at_flush`."""
         self._before_flush = fn
-        self.changed()
+        self.changed(gathered_bytes)
 
     def limit_unsent(self, bytes_max: int) -> None:
         """See `Wire.limit_unsent`."""

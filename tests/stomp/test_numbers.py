@@ -33,7 +33,7 @@ class Peer:
         gate = gate or OpenGate(lab.broker, lab.host)
         access = access or gate.everyone
         caller = Caller("127.0.0.1", 1, "stomp")
-        self.session = Session(gate, access, limits or Limits(), lambda: None, caller=caller, name="s", now_ms=0)
+        self.session = Session(gate, access, limits or Limits(), lambda _bytes: None, caller=caller, name="s", now_ms=0)
         (self.connected,) = self.send(f"CONNECT\naccept-version:1.2\nhost:x\nx-features:{features}")
 
     def send(self, *frames: str) -> list[Received]:

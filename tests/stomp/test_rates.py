@@ -50,7 +50,7 @@ def run(rng: Random, sent: list[str], rate: Rate | None) -> tuple[list[str], lis
     gate = OpenGate(lab.broker, lab.host)
     access = Access(gate.watch, lab.broker, identity, lambda _project: None)
     caller = Caller("127.0.0.1", 1, "stomp")
-    session = Session(gate, access, Limits(), lambda: None, caller=caller, name="s", now_ms=0)
+    session = Session(gate, access, Limits(), lambda _bytes: None, caller=caller, name="s", now_ms=0)
     data = b"".join(map(Client.frame, sent))
     at, came = 0, b""
     for _ in range(100_000):

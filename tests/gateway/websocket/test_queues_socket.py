@@ -10,7 +10,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from curbstone.gateway.websocket.protocol import OUTPUT_BYTES_MAX, WebSocketProtocol
+from curbstone.gateway.websocket.protocol import WebSocketProtocol
+from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
 from tests.gateway.running import Running, json_from
 
 PATH = "/v2/p1/queues"
@@ -117,7 +118,7 @@ async def test_a_client_that_does_not_read_is_sent_no_more_and_gets_all_when_it_
         for _ in range(20):
             await gateway.http.get("/healthz")
         assert await under_way(gateway, names) == held
-        assert wire._transport.get_write_buffer_size() < OUTPUT_BYTES_MAX + 2 * each_has * len(BODY)
+        assert wire._transport.get_write_buffer_size() < TURN_OUTPUT_BYTES_MAX + 2 * each_has * len(BODY)
         socket.transport.resume_reading()
         found: dict[str, int] = dict.fromkeys(names, 0)
         while sum(found.values()) < each_has * len(names):
