@@ -238,6 +238,7 @@ class HttpProtocol(HttpToolsProtocol):
             if isinstance(error.__context__, MemoryError):
                 self._problem = Problem(503, "there is not enough memory for this request")
             self._refuse(self._problem or Problem(400, "this is not HTTP/1.1"))
+            self._problem = None  # it was raised in here, so it holds this frame and the connection
             return False
         if self._in_head or (self._in_body and self._body_left < 0):
             if not self._is_getting_on:

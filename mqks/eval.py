@@ -56,14 +56,14 @@ def _figure(expression: str) -> Figure:
 
 def _parts(text: str) -> list[str]:
     """Split at the commas outside of brackets."""
-    parts = [""]
+    parts: list[str] = []
     depth = 0
-    for character in text:
-        depth += (character in "([") - (character in ")]")
-        if character == "," and not depth:
-            parts.append("")
+    for piece in text.split(","):
+        if depth:
+            parts[-1] += "," + piece
         else:
-            parts[-1] += character
+            parts.append(piece)
+        depth += piece.count("(") + piece.count("[") - piece.count(")") - piece.count("]")
     return [part for part in parts if part]
 
 

@@ -79,6 +79,8 @@ HEAD = b"\r\n\r\n"
 TALKS = {
     "http": Talk("http", ((request(f"POST {MESSAGES}", b"abc"), b"201"), (request(f"DELETE {MESSAGES}"), b"abc"))),
     "an error over http": Talk("http", ((request("GET /v2/p1/queues/none"), b"404"), (b"nonsense\r\n\r\n", b"400"))),
+    "a refused head": Talk("http", ((b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"400"),)),
+    "a refused target": Talk("http", ((b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),)),
     "a poll": Talk("http", ((request(f"DELETE {QUEUE}2/messages?wait=60"), b""),)),
     "a stream": Talk("http", ((request(f"GET {MESSAGES}", b"", "Accept: text/event-stream"), HEAD),)),
     "a producer": Talk("http", ((upgrade("publish"), HEAD),)),
