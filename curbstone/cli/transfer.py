@@ -9,16 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from curbstone.cli.options import DEFAULT_SERVER, ServerUrl, complete_queue
-from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, publishable
+from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, TOO_MUCH_AT_ONCE, publishable
 from curbstone.exit_codes import CommandFailed
 
+if TYPE_CHECKING:
+    from curbstone.cli.client import Client
+    from curbstone.core.names import QueueName
+
 Fields = dict[str, Any]
+
+KEY_REUSED = "#key-reused"
+PARTS_OF_CAP = 64
+"""A batch is so small a part of its queue's cap: larger ones leave gaps in the log, and less has room."""
 
 
 def export(
@@ -46,7 +55,8 @@ def export(
 def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
     """Read what `export` printed from stdin: make the queues, and publish the messages.
 
-    Done again with the same lines within 5 minutes, nothing is published twice, but on a cluster, which keeps no keys.
+    What was delayed is delayed until the same time. Done again with the same lines within 5 minutes, nothing is
+    published twice, but on a cluster, which keeps no keys, and of a batch for which a queue was too full at first.
     """
     from curbstone.cli.client import Client, queue_of
 
@@ -58,13 +68,43 @@ def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
             if "options" in batch[0]:
                 client.queue("PUT", name, json=batch[0]["options"])
                 continue
-            body = json.dumps([publishable(message) for message in batch]).encode()
-            # Two equal batches of one file differ in the ids of their messages.
-            key = hashlib.sha256(json.dumps([batch, queue], sort_keys=True).encode()).hexdigest()
-            headers = {"content-type": "application/json"} | ({"idempotency-key": f'"{key}"'} if keeps_keys else {})
-            client.publish(name, "/messages/batch", content=body, headers=headers)
+            _publish(client, name, batch, keeps_keys)
             sent += len(batch)
     print(f"{sent} messages imported" + ("" if keeps_keys else "; done again, they would be published once more"))
+
+
+def _publish(client: Client, name: QueueName, batch: list[Fields], keeps_keys: bool) -> None:
+    """Publish messages once; where they are too many for the room that is left, halves of them, as `send` does."""
+    from curbstone.cli.client import Refused
+
+    # Two equal batches of one file differ in the ids of their messages.
+    key = hashlib.sha256(json.dumps([batch, str(name)], sort_keys=True).encode()).hexdigest()
+    headers = {"idempotency-key": f'"{key}"'} if keeps_keys else {}
+    now_ms = time.time() * 1000
+    try:
+        client.publish(name, "/messages/batch", json=[_on_time(line, now_ms) for line in batch], headers=headers)
+    except Refused as error:
+        if error.kind.endswith(KEY_REUSED):  # these lines were published before, with delays from that moment on
+            return
+        if error.status not in TOO_MUCH_AT_ONCE or len(batch) == 1:
+            raise
+        middle = len(batch) // 2
+        _publish(client, name, batch[:middle], keeps_keys)
+        _publish(client, name, batch[middle:], keeps_keys)
+
+
+def _batch_bytes(options: Any) -> int:
+    """Return how large batches may be in a queue with these options; what is wrong with them the server says."""
+    cap = options.get("cap") if isinstance(options, dict) else None
+    return min(BATCH_BYTES, cap // PARTS_OF_CAP) if isinstance(cap, int) else BATCH_BYTES
+
+
+def _on_time(line: Fields, now_ms: float) -> Fields:
+    """Return the message of a line, delayed until it was due."""
+    due_ms = line.get("due")
+    if not isinstance(due_ms, int) or due_ms <= now_ms:
+        return publishable(line)
+    return {**publishable(line), "delay": (due_ms - now_ms) / 1000}
 
 
 def _queues_of(client: Any, project: str) -> Iterator[str]:
@@ -88,15 +128,16 @@ def _lines(stream: Iterable[bytes]) -> Iterator[Fields]:
 def _batches(lines: Iterable[Fields]) -> Iterator[tuple[str, list[Fields]]]:
     """Yield what one request takes: a queue's options, or messages of one queue."""
     batch: list[Fields] = []
-    queue, size = "", 0
+    queue, size, bytes_max = "", 0, BATCH_BYTES
     for fields in lines:
         name = fields.pop("queue")
         is_options = "options" in fields
         item_bytes = len(str(fields.get("message", "")))
-        if batch and (is_options or name != queue or len(batch) >= BATCH_MESSAGES or size + item_bytes > BATCH_BYTES):
+        if batch and (is_options or name != queue or len(batch) >= BATCH_MESSAGES or size + item_bytes > bytes_max):
             yield queue, batch
             batch, size = [], 0
         if is_options:
+            bytes_max = _batch_bytes(fields["options"])
             yield name, [fields]
             continue
         queue = name

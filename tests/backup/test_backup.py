@@ -335,6 +335,23 @@ def test_one_queue_comes_back_under_another_name(tmp_path: Path) -> None:
     assert here("check", tmp_path / "data")[0] == 0
 
 
+def test_a_full_queue_is_imported_whole_and_what_is_delayed_stays_so(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        call(server, "PUT", "/v2/default/queues/q", {"cap": 1024 * 1024})
+        for _ in range(42):  # a batch of `import` is not all that there is room for at the end
+            call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": "x" * 4000}] * 5)
+        call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": "later", "delay": 7200}])
+        exported = curbstone("export", "q", "--server", server.url, cwd=tmp_path)
+        call(server, "DELETE", "/v2/default/queues/q")
+        for _ in range(2):
+            done = curbstone("import", "--server", server.url, cwd=tmp_path, stdin=exported.raw)
+            assert (done.code, done.out) == (0, "211 messages imported\n"), done.err
+        info = call(server, "GET", "/v2/default/queues/q")
+        assert (info["rdy"], info["delayed"]) == (210, 1)
+        (later,) = call(server, "GET", "/v2/default/queues/q/messages?state=delayed")["messages"]
+    assert -1000 < later["due"] - exported.json[-1]["due"] < 3_000_000, "it is due when it was, not an hour from now"
+
+
 def test_export_and_import_move_queues_with_their_messages_once(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7})
