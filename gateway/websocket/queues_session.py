@@ -120,7 +120,7 @@ class QueuesSession:
                 if not has_paid and self._unanswered.keep(messages[at:], meter):
                     break
                 has_paid = True
-                self._publish(command)
+                self._publish(command, len(data))
             else:
                 self._take(command)
         self._end_run()
@@ -253,7 +253,7 @@ class QueuesSession:
 
     # --- publishing
 
-    def _publish(self, command: dict[str, Any]) -> None:
+    def _publish(self, command: dict[str, Any], size: int) -> None:
         place = command.pop(_PUBLISH)
         try:
             target = self._target(place)
@@ -266,7 +266,7 @@ class QueuesSession:
             once = None if key is None else target.once(key, message)
         except CurbstoneError as error:
             self._end_run()
-            self._unanswered.refuse(place, error)
+            self._unanswered.refuse(place, size, error)
             return
         if once is not None or place != self._run_place:
             self._end_run()

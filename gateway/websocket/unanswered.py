@@ -121,11 +121,11 @@ class Unanswered:
         if refusal is not None:
             on_done(refusal, 0, len(messages))
 
-    def refuse(self, place: object, error: CurbstoneError) -> None:
-        """Answer one message that nobody publishes, when it is its turn."""
-        batch = Batch(None, place, 0, 0)
+    def refuse(self, place: object, size: int, error: CurbstoneError) -> None:
+        """Answer one message that nobody publishes in its turn; `size`: what its place may take until then."""
+        batch = Batch(None, place, 0, size)
         batch.outcomes.append((error, 0, 1))
-        self._begin(batch, 1, 0)
+        self._begin(batch, 1, size)
         self._settle()
 
     def end(self, status: int, text: str) -> None:

@@ -18,7 +18,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.queue import Queue
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.websocket import queues_session
+from curbstone.gateway.websocket import queues_session, unanswered
 from curbstone.gateway.websocket.queues_session import QueuesSession
 from tests.access.world import World, hashed
 from tests.core.lab import Lab
@@ -297,6 +297,23 @@ def test_a_stop_answers_what_was_taken(lab: Lab) -> None:
 
 
 # ------------------------------------------------------------ bounds
+
+
+def test_a_refusal_that_waits_behind_a_commit_counts_with_all_it_names(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept the name until then and counted nothing: 20,000 of the largest frames were in memory at once."""
+    monkeypatch.setattr(unanswered, "UNCONFIRMED_BYTES_MAX", 10_000)
+    lab.queue("a")
+    reader = Reader(lab)
+    reader.session.receive([text('{"publish":"a","message":"1"}')])
+    refused = text(json.dumps({"publish": "x" * 5000, "message": ""}))
+    reader.session.receive([refused])
+    assert not reader.wire.is_held
+    reader.session.receive([refused])
+    assert reader.wire.is_held
+    assert [each.get("code") for each in reader.hear()] == [None, 400, 400]
+    assert not reader.wire.is_held
 
 
 def test_while_the_peer_does_not_read_nothing_is_delivered(lab: Lab) -> None:
