@@ -76,13 +76,13 @@ class _Last(NamedTuple):
 
     def is_again(self, authorization: bytes, peer: object, gate: Gate) -> bool:
         """Return whether a request presents the same, and it counts still."""
-        identity = self.access.identity
-        if authorization != self.authorization or peer is not self.peer or identity.end_reason:
+        if authorization != self.authorization or peer is not self.peer or self.generation != gate.generation:
             return False
+        identity = self.access.identity
         host = gate.connections.host
         if identity.expires_ms and host.wall_ms() >= identity.expires_ms:
             return False
-        return self.generation == gate.generation and host.now_ms() < self.until_ms
+        return not identity.end_reason and host.now_ms() < self.until_ms
 
 
 class Logins:
@@ -245,4 +245,7 @@ def _is_our_page(headers: Headers, *, must_say: bool = False) -> bool:
 
 
 def _value(headers: Headers, name: bytes) -> bytes:
-    return next((value for key, value in headers if key == name), b"")
+    for key, value in headers:  # for each request, where a generator costs twice as much
+        if key == name:
+            return value
+    return b""
