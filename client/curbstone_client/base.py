@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from curbstone_client import calls, content
+from curbstone_client import calls, content, login
 from curbstone_client.address import Address, parse
 from curbstone_client.consuming import Consumer
 from curbstone_client.errors import Reject, Retry
-from curbstone_client.link import Link, Token
+from curbstone_client.link import Link
+from curbstone_client.login import Token
 from curbstone_client.message import BaseMessage
 from curbstone_client.publishing import WINDOW, WINDOW_BYTES, Publisher
 
@@ -77,13 +78,15 @@ class ClientBase:
         self.project = project
         self.connect_timeout = connect_timeout
         self._token = token
+        if not callable(token):
+            login.current(token)  # raises for what is none
         self._tls = tls
         self._ca_file = ca_file or os.environ.get("CURBSTONE_CA_FILE")
         self._producer = producer
         self._on_full = on_full
         self._window = window
         self._window_bytes = window_bytes
-        self._http = calls.Http(self.addresses, self._current_token, self.tls_of)
+        self._http = calls.Http(self.addresses, lambda: login.current(token), self.tls_of)
         self._links: list[Link] = []
 
     def _stats(self, publisher: Publisher[Any], consumer: Consumer[Any]) -> Stats:
@@ -131,9 +134,6 @@ class ClientBase:
         if self._producer is None:
             raise ValueError("only a client with a producer can ask for its last seq: Client(…, producer=NAME)")
         return self.queue_path(queue, f"/producers/{self._producer}")
-
-    def _current_token(self) -> str | None:
-        return self._token() if callable(self._token) else self._token
 
 
 def send_headers(

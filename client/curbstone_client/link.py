@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from curbstone_client import websocket
+from curbstone_client import login, websocket
 from curbstone_client.address import Address
 from curbstone_client.errors import CantConnect, ClientError, NotAllowed, Refused, refusal
 from curbstone_client.wire import Delivery, Other, Parser, Receipts, WireError, connect, frame, parse_head
@@ -68,14 +68,10 @@ class Role(Protocol):
         """Do what is due; return when to look again."""
 
 
-Token = str | Callable[[], str | None] | None
-"""What logs in; a callable is asked at each connection."""
-
-
 class Link:
     """The state of one connection that is made again whenever it is lost."""
 
-    def __init__(self, addresses: Sequence[Address], token: Token = None) -> None:
+    def __init__(self, addresses: Sequence[Address], token: login.Token = None) -> None:
         self._addresses = addresses
         self._turn = 0
         self._token = token
@@ -131,8 +127,8 @@ class Link:
         return callable(self._token)
 
     def token(self) -> str | None:
-        """Return what logs in; the shell asks, and hands it to `opened`."""
-        return self._token() if callable(self._token) else self._token
+        """Return what logs in; the shell asks, and hands it to `opened`. Raise as `login.current`."""
+        return login.current(self._token)
 
     def opened(self, token: str | None, now: float) -> None:
         """A socket is connected to `address()`."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from curbstone_client import CantConnect, NotAllowed
+from curbstone_client import CantConnect, NotAllowed, aio, sync
 from curbstone_client.address import parse
-from curbstone_client.link import REFUSED_RETRY_S, Link, Token
+from curbstone_client.link import REFUSED_RETRY_S, Link
+from curbstone_client.login import Token, current
 from tests.access.doors import Doors, doors
 from tests.client.shells import SHELLS
 
@@ -82,6 +84,29 @@ def a_link(token: Token) -> Link:
     link = Link([parse("stomp://localhost:1")], token)
     link.role = Nothing()  # type: ignore[assignment]
     return link
+
+
+@pytest.mark.parametrize("way", ["http", "stomp"])
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_function_that_returned_what_is_no_token_is_asked_again(guarded: Doors, name: str, way: str) -> None:
+    """Over STOMP the thread, or the task, that connects ended for good, and nobody was told."""
+    host, port = guarded.server.http if way == "http" else guarded.server.stomp
+    found = iter(["not a token", "nor\nthis", guarded.secrets["ada"] + "\n"])
+    last = guarded.secrets["ada"]
+    with SHELLS[name](f"{way}://{host}:{port}", token=lambda: next(found, last), connect_timeout=60) as ada:
+        ada.publish(f"late-{name}-{way}", "x")
+
+
+@pytest.mark.parametrize("token", ["two words", "two\nlines", "gr\u00fcn", "\ud800", b"bytes"])
+@pytest.mark.parametrize("client", [aio.Client, sync.Client])
+def test_what_is_no_token_is_told_before_anything_is_connected(client: Any, token: Any) -> None:
+    with pytest.raises(ValueError, match="a token"):
+        client("stomp://127.0.0.1:1", token=token)
+
+
+@pytest.mark.parametrize("token", ["abc", "abc\n", " abc\r\n", lambda: "abc\n"])
+def test_the_end_of_the_line_is_no_part_of_a_token(token: Token) -> None:
+    assert current(token) == "abc"
 
 
 def test_a_login_that_was_not_looked_at_is_tried_again_when_the_server_says() -> None:
