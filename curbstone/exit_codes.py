@@ -8,11 +8,12 @@
   5  there was nothing: no message to receive or to show
   6  `check` or `repair` found damage, `drill` failed
 130  interrupted
+143  ended by SIGTERM
 """
 
 from __future__ import annotations
 
-FAILED, WRONG, UNREACHABLE, NO_QUEUE, NOTHING, DAMAGED, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+FAILED, WRONG, UNREACHABLE, NO_QUEUE, NOTHING, DAMAGED, INTERRUPTED, TERMINATED = 1, 2, 3, 4, 5, 6, 130, 143
 
 
 class CommandFailed(Exception):

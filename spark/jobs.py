@@ -1,7 +1,7 @@
 """What the jobs have in common: their command lines, how they end, and what they say meanwhile.
 
 Exit codes: 0 done, also after SIGTERM or Ctrl-C of a job that may be stopped; 1 it can't be done; 2 wrong command
-line.
+line; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from curbstone.spark.failure import PipelineError, last_line
 from curbstone.spark.options import DEFAULT_URL, TOKEN_VARIABLE, URL_VARIABLE
 from curbstone.spark.session import PACKAGES, check_packages
 
-DONE, FAILED, WRONG = 0, 1, 2
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
 class Wrong(PipelineError):
@@ -31,7 +31,7 @@ def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentPar
     made = argparse.ArgumentParser(
         prog=f"curbstone pipeline {name}",
         description=text,
-        epilog="Exit codes: 0 done; 1 it can't be done; 2 wrong command line.",
+        epilog="Exit codes: 0 done; 1 it can't be done; 2 wrong command line; 130 interrupted; 143 ended by SIGTERM.",
         allow_abbrev=False,
     )
     if not server:
@@ -75,7 +75,7 @@ def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace, *, 
     except Wrong as error:
         return _fail(error, WRONG)
     except KeyboardInterrupt:
-        return _fail(PipelineError("interrupted"), FAILED)
+        return _fail(PipelineError("interrupted"), INTERRUPTED)
     except PipelineError as error:
         return _fail(error, FAILED)
     except Exception as error:

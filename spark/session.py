@@ -7,12 +7,15 @@ Locally Spark starts a Java process. It gets the Java that is found, the interpr
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,17 +161,24 @@ def session(
 
 
 def _quiet() -> None:
-    """Keep PySpark from printing an error that is raised anyway as pages of JSON."""
+    """Keep PySpark from printing an error that is raised anyway, as pages of JSON or as a traceback."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+    # What talks to Java tells of an interruption by the logger of everybody.
+    logging.getLogger().addFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
 
 
 def _start(name: str, settings: Mapping[str, str], log: Path | None) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    interrupt = signal.getsignal(signal.SIGINT)
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -178,6 +188,8 @@ def _start(name: str, settings: Mapping[str, str], log: Path | None) -> SparkSes
     except (PySparkException, RuntimeError, OSError) as error:
         why = f" ({_end_of(log)})" if log else ""
         raise PipelineError(f"Spark did not start: {error}{why}") from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)  # Spark has put its own in the place of the job's
     return spark
 
 

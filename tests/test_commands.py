@@ -262,8 +262,10 @@ def test_a_mover_that_is_killed_loses_nothing(run: Run, server: ServerProcess, t
     assert len(arrived) + rdy + wip >= 2000
 
 
-@pytest.mark.parametrize("ack", [True, False])
-def test_following_goes_on_as_messages_come(server: ServerProcess, run: Run, tmp_path: Path, ack: bool) -> None:
+@pytest.mark.parametrize(("ack", "number", "code"), [(True, signal.SIGINT, 130), (False, signal.SIGTERM, 143)])
+def test_following_goes_on_as_messages_come(
+    server: ServerProcess, run: Run, tmp_path: Path, ack: bool, number: int, code: int
+) -> None:
     command = [sys.executable, "-m", "curbstone", "recv", "a", "--follow", "--server", server.url]
     follower = subprocess.Popen(
         command + ["--ack"] * ack, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -272,9 +274,9 @@ def test_following_goes_on_as_messages_come(server: ServerProcess, run: Run, tmp
     for n in range(3):
         good(run("send", "a", f"m{n}"))
         assert follower.stdout.readline() == b"m%d\n" % n
-    follower.send_signal(signal.SIGINT)
-    follower.communicate(timeout=30)
-    assert follower.returncode == 130
+    follower.send_signal(number)
+    follower.communicate(timeout=60)
+    assert follower.returncode == code
     if not ack:
         assert good(run("recv", "a", "--wait=10", "--count=1")).out == "m0\n"
     else:

@@ -26,6 +26,7 @@ from curbstone.cli.environment import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, TOKE
 from curbstone.cli.events import bind, events, unbind
 from curbstone.cli.explain import explain
 from curbstone.cli.history import history
+from curbstone.cli.interruption import Termination
 from curbstone.cli.move import move
 from curbstone.cli.pause import pause, resume
 from curbstone.cli.peek import peek
@@ -45,12 +46,12 @@ from curbstone.cli.top import top
 from curbstone.cli.transfer import export, import_
 from curbstone.cli.undo import undo
 from curbstone.core.errors import CurbstoneError
-from curbstone.exit_codes import FAILED, INTERRUPTED, WRONG, CommandFailed
+from curbstone.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG, CommandFailed
 from curbstone.settings import SettingsError
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the server refused or can't; 2 wrong command line or setting; 3 the server can't be reached;"
-    " 4 no such queue; 5 there was nothing; 6 damage found; 130 interrupted."
+    " 4 no such queue; 5 there was nothing; 6 damage found; 130 interrupted; 143 ended by SIGTERM."
 )
 
 app = typer.Typer(
@@ -124,7 +125,10 @@ def curbstone(
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.exit(_run(sys.argv[1:]))
+    termination = Termination()
+    termination.listen()
+    code = _run(sys.argv[1:])
+    sys.exit(TERMINATED if code == INTERRUPTED and termination.came else code)
 
 
 def _run(arguments: list[str]) -> int:

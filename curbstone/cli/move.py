@@ -6,6 +6,8 @@ brings at most those few twice. Their bodies and metadata stay, their ids do not
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,6 +43,7 @@ def move(
 ) -> None:
     """Move messages from one queue to another, in order. Nothing is lost by a crash; the last few may come twice."""
     from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.interruption import summing_up
     from curbstone.cli.output import print_json, progress
 
     taken, given = queue_of(source), queue_of(target)
@@ -53,19 +56,24 @@ def move(
         info = near.json("GET", taken)
         total = None if follow else min(info["rdy"], limit or info["rdy"])
         moved = twice = 0
-        with progress(f"{taken} to {given}", total) as done:
+
+        def say() -> None:
+            if as_json:
+                print_json({"moved": moved, "maybe_twice": twice})
+            else:
+                print(f"{moved} messages moved" + (f", {twice} of them maybe twice" if twice else ""))
+
+        with summing_up(say), progress(f"{taken} to {given}", total) as done:
             while not limit or moved < limit:
                 count = min(AT_ONCE, limit - moved) if limit else AT_ONCE
                 messages = _lease(near, taken, count, WAIT_S if follow else 0)
                 if not messages and not follow:
                     break
-                twice += _hand_over(near, taken, far, given, messages, delay)
-                moved += len(messages)
-                done(len(messages))
-    if as_json:
-        print_json({"moved": moved, "maybe_twice": twice})
-    else:
-        print(f"{moved} messages moved" + (f", {twice} of them maybe twice" if twice else ""))
+                with closing(_hand_over(near, taken, far, given, messages, delay)) as handed:
+                    for published, stale in handed:
+                        moved += published
+                        twice += stale
+                        done(published)
 
 
 def _lease(client: Client, queue: QueueName, count: int, wait: float) -> list[dict[str, Any]]:
@@ -76,16 +84,17 @@ def _lease(client: Client, queue: QueueName, count: int, wait: float) -> list[di
 
 def _hand_over(
     near: Client, taken: QueueName, far: Client, given: QueueName, messages: list[dict[str, Any]], delay: float
-) -> int:
-    """Publish leased messages, then settle them. Return how many returned to their queue before they were settled.
+) -> Generator[tuple[int, int]]:
+    """Publish leased messages, then settle them. Yield how many, and how many had returned to their queue before.
 
-    What could not be published goes back at once, so that nobody has to wait for the leases to end.
+    What was not published goes back at once, so that nobody has to wait for the leases to end; what was is settled,
+    also where an interruption came in between.
     """
     from curbstone.cli.send import publish, publishable
 
     asked = {"delay": delay} if delay else {}
-    stale = 0
     left = list(messages)
+    unsettled: list[str] = []
 
     def keep(seconds: float) -> None:
         """Keep the leases over a wait."""
@@ -101,11 +110,14 @@ def _hand_over(
                 count += 1
             batch = [{**publishable(message), **asked} for message in left[:count]]
             for ids in publish(far, given, batch, keep):
-                settled, left = left[: len(ids)], left[len(ids) :]
-                tokens = [message["ackId"] for message in settled]
-                stale += len(near.json("POST", taken, "/messages/ack", json={"ackIds": tokens})["stale"])
+                unsettled = [message["ackId"] for message in left[: len(ids)]]
+                left = left[len(ids) :]
+                stale = near.json("POST", taken, "/messages/ack", json={"ackIds": unsettled})["stale"]
+                unsettled = []
+                yield len(ids), len(stale)
     finally:
+        if unsettled:
+            near.queue("POST", taken, "/messages/ack", json={"ackIds": unsettled})
         if left:
             tokens = [message["ackId"] for message in left]
             near.queue("POST", taken, "/messages/nack", json={"ackIds": tokens, "delay": 0})
-    return stale

@@ -55,6 +55,7 @@ def send(
 ) -> None:
     """Publish messages, in order. They are on disk when it ends well; with --json, each when its id is printed."""
     from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.interruption import summing_up
     from curbstone.cli.output import print_json, progress
 
     name = queue_of(queue)
@@ -66,7 +67,12 @@ def send(
     else:
         groups = _of_jsonl(_lines(sys.stdin.buffer)) if jsonl else _of_lines(_lines(sys.stdin.buffer))
     sent = 0
-    with Client(server) as client, progress("Sending", len(bodies) if bodies else None) as done:
+
+    def say() -> None:
+        if not as_json:
+            print(f"{sent} messages sent")
+
+    with summing_up(say), Client(server) as client, progress("Sending", len(bodies) if bodies else None) as done:
         if create:
             client.queue("PUT", name)
         try:
@@ -79,8 +85,6 @@ def send(
                             print_json({"id": message_id})
         except CommandFailed as error:
             raise CommandFailed(f"{error} ({sent} messages were sent before)", error.code) from None
-    if not as_json:
-        print(f"{sent} messages sent")
 
 
 def publish(

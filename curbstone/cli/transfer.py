@@ -59,9 +59,15 @@ def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
     published twice, but on a cluster, which keeps no keys, and of a batch for which a queue was too full at first.
     """
     from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.interruption import summing_up
 
     sent = 0
-    with Client(server) as client:
+    keeps_keys = True
+
+    def say() -> None:
+        print(f"{sent} messages imported" + ("" if keeps_keys else "; done again, they would be published once more"))
+
+    with summing_up(say), Client(server) as client:
         keeps_keys = "keys" in client.call("GET", "/healthz").json()["engine"]["capabilities"]
         for queue, batch in _batches(_lines(sys.stdin.buffer)):
             name = queue_of(queue)
@@ -70,7 +76,6 @@ def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
                 continue
             _publish(client, name, batch, keeps_keys)
             sent += len(batch)
-    print(f"{sent} messages imported" + ("" if keeps_keys else "; done again, they would be published once more"))
 
 
 def _publish(client: Client, name: QueueName, batch: list[Fields], keeps_keys: bool) -> None:
