@@ -36,7 +36,10 @@ _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c != 0x5C)
 """Bytes that mean themselves in every version: printable ASCII without the backslash."""
 
-_HEADS_MAX = 512
+_HEADS_MAX = 2048
+"""So many heads are remembered: one for each queue that a client sends to in turn."""
+_HEADS_BYTES_MAX = 256 * 1024
+"""Of all heads that are remembered."""
 _HEAD_CACHED_BYTES_MAX = 1024
 _LINES_MAX = 1024
 _LINE_CACHED_BYTES_MAX = 128
@@ -85,6 +88,7 @@ class FrameParser:
         self._limits = limits
         self._body_bytes_max = min(limits.connect_body_bytes_max, limits.body_bytes_max)
         self._heads: dict[bytes, Head] = {}
+        self._heads_bytes = 0
         self._lines: dict[bytes, tuple[str, str]] = {}
         self._end = _END_CRLF
         self._blank_is_lf = True
@@ -104,7 +108,7 @@ class FrameParser:
     def version(self, version: str) -> None:
         self._version = version
         self._body_bytes_max = self._limits.body_bytes_max
-        self._heads.clear()
+        self._forget_heads()
         self._lines.clear()
         # Only 1.2 knows CRLF; in 1.0 and 1.1 a CR belongs to the value (C2 of their grammar).
         self._end = _END_CRLF if version == V12 else _END
@@ -218,14 +222,19 @@ class FrameParser:
         if len(key) > _HEAD_CACHED_BYTES_MAX or b"\r" in key or b"\0" in key:
             return False
         try:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
+            if len(self._heads) >= _HEADS_MAX or self._heads_bytes + len(key) > _HEADS_BYTES_MAX:
+                self._forget_heads()
             head, _ = self._head("SEND", key)
         except ProtocolError as error:
             error.receipt = receipt
             raise
         self._heads[key] = head
+        self._heads_bytes += len(key)
         return True
+
+    def _forget_heads(self) -> None:
+        self._heads.clear()
+        self._heads_bytes = 0
 
     def _skip_beats(self, data: bytes, pos: int) -> int:
         """Return the position after the line ends at `pos`: heart-beats, or the EOLs behind a NUL."""

@@ -59,7 +59,7 @@ _ONCE = ("x-next-t", "expires", KEY)
 """Those that mean something else in each frame, so that a plan with one is not kept: a point in time, or a key."""
 
 _DEAD_PREFIX = "x-dead-"
-_DESTINATIONS_MAX = 256
+_DESTINATIONS_MAX = 2048
 
 
 class Target:

@@ -168,8 +168,22 @@ def test_many_different_heads_do_not_fill_the_memory() -> None:
     parser = parser_of("1.2")
     for n in range(5000):
         assert len(parser.feed(b"SEND\ndestination:a\nn:%d\n\n\0" % n)) == 1
-    assert len(parser._heads) <= 512
+    assert len(parser._heads) <= 2048
     assert len(parser._lines) <= 1024
+
+
+def test_many_long_heads_do_not_fill_the_memory() -> None:
+    parser = parser_of("1.2")
+    for n in range(1000):
+        assert len(parser.feed(b"SEND\ndestination:a\nlong:%d%b\n\n\0" % (n, b"x" * 900))) == 1
+        assert sum(map(len, parser._heads)) <= 256 * 1024
+
+
+def test_the_heads_of_a_client_that_sends_to_a_thousand_queues_in_turn_are_read_once() -> None:
+    parser = parser_of("1.2")
+    data = b"".join([b"SEND\ndestination:/queue/a-long-name-of-a-queue.%d\n\n\0" % n for n in range(1000)])
+    first = [head for head, _, _ in parser.feed(data)]
+    assert all(again is head for (again, _, _), head in zip(parser.feed(data), first, strict=True))
 
 
 class CountingParser(FrameParser):
