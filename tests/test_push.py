@@ -6,23 +6,29 @@ import base64
 import hashlib
 import hmac
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from curbstone.cli.webhook import Failed, Sender, Target, secret_of, signature
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
-from curbstone_client.sync import Client
+from curbstone_client.sync import Client, Message
 from tests.access.doors import doors
 from tests.commands import curbstone
 from tests.server import ServerProcess, clean_environment
 
 WAIT_S_MAX = 60
+ENDLESS_BYTES = 256 * 1024 * 1024
+"""More than the sockets of both sides keep."""
 
 
 class Receiver(ThreadingHTTPServer):
@@ -142,6 +148,30 @@ def test_private_addresses_are_left_alone(receiver: Receiver) -> None:
         with pytest.raises(Failed, match="no public address"):
             Sender(Target(url, None, 1, False))._connect()
     assert not receiver.came
+
+
+def test_an_answer_without_an_end_is_cut() -> None:
+    """All of it was read into memory: the receiver is somebody else, and decided how much that is."""
+    told = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+    sent = 0
+
+    def answer(listener: socket.socket) -> None:
+        nonlocal sent
+        connected, _ = listener.accept()
+        with connected, suppress(OSError):
+            connected.sendall(told)
+            while sent < ENDLESS_BYTES:
+                connected.sendall(bytes(64 * 1024))
+                sent += 64 * 1024
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        message = SimpleNamespace(id="1-1", type="text/plain", body=b"x", raw_headers={})
+        Sender(Target(url, None, WAIT_S_MAX, True)).send(cast(Message, message))
+        thread.join(WAIT_S_MAX)
+    assert not thread.is_alive() and sent < ENDLESS_BYTES
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "http://u:p@x/", "nonsense"])

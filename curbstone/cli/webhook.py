@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _AGAIN = (408, 425, 429)
 """Of the 4xx those that say nothing against the message."""
 
+_ANSWER_BYTES_MAX = 64 * 1024
+"""More of an answer is not read: what it says does not matter, and its sender is somebody else."""
+
 _PASSED = ("traceparent", "tracestate", "baggage", "correlation-id")
 
 
@@ -109,9 +112,9 @@ class Sender:
         self._connection = connection
         connection.request("POST", path, message.body, self._headers(message))
         reply = connection.getresponse()
-        reply.read()
+        reply.read(_ANSWER_BYTES_MAX)
         retry_after = reply.headers.get("retry-after") or ""
-        if reply.will_close:
+        if reply.will_close or not reply.isclosed():
             self._close()
         return reply.status, float(retry_after) if retry_after.isdigit() else None
 
