@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.processes import COMMAND, run
 from tests.server import clean_environment
 
 
@@ -27,9 +27,5 @@ class Done:
 
 
 def curbstone(*args: str, cwd: Path, stdin: bytes = b"", **env: str) -> Done:
-    """Run `curbstone` with its output in pipes."""
-    command = [sys.executable, "-m", "curbstone", *args]
-    done = subprocess.run(
-        command, input=stdin, capture_output=True, cwd=cwd, env=clean_environment(**env), timeout=300, check=False
-    )
-    return Done(done)
+    """Run `curbstone` with its output in files."""
+    return Done(run([*COMMAND, *args], clean_environment(**env), cwd, stdin, timeout=300))

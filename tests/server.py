@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from tests.processes import Process, start
+
 READY_S_MAX = 60
 STOP_S_MAX = 60
 
@@ -103,7 +105,7 @@ class ServerProcess:
         if kind is None:
             assert code == 0, f"the server stopped with code {code}"
 
-    def _start(self, again: Sequence[str]) -> subprocess.Popen[str]:
+    def _start(self, again: Sequence[str]) -> Process:
         """Start it; the listeners named in `again` listen where they did."""
         options = {f"--{name}-addr": f"--{name}-addr=127.0.0.1:0" for name in LISTENERS}
         same = {f"--{name}-addr": f"--{name}-addr={_address(getattr(self, name))}" for name in again}
@@ -112,15 +114,8 @@ class ServerProcess:
             options.pop(arg.partition("=")[0], None)
         listeners = {**options, **same}.values()
         with self.log_file.open("ab") as log:
-            process = subprocess.Popen(
-                [*self.command(), *listeners, *args],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=self.env,
-                cwd=self.data_dir.parent,  # not the checkout: what is imported is what is installed
-            )
+            # Not in the checkout: what is imported is what is installed.
+            process = start([*self.command(), *listeners, *args], self.env, self.data_dir.parent, log)
         assert process.stdout is not None
         self.ready_line = _first_line(process, process.stdout)
         if not self.ready_line:
@@ -153,7 +148,7 @@ def _address(pair: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _first_line(process: subprocess.Popen[str], stdout: IO[str]) -> str:
+def _first_line(process: Process, stdout: IO[str]) -> str:
     """Return the first line, "" if the process ends without one. A process that hangs is killed."""
     deadline = threading.Timer(READY_S_MAX, process.kill)
     deadline.start()

@@ -1,0 +1,61 @@
+"""A process that has imported what Curbstone's commands need, and forks: each fork is one command, ready at once.
+
+`tests.processes` starts it as a script, with a socket for requests. It has one thread, and runs nothing of Curbstone
+itself. A fork goes on as `python -m curbstone` would, with an environment, a directory and files of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+
+import curbstone.cli.main
+import curbstone.serve  # noqa: F401
+
+REQUEST_BYTES_MAX = 1 << 17
+"""What a message over a local socket may have; an environment is much smaller."""
+
+
+def forked(requests: socket.socket) -> list[str]:
+    """Answer requests until who sends them is gone; return in forks only, with the arguments to begin with.
+
+    A fork that ended stays as a zombie until it is asked for, so that its id is nobody else's until then.
+    """
+    while True:
+        request, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 3)
+        if not request:
+            sys.exit()
+        asked = json.loads(request)
+        if "ended" in asked:
+            pid, status = os.waitpid(asked["ended"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        elif answer := os.fork():
+            for file in files:
+                os.close(file)
+        else:
+            requests.close()
+            _become(asked["cwd"], asked["env"], files)
+            return list(asked["args"])
+        requests.send(json.dumps(answer).encode())
+
+
+def _become(cwd: str, env: dict[str, str], files: list[int]) -> None:
+    """Take what a process has from its start."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(cwd)
+    sys.path.insert(0, cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which ends and closes the socket
+    sys.argv[1:] = forked(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module("curbstone", run_name="__main__", alter_sys=True)
