@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(path: Path) -> int:
     return FIRST.index(path.parts[0]) if path.parts[0] in FIRST else len(FIRST)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among what tests make, not each time among all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
