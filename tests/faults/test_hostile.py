@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.mortal import HANG_S
+from tests.faults.stopwatch import Stopwatch
 from tests.faults.witness import Witness, call, memory_bytes, until
 from tests.server import ServerProcess
 
@@ -51,7 +53,7 @@ class HttpClient:
     def __init__(self, server: ServerProcess, stop: threading.Event) -> None:
         self._server = server
         self._stop = stop
-        self.took_s: list[float] = []
+        self.times = Stopwatch(server.process.pid)
         self.problems: list[str] = []
 
     def run(self) -> None:
@@ -62,11 +64,12 @@ class HttpClient:
                 body = b"honest %d" % number
                 number += 1
                 for method, status in (("POST", 201), ("DELETE", 200)):
-                    start = time.perf_counter()
-                    connection.request(method, "/v2/default/queues/polite/messages", body if method == "POST" else None)
-                    reply = connection.getresponse()
-                    said = reply.read()
-                    self.took_s.append(time.perf_counter() - start)
+                    with self.times.call():
+                        connection.request(
+                            method, "/v2/default/queues/polite/messages", body if method == "POST" else None
+                        )
+                        reply = connection.getresponse()
+                        said = reply.read()
                     if reply.status != status or (method == "DELETE" and said != body):
                         self.problems.append(f"{method} {body!r}: {reply.status} {said!r}")
         except OSError as error:
@@ -83,8 +86,14 @@ def threads_of(server: ServerProcess) -> int:
     return len(os.listdir(f"/proc/{server.process.pid}/task"))
 
 
-def milliseconds(took_s: list[float], share: float) -> str:
-    return f"{1000 * sorted(took_s)[int(share * (len(took_s) - 1))]:.1f} ms"
+def longest_sync(server: ServerProcess) -> str:
+    """Return how long the disk took for a sync at most: nobody can be confirmed anything meanwhile."""
+    with urllib.request.urlopen(server.url + "/metrics", timeout=HANG_S) as reply:
+        lines = reply.read().decode().splitlines()
+    buckets = [line for line in lines if line.startswith("curbstone_sync_duration_seconds_bucket")]
+    counts = [(float(line.partition('le="')[2].partition('"')[0]), float(line.rpartition(" ")[2])) for line in buckets]
+    bound, all_of_them = next((bound, count) for bound, count in counts if count == counts[-1][1])
+    return f"{all_of_them:.0f} syncs, none above {1000 * bound:.0f} ms"
 
 
 def attacked(server: ServerProcess, duration_s: float, figures: bool) -> None:
@@ -94,7 +103,7 @@ def attacked(server: ServerProcess, duration_s: float, figures: bool) -> None:
         assert call(server, f"/v2/default/queues/{queue}", "PUT")[0] == 201
     stop = threading.Event()
     polite = HttpClient(server, stop)
-    took_s: list[float] = []
+    times = Stopwatch(server.process.pid)
     with witness.connect() as peer:
         assert witness.publish(peer, 50) == 50
         files, threads, memory = open_files(server), threads_of(server), memory_bytes(server)
@@ -104,9 +113,8 @@ def attacked(server: ServerProcess, duration_s: float, figures: bool) -> None:
             thread.start()
             end = time.monotonic() + duration_s
             while time.monotonic() < end:
-                start = time.perf_counter()
-                assert witness.publish(peer, 1) == 1
-                took_s.append(time.perf_counter() - start)
+                with times.call():
+                    assert witness.publish(peer, 1) == 1
                 peak = max(peak, memory_bytes(server))
             stop.set()
             thread.join()
@@ -116,9 +124,9 @@ def attacked(server: ServerProcess, duration_s: float, figures: bool) -> None:
         until(lambda: memory_bytes(server) - memory < GROWTH_BYTES_MAX, "the memory is not given back")
         assert threads_of(server) <= threads + 8, "the disk's threads, and none for attackers"
         if figures:
-            for name, times in (("STOMP", took_s), ("HTTP", polite.took_s)):
-                print(f"{name}: {len(times)} calls, p50 {milliseconds(times, 0.5)}, p99 {milliseconds(times, 0.99)}")
-                print(f"    most {milliseconds(times, 1)}")
+            print(f"STOMP: {times.figures()}")
+            print(f"HTTP: {polite.times.figures()}")
+            print(longest_sync(server))
             grown = (memory_bytes(server) - memory) / 1e6
             print(
                 f"memory {memory / 1e6:.0f} MB, at most {(peak - memory) / 1e6:.0f} more, {grown:.0f} more at the end"
