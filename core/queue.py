@@ -1,13 +1,8 @@
 """One queue: its rooms put together, and what its consumers and producers ask of it.
 
 The rooms know those below them; whatever goes sideways, from one to another, goes through here: a turn (`turn`), what
-a commit brings (`committed`), the end (`close`). Where a change belongs:
-
-- how often and when a message is tried again: `delivery/retrying.py`; when it is dead: `delivery/dead.py`
-- who gets the next message: `delivery/dispatch.py`; in which order messages are ready: `pending/group.py`
-- what goes into a commit: `writing/batch.py` and its parts
-- when one is made, and what happens if it fails: `writing/writer.py`
-- whether there is room: `log/room.py`; how room is made: `writing/cleaner.py`
+a commit brings (`committed`), the end (`close`). In which room a change belongs ARCHITECTURE.md says, "Where a change
+goes".
 """
 
 from __future__ import annotations
