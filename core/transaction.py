@@ -78,11 +78,16 @@ class Share:
 
 
 class _Wish:
-    """A settle that was asked for: it is claimed from its consumer at commit."""
+    """A settle that was asked for: it is claimed from its consumer at commit.
 
-    def __init__(self, consumer: Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
+    It is of these deliveries. What was settled otherwise before the commit, and has come again, is another one.
+    """
+
+    def __init__(
+        self, consumer: Consumer, deliveries: list[Delivery], kind: str, delay_ms: int | None, error: str
+    ) -> None:
         self.consumer = consumer
-        self.seqs = list(seqs)
+        self.deliveries = deliveries
         self.kind = kind
         self.delay_ms = delay_ms
         self.error = error
@@ -97,7 +102,7 @@ class Transaction:
         self._publishes: list[tuple[Queue | EventKey, Message]] = []
         """To a queue, or to an event."""
         self._wishes: list[_Wish] = []
-        self._asked: dict[Consumer, set[int]] = {}
+        self._asked: dict[Consumer, set[Delivery]] = {}
         """What the wishes settle."""
         self._dead: list[tuple[Queue, Reason, int]] = []
 
@@ -132,13 +137,16 @@ class Transaction:
     def _wish(self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
         assert isinstance(consumer, Consumer)
         asked = self._asked.setdefault(consumer, set())
+        deliveries: list[Delivery] = []
         for seq in seqs:
-            if seq not in consumer.unsettled or seq in asked:
+            delivery = consumer.unsettled.get(seq)
+            if delivery is None or delivery in asked:
                 raise StaleDelivery(f"message {seq} is not unsettled here")
+            deliveries.append(delivery)
         if len(set(seqs)) < len(seqs):
             raise StaleDelivery("a message is named twice")
-        asked.update(seqs)
-        self._wishes.append(_Wish(consumer, seqs, kind, delay_ms, error))
+        asked.update(deliveries)
+        self._wishes.append(_Wish(consumer, deliveries, kind, delay_ms, error))
 
     def _share(self, queue: Queue) -> Share:
         share = self._shares.get(queue)
@@ -216,11 +224,11 @@ class Transaction:
     def _claim(self) -> CurbstoneError | None:
         """Take what is to be settled from its consumers, so that nobody else settles it meanwhile."""
         for wish in self._wishes:
-            consumer = wish.consumer
-            try:
-                deliveries = consumer.claim(wish.seqs)
-            except StaleDelivery as error:
-                return error
+            consumer, deliveries = wish.consumer, wish.deliveries
+            for delivery in deliveries:
+                if consumer.unsettled.get(delivery.message.seq) is not delivery:
+                    return StaleDelivery(f"message {delivery.message.seq} is not unsettled here any more")
+            consumer.claim([delivery.message.seq for delivery in deliveries])
             if wish.kind == "ack":
                 self.settle(_queue_of(consumer), consumer.group, deliveries, Reason.ACK, consumer.unclaim)
             elif wish.kind == "reject":

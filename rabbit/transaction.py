@@ -25,11 +25,16 @@ from curbstone.rabbit.unit import Addressed
 
 
 class _Wish(NamedTuple):
-    """Deliveries to be settled."""
+    """Deliveries to be settled; what has come again since then is another one."""
 
     consumer: Consumer
-    seqs: list[int]
+    deliveries: list[Delivery]
     end: Callable[[Done], None]
+
+    @property
+    def seqs(self) -> list[int]:
+        """Of which messages."""
+        return [delivery.message.seq for delivery in self.deliveries]
 
 
 class Transaction:
@@ -40,7 +45,7 @@ class Transaction:
         self._publishes: dict[Queue | tuple[str, str], list[Message]] = {}
         """To a queue, or to an event of a project."""
         self._wishes: list[_Wish] = []
-        self._asked: dict[Consumer, set[int]] = {}
+        self._asked: dict[Consumer, set[Delivery]] = {}
 
     def publish(self, queue: port.Queue, message: Message) -> None:
         """Add a publish."""
@@ -53,33 +58,37 @@ class Transaction:
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
         """Add an ack; raise StaleDelivery."""
-        mine = self._ask(consumer, seqs)
-        self._wishes.append(_Wish(mine, list(seqs), lambda done: mine.ack(seqs, done)))
+        mine, deliveries = self._ask(consumer, seqs)
+        self._wishes.append(_Wish(mine, deliveries, lambda done: mine.ack(seqs, done)))
 
     def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
         """Add a nack; raise StaleDelivery."""
-        mine = self._ask(consumer, seqs)
-        self._wishes.append(_Wish(mine, list(seqs), lambda done: mine.nack(seqs, delay_ms, error, done)))
+        mine, deliveries = self._ask(consumer, seqs)
+        self._wishes.append(_Wish(mine, deliveries, lambda done: mine.nack(seqs, delay_ms, error, done)))
 
     def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
         """Add a reject; raise StaleDelivery."""
-        mine = self._ask(consumer, seqs)
-        self._wishes.append(_Wish(mine, list(seqs), lambda done: mine.reject(seqs, error, done)))
+        mine, deliveries = self._ask(consumer, seqs)
+        self._wishes.append(_Wish(mine, deliveries, lambda done: mine.reject(seqs, error, done)))
 
-    def _ask(self, consumer: port.Consumer, seqs: Sequence[int]) -> Consumer:
+    def _ask(self, consumer: port.Consumer, seqs: Sequence[int]) -> tuple[Consumer, list[Delivery]]:
         assert isinstance(consumer, Consumer)
         asked = self._asked.setdefault(consumer, set())
-        if any(seq not in consumer.unsettled or seq in asked for seq in seqs) or len(set(seqs)) < len(seqs):
+        deliveries = [consumer.unsettled[seq] for seq in seqs if seq in consumer.unsettled]
+        if len(set(deliveries) - asked) < len(seqs):
             raise StaleDelivery("a message is not unsettled here, or named twice")
-        asked.update(seqs)
-        return consumer
+        asked.update(deliveries)
+        return consumer, deliveries
 
     def commit(self, on_done: Done) -> None:
         """Publish all or nothing, then settle."""
-        if any(seq not in wish.consumer.unsettled for wish in self._wishes for seq in wish.seqs):
-            stale = StaleDelivery("a message is not unsettled any more")
-            self._engine.host.call_soon(partial(on_done, stale))
-            return
+        for wish in self._wishes:
+            for delivery in wish.deliveries:
+                seq = delivery.message.seq
+                if wish.consumer.unsettled.get(seq) is not delivery:
+                    stale = StaleDelivery(f"message {seq} is not unsettled here any more")
+                    self._engine.host.call_soon(partial(on_done, stale))
+                    return
         claimed = [(wish, self._claim(wish)) for wish in self._wishes]
         total = sum(map(len, self._publishes.values()))
         if not total:

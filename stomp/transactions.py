@@ -40,8 +40,8 @@ class _Open:
         self.builder = builder
         self.error: CurbstoneError | NotUnsettled | None = None
         """What one of its frames was refused for, where COMMIT is to tell it."""
-        self.settled: set[tuple[int, int]] = set()
-        """(subscription index, seq) of what it settles."""
+        self.settled: set[tuple[int, int, int]] = set()
+        """(subscription index, seq, tries) of what it settles: a message that has come again is another delivery."""
         self.touched: dict[int, Subscription] = {}
         self.replies: list[tuple[QueueName, Message]] = []
         """What goes to other clients' temporary queues: sent once all the rest is on disk, which it can't undo."""
@@ -192,14 +192,18 @@ class Transactions:
         """Return what an ACK or NACK settles, without what the transaction settles already."""
         subscription, seq = self._settler.find_own(head)
         settled = transaction.settled
-        if (subscription.index, seq) in settled:
+        if _delivery(subscription, seq) in settled:
             raise ProtocolError("this transaction settles the delivery already", f"{head.command} {head.headers}")
         covered = self._settler.covered(subscription, seq)
-        return subscription, [each for each in covered if (subscription.index, each) not in settled]
+        return subscription, [each for each in covered if _delivery(subscription, each) not in settled]
 
     def _settle(self, transaction: _Open, subscription: Subscription, seqs: list[int]) -> None:
-        transaction.settled.update((subscription.index, seq) for seq in seqs)
+        transaction.settled.update(_delivery(subscription, seq) for seq in seqs)
         transaction.touched[subscription.index] = subscription
+
+
+def _delivery(subscription: Subscription, seq: int) -> tuple[int, int, int]:
+    return subscription.index, seq, subscription.consumer.unsettled[seq].tries
 
 
 def _ignore(_error: CurbstoneError | None, _first_seq: int, _count: int) -> None:

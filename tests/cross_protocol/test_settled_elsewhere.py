@@ -136,6 +136,23 @@ async def test_a_lease_is_settled_in_stomp(place: Place) -> None:
         assert (error.command, error.headers["message"], error.headers["receipt-id"]) == ("ERROR", GONE, "r")
 
 
+async def test_a_transaction_settles_no_delivery_that_came_after_its_ack(place: Place) -> None:
+    """A COMMIT acked the redelivery of what was given back over HTTP between ACK and COMMIT."""
+    await place.publish("a")
+    async with place.stomp(INDIVIDUAL, "x-features:refusals\n") as peer:
+        first = (await peer.frame()).headers["ack"]
+        await peer.send(b"BEGIN\ntransaction:t\n\n\0")
+        assert (await told(peer, f"ACK\nid:{first}\ntransaction:t")).command == "RECEIPT"
+        assert await place.settle("nack", ackIds=[first], delay=0) == (1, [])
+        again = await peer.frame()
+        assert (again.command, again.headers["x-tries"]) == ("MESSAGE", "1")
+        refused = await told(peer, "COMMIT\ntransaction:t")
+        assert refused.headers["x-error"].endswith(" is not unsettled here any more")
+        assert await place.left() == (0, 1)
+        assert (await told(peer, f"ACK\nid:{again.headers['ack']}")).command == "RECEIPT"
+        assert await place.left() == (0, 0)
+
+
 async def test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_window(place: Place) -> None:
     await place.publish("a", "b", "c", "d")
     async with place.stomp(INDIVIDUAL) as peer:

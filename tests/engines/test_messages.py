@@ -301,6 +301,31 @@ def test_a_transaction_publishes_and_settles(world: World) -> None:
     assert sorted(world.bodies(source, 2)) == ["b", "c"]
 
 
+@pytest.mark.parametrize("kind", ["ack", "nack", "reject"])
+def test_a_transaction_settles_the_delivery_it_was_asked_to_and_not_one_that_came_later(
+    world: World, kind: str
+) -> None:
+    """A message that was given back before the commit was settled by it when it had come again."""
+    source, target = world.queue(), world.queue()
+    peer = world.peer(source, window=1)
+    world.publish(source, "a")
+    peer.expect("a")
+    seqs = peer.seqs("a")
+    transaction = world.broker.transaction()
+    transaction.publish(target, Message(b"result"))
+    getattr(transaction, kind)(peer.consumer, seqs)
+    peer.settle("nack", "a")
+    peer.expect("a", "a")
+    getattr(transaction, kind)(peer.consumer, seqs)  # which is another delivery
+    (stale,) = world.answer(transaction.commit)
+    assert isinstance(stale, StaleDelivery)
+    assert str(stale) == f"message {seqs[0]} is not unsettled here any more"
+    assert list(peer.consumer.unsettled) == seqs, "nothing of it happened"
+    world.pause()
+    assert source.counts().wip == 1 and target.counts().rdy == 0
+    peer.settle("ack", "a")
+
+
 def test_a_dropped_transaction_did_nothing(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue)
