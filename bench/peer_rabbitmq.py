@@ -29,6 +29,7 @@ WORKLOADS = frozenset(
         *("producers-16", "producers-16x100", "queues-100", "queues-100-drain", "fanout-100"),
     }
 )
+QUORUM_WORKLOADS = WORKLOADS | {"queues-1000", "queues-1000-drain"}
 WEB_WORKLOADS = frozenset({"send-1", "send-1000", "drain"})
 GATEWAY_WORKLOADS = WORKLOADS - {"fanout-100"}
 CONFIG = """\
@@ -59,7 +60,7 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
             over_amqp = partial(peer_clients.measured, Target("RabbitMQ", process, Account(amqp)), amqp, loads)
             subjects_of_gateway = stack.enter_context(_gateway(folder, process, amqp[1]))
             yield [
-                together(_subject("RabbitMQ quorum", process, quorum, WORKLOADS), peer_clients.names(loads), over_amqp),
+                together(_subject("RabbitMQ quorum", process, quorum, QUORUM_WORKLOADS), peer_clients.names(loads), over_amqp),
                 _subject("RabbitMQ classic durable", process, classic, WORKLOADS),
                 _subject("RabbitMQ Web-STOMP, classic", process, over_web, WEB_WORKLOADS),
                 *subjects_of_gateway,
