@@ -3,22 +3,25 @@
 A page is planned on the engine's thread from the runs (which stretches, which seqs, what was tried) and read by
 a worker, whole batches at a time: nothing is done per message, but at the ends of a page, in copied batches,
 and where few of a batch are meant. Nothing in the queue changes by it. A stretch that the cleaner moved in
-between does not check, and the page is planned again.
+between does not check, and the page is planned again. One that is damaged is read around, and what is in memory of it
+comes from there.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from curbstone.core.disk import Disk, File
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
 from curbstone.core.log.batches import batches_in
 from curbstone.core.log.drops import waits_for_drop
-from curbstone.core.log.format import BatchHeader, Flag, decode_seqs
+from curbstone.core.log.format import BatchHeader, Flag, decode_seqs, encode_entries
 from curbstone.core.log.log import Log
 from curbstone.core.log.window import read_around
+from curbstone.core.message import Message
 from curbstone.core.notes.losses import Loss
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.pending import Pending
@@ -46,6 +49,13 @@ class _Place(NamedTuple):
     first: int
     mask: int
     tries: dict[int, int]
+    kept: list[Message] | None = None
+    """What is meant, where it does not come from the disk but from memory."""
+
+    @property
+    def last(self) -> int:
+        """The last seq that is meant."""
+        return self.first + self.mask.bit_length() - 1
 
 
 class _Plan(NamedTuple):
@@ -77,7 +87,11 @@ class Source(NamedTuple):
 
 
 class Stale(Exception):
-    """A stretch is no longer where it was."""
+    """A stretch is no longer where it was, or is damaged."""
+
+    def __init__(self, text: str, place: _Place) -> None:
+        super().__init__(text)
+        self.place = place
 
 
 def browse(
@@ -120,13 +134,15 @@ class _Browse(Generic[T]):
         self._wanted = wanted
         self._render = render
         self._on_done = on_done
-        self._attempts = 0
+        self._failed: Counter[int] = Counter()
+        """How often a place could not be read, by its first seq."""
+        self._from_memory: set[Run] = set()
+        """Those whose place on the disk is damaged."""
 
     def attempt(self) -> None:
         """Plan and read; again where the log changed meanwhile."""
         source, wanted, render = self._source, self._wanted, self._render
-        self._attempts += 1
-        plan = _plan(source, wanted)
+        plan = _plan(source, wanted, self._from_memory)
         disk = source.log.disk
 
         def job() -> tuple[T, int]:
@@ -140,8 +156,8 @@ class _Browse(Generic[T]):
                 return
             elif source.state.is_closed:  # its files are gone, or will be
                 self._on_done(source.state.refusal() or Unavailable("the queue is closed"), None, 0)
-            elif isinstance(error, Stale) and self._attempts < ATTEMPTS_MAX:
-                self._mend(plan)
+            elif isinstance(error, Stale) and self._failed[error.place.first] < ATTEMPTS_MAX:
+                self._mend(error.place)
             else:
                 assert error is not None
                 source.state.report(f"its log can't be read: {error}")
@@ -149,22 +165,27 @@ class _Browse(Generic[T]):
 
         source.state.host.submit(job, done)
 
-    def _mend(self, plan: _Plan) -> None:
-        """Where the second look at a place fails it is damaged: let the reader find out what is left of it."""
-        if self._attempts > 1:
-            for place in plan.places:
-                run = self._source.pending.runs.find(place.first)
-                if run is not None and run.messages is None:
-                    self._source.pending.reader.load(run, self.attempt)
-                    return
+    def _mend(self, place: _Place) -> None:
+        """Where the second look at a place fails it is damaged: go on with what is in memory of it; what is not the
+        reader looks at, and finds out what is left.
+        """
+        self._failed[place.first] += 1
+        runs = self._source.pending.runs
+        run = runs.at_or_after(place.first) if self._failed[place.first] > 1 else None
+        while run is not None and run.first <= place.last:
+            if run.messages is None:
+                self._source.pending.reader.load(run, self.attempt)
+                return
+            self._from_memory.add(run)
+            run = runs.at_or_after(run.last + 1)
         self.attempt()
 
 
 # --- on the engine's thread
 
 
-def _plan(source: Source, wanted: Wanted) -> _Plan:
-    """Return the stretches to read; about as many as make a page."""
+def _plan(source: Source, wanted: Wanted, from_memory: set[Run]) -> _Plan:
+    """Return the stretches to read; about as many as make a page. `from_memory`: what of it is not to be read."""
     group = source.pending.group(wanted.group or UNNAMED)
     end = source.state.committed_end if wanted.end is None else min(wanted.end, source.state.committed_end)
     places: list[_Place] = []
@@ -177,7 +198,7 @@ def _plan(source: Source, wanted: Wanted) -> _Plan:
         seq = run.last + 1
         if mask:
             count += mask.bit_count()
-            size += _add(places, run, mask, _tries(group, run, mask))
+            size += _add(places, run, mask, _tries(group, run, mask), run in from_memory)
     return _Plan(places, min(seq, end))
 
 
@@ -199,15 +220,19 @@ def _tries(group: Group, run: Run, mask: int) -> dict[int, int]:
     return {seq: tries for seq, tries in tried.items() if tries}
 
 
-def _add(places: list[_Place], run: Run, mask: int, tries: dict[int, int]) -> int:
+def _add(places: list[_Place], run: Run, mask: int, tries: dict[int, int], from_memory: bool) -> int:
     """Add a run, to the place before where it lies in the same batch; return how many bytes more there are to read."""
     where = (run.segment.path, run.segment.salt, run.offset, run.end)
-    if places and places[-1][:4] == where and run.last - places[-1].first < MASK_BITS_MAX:
+    if from_memory and run.messages is not None:
+        kept = [run.messages[seq - run.first] for seq in seqs_of(run.first, mask)]
+        places.append(_Place(*where, run.first, mask, tries, [message for message in kept if message is not None]))
+    elif places and places[-1][:4] == where and places[-1].kept is None and run.last - places[-1].first < MASK_BITS_MAX:
         last = places[-1]
         both = last.mask | mask << (run.first - last.first)
         places[-1] = last._replace(mask=both, tries={**last.tries, **tries})
         return 0
-    places.append(_Place(*where, run.first, mask, tries))
+    else:
+        places.append(_Place(*where, run.first, mask, tries))
     return run.end - run.offset
 
 
@@ -221,7 +246,7 @@ def _read(disk: Disk, places: list[_Place], wanted: Wanted) -> tuple[list[Frame]
     files: dict[str, File] = {}
     try:
         for place in places:
-            for frame in _frames_of(_open(disk, files, place.path), place):
+            for frame in _frames(disk, files, place):
                 whole = _meant(frame)
                 if whole <= count and len(frame.entries) <= room:
                     frames.append(frame)
@@ -236,13 +261,14 @@ def _read(disk: Disk, places: list[_Place], wanted: Wanted) -> tuple[list[Frame]
     return frames, 0
 
 
-def _open(disk: Disk, files: dict[str, File], path: str) -> File:
+def _open(disk: Disk, files: dict[str, File], place: _Place) -> File:
+    path = place.path
     file = files.get(path)
     if file is None:
         try:
             file = files[path] = disk.open(path)
         except FileNotFoundError:
-            raise Stale(f"{path}: no such file") from None
+            raise Stale(f"{path}: no such file", place) from None
     return file
 
 
@@ -250,20 +276,37 @@ def _meant(frame: Frame) -> int:
     return frame.span if frame.mask is None else frame.mask.bit_count()
 
 
+def _frames(disk: Disk, files: dict[str, File], place: _Place) -> Iterable[Frame]:
+    if place.kept is None:
+        return _frames_of(_open(disk, files, place), place)
+    return [_frame_in_memory(place.kept, place.tries)] if place.kept else []
+
+
+def _frame_in_memory(kept: list[Message], tries: dict[int, int]) -> Frame:
+    """Return messages as they would lie in the log."""
+    parts: list[bytes] = []
+    first_seq = kept[0].seq
+    encode_entries(kept, first_seq, parts)
+    tried = [(index, tries[message.seq]) for index, message in enumerate(kept) if message.seq in tries]
+    return Frame(first_seq, len(kept), None, tried, b"".join(parts))
+
+
 def _frames_of(file: File, place: _Place) -> Iterator[Frame]:
     """Yield what is meant of a stretch, a frame for each of its batches; raise Stale where some of it is not there."""
     data, _ = read_around(file, place.offset, place.end - place.offset)
     view = memoryview(data)
     end = 0
+    is_checked = False
     for batch in batches_in(data, place.salt):
-        if batch.at > end:
+        if batch.at > end and not is_checked:
             _check_rest(data, place, end)
+            is_checked = True
         end = batch.end_at
         if batch.header.messages:
             frame = _frame_of(view, batch.messages_at, batch.header, place)
             if frame is not None:
                 yield frame
-    if end != place.end - place.offset:
+    if end != place.end - place.offset and not is_checked:
         _check_rest(data, place, end)
 
 
@@ -273,7 +316,7 @@ def _check_rest(data: bytes, place: _Place, bad_at: int) -> None:
     batches = [batch for batch in batches_in(data, place.salt) if batch.header.messages]
     frames = [_frame_of(view, batch.messages_at, batch.header, place) for batch in batches]
     if sum(_meant(frame) for frame in frames if frame is not None) < place.mask.bit_count():
-        raise Stale(f"{place.path}: bytes from {place.offset + bad_at} on do not check")
+        raise Stale(f"{place.path}: bytes from {place.offset + bad_at} on do not check", place)
 
 
 def _frame_of(view: memoryview, offset: int, header: BatchHeader, place: _Place) -> Frame | None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.lab import Lab, numbered
-from tests.core.reading.test_scan import seqs
+from curbstone.core.options import MIB
+from tests.core.lab import Lab, Peer, numbered
+from tests.core.reading.test_scan import look, seqs
 from tests.sim.world import Inode, SimFile
 
 
@@ -50,3 +51,48 @@ def test_a_page_has_all_but_the_messages_that_are_damaged(
     assert "messages 11 to 20 (10) can't be read" in caplog.text
     assert queue.counts().rdy == 20
     assert lab.bodies(queue)[0] == b"0: 0:".ljust(1003, b"x")
+
+
+@pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
+def test_a_page_has_what_is_in_memory_although_the_disk_has_damaged_it(
+    harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the page was refused until these messages had left the memory."""
+    lab = Lab()
+    queue = lab.queue()
+    for commit in range(3):
+        lab.publish(queue, *[b"%d: " % commit + body for body in numbered(10, 1000)])
+    peer = Peer(lab, queue, window=15)
+    peer.consumer.nack([12], 3_600_000)
+    peer.consumer.ack([14])
+    peer.consumer.pause()
+    (inode,) = [lab.disk.names[segment.path] for segment in queue.log.segments]
+    harm(inode, inode.cache.index(b"1: 3:"), monkeypatch)
+    left = [seq for seq in range(1, 31) if seq != 14]
+    found, next_seq = look(lab, queue)
+    assert ([seq for seq, _, _ in found], next_seq) == (left, 31)
+    assert {seq: (body, tries) for seq, body, tries in found}[12] == (b"1: 1:".ljust(1003, b"x"), 1)
+    assert seqs(lab, queue, limit=12) == (left[:12], 13)
+    assert seqs(lab, queue, 12, limit=2) == ([12, 13], 15)
+
+
+@pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
+def test_a_page_reads_around_any_number_of_damaged_places(
+    harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for the damage in its first places, five at most."""
+    lab = Lab(cap=4 * MIB)
+    queue = lab.queue()
+    for commit in range(12):
+        lab.publish(queue, b"%02d: damaged".ljust(70_000, b"x") % commit)
+        lab.publish(queue, b"%02d: whole".ljust(70_000, b"x") % commit)
+    lab.restart("kill")
+    queue = lab.again(queue)
+    for segment in queue.log.segments:
+        inode = lab.disk.names[segment.path]
+        for commit in range(4, 12):
+            at = inode.cache.find(b"%02d: damaged" % commit)
+            if at >= 0:
+                harm(inode, at, monkeypatch)
+    assert seqs(lab, queue) == ([*range(1, 9), *range(10, 25, 2)], 25)
+    assert queue.counts().rdy == 16
