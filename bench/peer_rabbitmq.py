@@ -60,7 +60,9 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
             over_amqp = partial(peer_clients.measured, Target("RabbitMQ", process, Account(amqp)), amqp, loads)
             subjects_of_gateway = stack.enter_context(_gateway(folder, process, amqp[1]))
             yield [
-                together(_subject("RabbitMQ quorum", process, quorum, QUORUM_WORKLOADS), peer_clients.names(loads), over_amqp),
+                together(
+                    _subject("RabbitMQ quorum", process, quorum, QUORUM_WORKLOADS), peer_clients.names(loads), over_amqp
+                ),
                 _subject("RabbitMQ classic durable", process, classic, WORKLOADS),
                 _subject("RabbitMQ Web-STOMP, classic", process, over_web, WEB_WORKLOADS),
                 *subjects_of_gateway,
