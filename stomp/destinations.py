@@ -25,7 +25,6 @@ from enum import Enum
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import (
-    DEFAULT_PROJECT,
     PRIVATE_PROJECT,
     REPLIES,
     TEMPORARY,
@@ -72,9 +71,7 @@ class Destination:
         return self.kind is other.kind and (self.event == other.event if self.event else self.queue == other.queue)
 
 
-def parse_destination(
-    text: str, connection: str, single_queue: QueueName | None = None, home: str = DEFAULT_PROJECT
-) -> Destination:
+def parse_destination(text: str, connection: str, single_queue: QueueName | None, home: str) -> Destination:
     """Return what `text` means on the connection of that name; raise ProtocolError naming the rule it breaks.
 
     `home` is the project of queues that are named without one.

@@ -18,7 +18,7 @@ from curbstone.core.names import QueueName, reply_address
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, features, frames, header_values, numbers, temp_queues
 from curbstone.stomp.codec import V10, Head
-from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind, parse_destination
+from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.session_state import SessionState
@@ -248,7 +248,7 @@ class Publisher:
         producing.claim(target.producer, target.name)
 
     def _target(self, destination: str) -> Target:
-        parsed = self._parse(destination)
+        parsed = self._connection.destination(destination)
         if parsed.kind is Kind.COUNT:
             raise ProtocolError("a count can be subscribed to, not sent to", f"destination:{destination}")
         if parsed.kind is Kind.TOPIC and is_mask(parsed.event):
@@ -261,10 +261,6 @@ class Publisher:
             self._destinations.clear()
         self._destinations[destination] = target
         return target
-
-    def _parse(self, destination: str) -> Destination:
-        connection = self._connection
-        return parse_destination(destination, connection.name, connection.single_queue, connection.access.home)
 
     def _block(self, head: Head) -> bytes:
         """Return the header lines to store. The encoding of 1.2 is that of the store, so they go in as they came."""
@@ -285,7 +281,7 @@ class Publisher:
         }
         if temporary:
             # The answer comes over another connection. The address that is stored lets that one send to the queue only.
-            named = self._parse(reply_to)
+            named = self._connection.destination(reply_to)
             if named.private:
                 self._connection.on_reply_wanted(reply_to, named.queue)
             pairs["reply-to"] = reply_address(named.queue) if named.private else f"/queue/{named.queue}"

@@ -10,6 +10,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
 from curbstone.net.unconfirmed import Unconfirmed
 from curbstone.stomp import features, frames
+from curbstone.stomp.destinations import Destination, parse_destination
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.features import NotUnsettled
 from curbstone.stomp.limits import Limits
@@ -91,6 +92,10 @@ class SessionState:
         """The connection is gone: drop the callbacks, which would keep it in memory. The engine may still call back."""
         self.on_ending = self.on_closing = self._changed = _nothing
         self.on_reply_wanted = _no_reply
+
+    def destination(self, text: str) -> Destination:
+        """Return what a destination of the client means; raise ProtocolError."""
+        return parse_destination(text, self.name, self.single_queue, self.access.home)
 
     def write(self, data: bytes) -> None:
         """Send these bytes; in one piece with everything else of this turn, unless that becomes too much."""

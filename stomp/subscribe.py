@@ -14,7 +14,7 @@ from curbstone.core.names import QueueName, private_name
 from curbstone.stomp import arguments, durable, features, frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.counts import CountSubscription
-from curbstone.stomp.destinations import Destination, Kind, parse_destination
+from curbstone.stomp.destinations import Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.session_state import SessionState
@@ -62,7 +62,7 @@ class Subscriptions:
                 return
             raise ProtocolError(f"subscription [{key[:80]}] already exists", head.lines.get("id", ""))
         self.count(1)
-        destination = parse_destination(text, connection.name, connection.single_queue, connection.access.home)
+        destination = connection.destination(text)
         if not HEADERS.isdisjoint(head.headers):
             check_headers(head, destination)
         wishes = self._wishes(head)
@@ -138,7 +138,7 @@ class Subscriptions:
 
     def _change_window(self, named: Subscription | CountSubscription, text: str, head: Head) -> None:
         """A SUBSCRIBE of an id in use says how many deliveries may be unsettled from now on."""
-        destination = parse_destination(text, self._connection.name, self._connection.single_queue)
+        destination = self._connection.destination(text)
         if not isinstance(named, Subscription) or not named.destination.is_same(destination):
             raise ProtocolError("a subscription of this id has another destination", head.lines["destination"])
         named.consumer.resize(self._wishes(head).window)

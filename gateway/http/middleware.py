@@ -10,7 +10,7 @@ import logging
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
-from curbstone.core.names import DEFAULT_PROJECT, queue_name
+from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import Logins, access_of
@@ -103,7 +103,7 @@ async def look_for_queue(scope: Scope) -> None:
         return
     access = access_of(scope)
     try:
-        access.find(queue_name(path["queue"], path.get("project", DEFAULT_PROJECT)))
+        access.find(queue_name(path["queue"], path.get("project", access.home)))
     except NoSuchQueue:
         await answer(access.catch_up)
     except CurbstoneError:

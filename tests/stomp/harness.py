@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from curbstone.access.callers import Caller
+from curbstone.access.door import Access
 from curbstone.access.gate import OpenGate
+from curbstone.access.identity import Identity
 from curbstone.core import headers as blocks
 from curbstone.core.names import parse_queue_name
 from curbstone.stomp.limits import Limits
@@ -53,6 +55,10 @@ def read_frames(data: bytes) -> list[Received]:
     return found
 
 
+def _no_quota(_project: str) -> None:
+    """Nothing is counted."""
+
+
 class NoTime:
     """A host for what asks only for the time."""
 
@@ -73,14 +79,18 @@ class Client:
         single_queue: str | None = None,
         name: str = "s1",
         connect: str = "",
+        identity: Identity | None = None,
     ) -> None:
+        """`identity`: who has logged in, if anybody."""
         self.broker = broker or FakeBroker()
         self.changes = 0
         self.now_ms = 1_000_000
         gate = OpenGate(cast(Any, self.broker), cast(Any, NoTime()))
+        everyone = gate.everyone
+        access = everyone if identity is None else Access(gate.watch, cast(Any, self.broker), identity, _no_quota)
         self.session = Session(
             gate,
-            gate.everyone,
+            access,
             limits or Limits(),
             self._changed,
             caller=Caller("127.0.0.1", 1, "stomp"),

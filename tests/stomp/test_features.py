@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.access.identity import Identity
+from curbstone.access.rights import EVERYTHING
 from curbstone.core.errors import BadRequest, MessageTooLarge, QueueFull, Unavailable
 from curbstone.core.names import parse_queue_name
 from curbstone.stomp.limits import Limits
@@ -105,6 +107,16 @@ def test_a_second_subscribe_changes_the_window() -> None:
     asking.send(narrow)
     for frame in received:
         assert not [f for f in asking.send(f"ACK|id:{frame.headers['ack']}") if f.command == "MESSAGE"]
+
+
+def test_a_second_subscribe_names_its_queue_as_the_first_did_also_if_the_user_is_at_home_elsewhere() -> None:
+    """A queue without a project was taken for one of the project `default`: the connection ended."""
+    asking = client("window", identity=Identity("ann", [EVERYTHING], home="shop"))
+    received = asking.send(*[send(str(n)) for n in range(3)], f"{SUB}|prefetch-count:1")
+    assert [frame.body for frame in received if frame.command == "MESSAGE"] == [b"0"]
+    (*more, _receipt) = asking.send(f"{SUB}|prefetch-count:2|receipt:r") + asking.turn()
+    assert [frame.command for frame in [*more, _receipt]].count("MESSAGE") == 1
+    assert parse_queue_name("shop/a") in asking.broker.all
 
 
 def test_a_second_subscribe_elsewhere_breaks_a_rule() -> None:
