@@ -31,14 +31,20 @@ def encode(command: str, headers: dict[str, str], body: bytes = b"") -> bytes:
 class StompPeer:
     """A connection. Everything raises OSError (HungUp) once the server is gone."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float, heart_beat: str = "0,0") -> None:
+    def __init__(
+        self, address: tuple[str, int], timeout_s: float, heart_beat: str = "0,0", login: tuple[str, str] | None = None
+    ) -> None:
+        """`login`: a user, and its token."""
         self._timeout_s = timeout_s
         self.beats = 0
         """Heart-beats, and line ends between frames, that came."""
         self._socket = socket.create_connection(address, timeout_s)
         self._buffer = b""
         try:
-            self.send(encode("CONNECT", {"accept-version": "1.2", "host": "localhost", "heart-beat": heart_beat}))
+            headers = {"accept-version": "1.2", "host": "localhost", "heart-beat": heart_beat}
+            if login is not None:
+                headers |= {"login": login[0], "passcode": login[1]}
+            self.send(encode("CONNECT", headers))
             while not (frames := self.read()):
                 pass
         except BaseException:

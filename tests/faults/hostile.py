@@ -11,6 +11,7 @@ import json
 import socket
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -62,6 +63,11 @@ class Hostile:
                     return
                 peer.sendall(data)
 
+    def _until_ping(self, peer: socket.socket) -> None:
+        """Wait until all lines are carried out, or the server has ended it."""
+        while (data := peer.recv(65536)) and b"p ok ." not in data:
+            pass
+
     def _call(self, method: str, path: str, body: bytes = b"", timeout_s: float = TIMEOUT_S) -> bytes:
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -76,6 +82,20 @@ class Hostile:
     def _socket(self, protocol: str) -> bytes:
         path = "/stomp" if protocol == "v12.stomp" else QUEUE + "/messages?ack"
         return UPGRADE.format(path=path, protocol=protocol).encode()
+
+    # --- logins
+
+    def guesses(self) -> None:
+        """Logins that are wrong, over HTTP and STOMP; where there are no users nobody looks at them."""
+        for _ in range(10):
+            user = f"user{next(self._numbers)}"
+            basic = b64encode(f"{user}:guess".encode()).decode()
+            head = f"GET {QUEUE} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {basic}\r\n\r\n"
+            with self._to(self._http, head.encode()) as peer:
+                peer.recv(65536)
+            hello = {"accept-version": "1.2", "host": "x", "login": user, "passcode": "guess"}
+            with self._to(self._stomp, encode("CONNECT", hello)) as peer:
+                peer.recv(65536)
 
     # --- STOMP
 
@@ -104,15 +124,13 @@ class Hostile:
         masks = " ".join([f"a.*b{number}*.c" for number in range(1000)])
         with self._to(self._mqks, f"r rebind --confirm masks {events}\n".encode()) as peer:
             peer.sendall(f"r rebind masks --remove-mask {masks}\n".encode() * 20 + b"p ping .\n")
-            while b"p ok ." not in peer.recv(65536):
-                pass
+            self._until_ping(peer)
 
     def statistics(self) -> None:
         """Long lists of figures."""
         figures = ",".join(["len(state.queues_by_events)"] * 100)
         with self._to(self._mqks, f"e _eval [{figures}]\n".encode() * 100 + b"p ping .\n") as peer:
-            while b"p ok ." not in peer.recv(65536):
-                pass
+            self._until_ping(peer)
 
     def silence(self) -> None:
         """Connections that say nothing."""
@@ -178,8 +196,8 @@ class Hostile:
         """Leases that are extended again and again."""
         batch = json.dumps([{"message": "x"}] * 50).encode()
         self._call("POST", QUEUE + "/messages/batch", batch)
-        leased = json.loads(self._call("POST", QUEUE + "/messages/lease", b'{"count":50,"seconds":600}'))["messages"]
-        tokens = [message["ackId"] for message in leased]
+        leased = json.loads(self._call("POST", QUEUE + "/messages/lease", b'{"count":50,"seconds":600}'))
+        tokens = [message["ackId"] for message in leased.get("messages", [])]  # a problem has none
         for _ in range(20):
             self._call("POST", QUEUE + "/messages/extend", json.dumps({"ackIds": tokens, "seconds": 600}).encode())
         self._call("POST", QUEUE + "/messages/ack", json.dumps({"ackIds": tokens}).encode())
@@ -223,6 +241,7 @@ class Hostile:
 
 
 ATTACKS: tuple[Callable[[Hostile], None], ...] = (
+    Hostile.guesses,
     *(Hostile.shares, Hostile.stomp_lines, Hostile.masks, Hostile.statistics, Hostile.silence, Hostile.events),
     *(Hostile.mqks_lines, Hostile.pings, Hostile.unfinished, Hostile.fragments, Hostile.queues, Hostile.leases),
     *(Hostile.nested, Hostile.lenience, Hostile.pipeline, Hostile.refused_body),

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.access.doors import doors
 from tests.crash.mortal import HANG_S
 from tests.faults.stopwatch import Stopwatch
-from tests.faults.witness import Witness, call, memory_bytes, until
+from tests.faults.witness import Login, Witness, bearer, call, memory_bytes, until
 from tests.server import ServerProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
@@ -50,8 +51,9 @@ def hostile(server: ServerProcess) -> Iterator[dict[str, int]]:
 class HttpClient:
     """Publishes and pops, one after the other, on one connection."""
 
-    def __init__(self, server: ServerProcess, stop: threading.Event) -> None:
+    def __init__(self, server: ServerProcess, login: Login | None, stop: threading.Event) -> None:
         self._server = server
+        self._fields = bearer(login)
         self._stop = stop
         self.times = Stopwatch(server.process.pid)
         self.problems: list[str] = []
@@ -65,9 +67,8 @@ class HttpClient:
                 number += 1
                 for method, status in (("POST", 201), ("DELETE", 200)):
                     with self.times.call():
-                        connection.request(
-                            method, "/v2/default/queues/polite/messages", body if method == "POST" else None
-                        )
+                        sent = body if method == "POST" else None
+                        connection.request(method, "/v2/default/queues/polite/messages", sent, self._fields)
                         reply = connection.getresponse()
                         said = reply.read()
                     if reply.status != status or (method == "DELETE" and said != body):
@@ -86,9 +87,10 @@ def threads_of(server: ServerProcess) -> int:
     return len(os.listdir(f"/proc/{server.process.pid}/task"))
 
 
-def longest_sync(server: ServerProcess) -> str:
+def longest_sync(server: ServerProcess, login: Login | None) -> str:
     """Return how long the disk took for a sync at most: nobody can be confirmed anything meanwhile."""
-    with urllib.request.urlopen(server.url + "/metrics", timeout=HANG_S) as reply:
+    request = urllib.request.Request(server.url + "/metrics", headers=bearer(login))
+    with urllib.request.urlopen(request, timeout=HANG_S) as reply:
         lines = reply.read().decode().splitlines()
     buckets = [line for line in lines if line.startswith("curbstone_sync_duration_seconds_bucket")]
     counts = [(float(line.partition('le="')[2].partition('"')[0]), float(line.rpartition(" ")[2])) for line in buckets]
@@ -96,13 +98,13 @@ def longest_sync(server: ServerProcess) -> str:
     return f"{all_of_them:.0f} syncs, none above {1000 * bound:.0f} ms"
 
 
-def attacked(server: ServerProcess, duration_s: float, figures: bool) -> None:
+def attacked(server: ServerProcess, duration_s: float, figures: bool, login: Login | None = None) -> None:
     """Let honest clients work for so long while all attacks are made; then look at what is left of them."""
-    witness = Witness(server)
+    witness = Witness(server, login)
     for queue in ("hostile", "polite"):
-        assert call(server, f"/v2/default/queues/{queue}", "PUT")[0] == 201
+        assert call(server, f"/v2/default/queues/{queue}", "PUT", login=login)[0] == 201
     stop = threading.Event()
-    polite = HttpClient(server, stop)
+    polite = HttpClient(server, login, stop)
     times = Stopwatch(server.process.pid)
     with witness.connect() as peer:
         assert witness.publish(peer, 50) == 50
@@ -126,7 +128,7 @@ def attacked(server: ServerProcess, duration_s: float, figures: bool) -> None:
         if figures:
             print(f"STOMP: {times.figures()}")
             print(f"HTTP: {polite.times.figures()}")
-            print(longest_sync(server))
+            print(longest_sync(server, login))
             grown = (memory_bytes(server) - memory) / 1e6
             print(
                 f"memory {memory / 1e6:.0f} MB, at most {(peak - memory) / 1e6:.0f} more, {grown:.0f} more at the end"
@@ -137,9 +139,17 @@ def attacked(server: ServerProcess, duration_s: float, figures: bool) -> None:
     assert "Traceback" not in server.log
 
 
-@pytest.mark.parametrize(
-    "duration_s", [5, pytest.param(float(os.environ.get("CURBSTONE_HOSTILE_SECONDS", "60")), marks=pytest.mark.soak)]
-)
+SOAK_S = float(os.environ.get("CURBSTONE_HOSTILE_SECONDS", "60"))
+
+
+@pytest.mark.parametrize("duration_s", [5, pytest.param(SOAK_S, marks=pytest.mark.soak)])
 def test_honest_clients_work_beside_hostile_ones(tmp_path: Path, duration_s: float) -> None:
     with ServerProcess(tmp_path / "data", "--log-level=error") as server:
         attacked(server, duration_s, duration_s > 5)
+
+
+@pytest.mark.soak
+def test_users_work_beside_hostile_clients_that_do_not_log_in(tmp_path: Path) -> None:
+    users = '[users.ann]\ngrants = ["send,receive,peek,manage default/*", "metrics server"]\n'
+    with doors(tmp_path, users, "--log-level=error") as it:
+        attacked(it.server, SOAK_S, True, ("ann", it.secrets["ann"]))

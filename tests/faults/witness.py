@@ -30,9 +30,20 @@ def until(happened: Callable[[], bool], what: str, limit_s: float = HANG_S) -> N
     raise Stuck(what)
 
 
-def call(server: ServerProcess, path: str, method: str = "GET", body: bytes | None = None) -> tuple[int, Any]:
+Login = tuple[str, str]
+"""A user, and its token."""
+
+
+def bearer(login: Login | None) -> dict[str, str]:
+    """Return the header field of a login."""
+    return {"Authorization": f"Bearer {login[1]}"} if login is not None else {}
+
+
+def call(
+    server: ServerProcess, path: str, method: str = "GET", body: bytes | None = None, login: Login | None = None
+) -> tuple[int, Any]:
     """Make an HTTP call; return the status and the JSON it says, None for no JSON."""
-    request = urllib.request.Request(server.url + path, body, method=method)
+    request = urllib.request.Request(server.url + path, body, bearer(login), method=method)
     try:
         with urllib.request.urlopen(request, timeout=HANG_S) as reply:
             said = reply.read()
@@ -57,8 +68,9 @@ def cpu_s(server: ServerProcess) -> float:
 class Witness:
     """Publishes over STOMP; in the end everything is drained and judged."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, login: Login | None = None) -> None:
         self.server = server
+        self.login = login
         self.history = History()
         self._number = 0
         self._lives = 0
@@ -84,7 +96,7 @@ class Witness:
     def connect(self) -> StompPeer:
         """Return a connection; what is published on it has an order."""
         self._lives += 1
-        return StompPeer(self.server.stomp, HANG_S)
+        return StompPeer(self.server.stomp, HANG_S, login=self.login)
 
     def drain(self, life: int = 1) -> None:
         """Consume and settle everything, and judge."""
@@ -93,7 +105,7 @@ class Witness:
             peer.send(encode("SUBSCRIBE", {"id": "1", "destination": f"/queue/{QUEUE}", "ack": "client-individual"}))
             settled = 0
             while True:
-                _, info = call(self.server, f"/v2/{project}/queues/{name}")
+                _, info = call(self.server, f"/v2/{project}/queues/{name}", login=self.login)
                 if not info["rdy"] + info["wip"] + info["delayed"]:
                     break
                 for frame in peer.read():
