@@ -10,12 +10,15 @@ INTEROP := $(VENV)/.installed-interop
 SPARK := $(VENV)/.installed-spark
 CLUSTER := $(VENV)/.installed-cluster
 POSTGRES := $(VENV)/.installed-postgres
+COLLECTED := $(VENV)/.collected
 SDK_TOOLS := $(VENV)/sdk-tools
 OPS_TOOLS := $(VENV)/ops-tools
 NEWEST := $(VENV)/newest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set each start would compile anew.
-COMPILE := $(BIN)/python -m compileall -q curbstone curbstone/*/
+COMPILE := $(BIN)/python -m compileall -q curbstone curbstone/*/ client/curbstone_client
+# Tests start many programs, and compile themselves: what one has compiled the others read.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python install` chooses another.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -23,7 +26,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if command -v $$p >/dev/null && $$p -c '$(NEW_ENOUGH)' 2>/dev/null; then echo $$p; exit; fi; done)
 
 # Processes that share the tests in `make test`; much of a test's time is waiting for other processes.
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 
 # Seconds of simulated histories in `make soak`.
 CURBSTONE_SIM_SECONDS ?= 600
@@ -44,15 +47,15 @@ run: $(RUNTIME)  ## Start the server with its defaults
 	@exec $(BIN)/curbstone serve
 
 test: test-deps  ## Run the tests (soak tests left out)
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
+	$(PYTEST) -n $(TEST_WORKERS) --no-loadscope-reorder
 
 # Each set waits most of its time for a network or another process, so they are installed side by side.
 test-deps: $(DEV)
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps cluster-deps postgres-deps ops-tools
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps cluster-deps postgres-deps ops-tools $(COLLECTED)
 
 coverage: test-deps  ## The tests, and which branches of the code they took: htmlcov/index.html
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=
+	$(PYTEST) -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/python -m coverage html --quiet
 	$(BIN)/python -m coverage report --skip-covered --sort=cover
 
@@ -71,7 +74,7 @@ lint: $(DEV)  ## Ruff, formatting, types, and the import rule
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_tidy.py
+	$(PYTEST) -q tests/test_tidy.py
 
 format: $(DEV)  ## Let ruff fix imports and formatting
 	$(BIN)/ruff check --fix .
@@ -154,6 +157,11 @@ $(SPARK): $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt 
 # Likewise: without it the tests on a real node are left out, or fail where CURBSTONE_REQUIRE_RABBITMQ=1.
 $(CLUSTER): tests/cluster/install.sh tests/apt_get.sh | $(BIN)/python
 	@if tests/cluster/install.sh; then touch $@; else echo "cluster-deps: RabbitMQ is not installed" >&2; fi
+
+# Compiles all tests once, beside downloads; else each worker would, for itself. What is wrong with one, the tests tell.
+$(COLLECTED): | $(DEV)
+	@$(PYTEST) --collect-only -q >/dev/null || true
+	@touch $@
 
 # Likewise: without it the tests of the outbox are left out, or fail where CURBSTONE_REQUIRE_POSTGRES=1.
 $(POSTGRES): tests/apt_get.sh | $(BIN)/python

@@ -15,8 +15,11 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.server import ServerProcess
 
 HERE = Path(__file__).parent
-FIRST = ("spark", "crash", "sim", "interop", "sdk", "test_packaging.py", "faults")
+FIRST = ("spark", "bench", "crash", "sim", "sdk", "backup", "cluster", "interop", "interop_http", "client", "faults")
 """What takes long, in order. Begun first, so that no worker is left with it at the end."""
+
+OWN_JAVA = ("tests/spark/test_cluster.py", "tests/spark/test_kill.py")
+"""They take long and start Java themselves, so they need not wait for the others of Spark."""
 
 # Several processes share two cores and the time of an example says nothing; a failure prints how to repeat it.
 hypothesis.settings.register_profile(
@@ -45,10 +48,11 @@ def pytest_collection_finish() -> None:
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Keeps the tests of a file in one worker, for what they share; those of Spark all in one, for its Java process."""
+    """Keeps the tests of a file in one worker, for what they share; most of Spark all in one, for its Java process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+        file: str = nodeid.split("::", 1)[0]
+        return "tests/spark" if file.startswith("tests/spark/") and file not in OWN_JAVA else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:

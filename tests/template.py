@@ -13,7 +13,9 @@ import signal
 import socket
 import sys
 
+import curbstone.cli.client  # imported here, so that no fork has to
 import curbstone.cli.main
+import curbstone.cli.output
 import curbstone.serve  # noqa: F401
 
 REQUEST_BYTES_MAX = 1 << 17

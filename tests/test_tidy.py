@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,20 +131,23 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the full name of everything imported; `from curbstone.core import names` is curbstone.core.names."""
-    for node in ast.walk(tree):
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """Return the full name of everything imported; `from curbstone.core import names` is curbstone.core.names."""
+    names: list[str] = []
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: write the import with its full name"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 def files_imported(path: Path) -> set[str]:
     """Return the files that one of ours imports, for types too, as in `core/queue.py`."""
     found = set()
-    for name in imported(parsed(path)):
+    for name in imported(path):
         parts = name.split(".")
         if parts[0] == "curbstone":
             folder = parts[1:] if len(parts) > 1 and parts[1] in FOLDERS else parts
@@ -163,7 +166,7 @@ def declared_dependencies(folder: str, file: str) -> set[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_imports_point_inward(path: Path) -> None:
     folder = relative(path).partition("/")[0]
-    for name in imported(parsed(path)):
+    for name in imported(path):
         top, _, rest = name.partition(".")
         assert top not in FOLDERS, f"write curbstone.{name}"
         if top == "curbstone":
@@ -183,7 +186,7 @@ def test_rooms_import_from_those_before_them(path: Path) -> None:
     package = "curbstone." if folder == "curbstone" else f"curbstone.{folder}."
     later = {*rooms[rooms.index(room) + 1 :], *ABOVE_THE_ROOMS[folder]}
     may = MAY_LOOK_UP.get(relative(path), MAY_LOOK_UP.get(relative(path.parent), set()))
-    for name in imported(parsed(path)):
+    for name in imported(path):
         inside = name.removeprefix(package)
         assert inside == name or inside.partition(".")[0] not in later - may, f"{folder}/{room} may not import {name}"
 
@@ -223,7 +226,7 @@ def test_no_file_reaches_into_the_privates_of_another(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if relative(p).partition("/")[0] in ADAPTERS], ids=relative)
 def test_adapters_know_the_port_and_values_only(path: Path) -> None:
-    for name in imported(parsed(path)):
+    for name in imported(path):
         top, _, rest = name.partition("curbstone.core.")
         assert top or rest.partition(".")[0] in PORT, f"{relative(path)} may not import {name}, also not for its type"
 
@@ -233,21 +236,21 @@ def test_adapters_know_the_port_and_values_only(path: Path) -> None:
 )
 def test_protocols_reach_queues_through_access_alone(path: Path) -> None:
     """`Access` gives a queue only together with a right; who held a broker could leave the question out."""
-    assert "curbstone.core.port.Broker" not in {*imported(parsed(path))}
+    assert "curbstone.core.port.Broker" not in {*imported(path)}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
     if relative(path) in DOORS or relative(path).partition("/")[0] in {"curbstone", *CLIENTS}:
         return
-    names = {*imported(parsed(path))} - HARMLESS
+    names = {*imported(path)} - HARMLESS
     found = {name.partition(".")[0] for name in names} & OUTSIDE_WORLD
     assert not found, f"{sorted(found)} belong into {sorted(DOORS)}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "client").rglob("*.py")), ids=relative)
 def test_the_client_needs_nothing_and_its_core_knows_no_socket(path: Path) -> None:
-    tops = {name.partition(".")[0] for name in imported(parsed(path))}
+    tops = {name.partition(".")[0] for name in imported(path)}
     frameworks = CLIENT_EXTRAS.get(path.stem, set())
     assert tops <= {"curbstone_client", *sys.stdlib_module_names, *frameworks}
     if path.stem.partition("_")[0] not in CLIENT_SHELLS and not frameworks:
@@ -274,7 +277,7 @@ def test_every_file_says_what_it_is(path: Path) -> None:
 def test_tests_and_bench_import_the_parts_by_their_full_names() -> None:
     for path in ALL_PYTHON:
         # `stomp` alone is stomp.py, the client.
-        tops = {name.partition(".")[0] for name in imported(parsed(path))} - {"stomp"}
+        tops = {name.partition(".")[0] for name in imported(path)} - {"stomp"}
         assert not tops & set(FOLDERS), f"{relative(path)}: write curbstone.…"
 
 
