@@ -160,6 +160,8 @@ class Undone(NamedTuple):
     expired: int
     more: bool
     """Whether there are others that the limits kept back."""
+    damaged: bool = False
+    """Whether a part of the log can't be read: what was settled before it is not known, and did not come back."""
 
 
 Undoing = Callable[[CurbstoneError | None, Undone], None]

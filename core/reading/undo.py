@@ -42,6 +42,7 @@ class _Found(NamedTuple):
     gone: int
     expired: int
     more: bool
+    damaged: bool
 
 
 class Undo:
@@ -104,7 +105,7 @@ class Undo:
         def written(error: CurbstoneError | None, restored: int) -> None:
             if error is not None:
                 error.members = {**error.members, "restored": restored}
-            self._end(on_done, error, Undone(restored, found.gone, found.expired, found.more))
+            self._end(on_done, error, Undone(restored, *found[1:]))
 
         self._outbox.revive(Revival(group, entitled, written))
 
@@ -146,11 +147,11 @@ def _look(disk: Disk, segments: list[Segment], wish: UndoWish, since_ms: int, no
             continue
         room -= entry_bytes(message)
         if room < 0 and found:
-            return _Found([found[seq] for seq in sorted(found)], 0, len(expired), more=True)
+            return _Found([found[seq] for seq in sorted(found)], 0, len(expired), True, history.damaged)
         found[message.seq] = message
     gone = len(chosen) - len(found) - len(expired)
     more = history.is_cut or len(history.seqs) > len(chosen)
-    return _Found([found[seq] for seq in sorted(found)], gone, len(expired), more)
+    return _Found([found[seq] for seq in sorted(found)], gone, len(expired), more, history.damaged)
 
 
 class _Settled:
@@ -163,23 +164,37 @@ class _Settled:
         """In the order in which that happened; of very many the last."""
         self.is_cut = False
         """Whether there were others."""
+        self.damaged = False
+        """Whether some of the log can't be read; `seqs` has nothing from before it."""
         self._last_batch = 0
 
     def read(self, disk: Disk, segment: Segment) -> None:
-        """Read one segment. If it can't all be read, what is known of those before it may not be true any more.
+        """Read one segment. Where some of it can't be read, what is known from before may not be true any more.
 
         It may have been dropped meanwhile, and then those before it are gone, too.
         """
         scan = Scan(disk, segment, self._last_batch, is_active=True)
+        passed: list[tuple[int, int]] = []
         try:
             for batch in scan.batches():
+                if len(scan.holes) > len(passed):
+                    self._forget()
+                    passed = list(scan.holes)
                 self._add(batch)
         except FileNotFoundError:
             self.seqs.clear()
             return
-        if scan.end < segment.end or scan.damage:
-            self.seqs.clear()
+        # Of a bad sector it is said at the end again, where it is.
+        new = [
+            (start, end) for start, end in scan.holes if not any(low <= start and end <= high for low, high in passed)
+        ]
+        if scan.end < segment.end or new:
+            self._forget()
         self._last_batch = scan.last_batch
+
+    def _forget(self) -> None:
+        self.seqs.clear()
+        self.damaged = True
 
     def _add(self, batch: Batch) -> None:
         wish, seqs, header = self._wish, self.seqs, batch.header

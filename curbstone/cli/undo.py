@@ -43,3 +43,5 @@ def undo(
         print(f"{answer['expired']} have expired")
     if answer["more"]:
         print("there are more: run it again, or with a larger --limit")
+    if answer["damaged"]:
+        print("a part of the log is damaged: what was settled before it stays settled")

@@ -146,8 +146,9 @@ export class QueuePage {
     if (!data) return
     const request = { limit: Number(data.get('limit')) }
     if (data.get('within')) request.within = Number(data.get('within'))
-    const { restored, more } = await api.undo(this.name, request)
-    notice(`${number(restored)} messages came back${more ? '; there are more' : ''}`)
+    const { restored, more, damaged } = await api.undo(this.name, request)
+    const rest = damaged ? '; a part of the log is damaged: what was settled before it stays settled' : ''
+    notice(`${number(restored)} messages came back${more ? '; there are more' : ''}${rest}`)
     await this.load()
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -11,6 +12,8 @@ from curbstone.core.options import MIB
 from curbstone.core.queue import Queue
 from curbstone.core.values import Undone, UndoWish
 from tests.core.lab import Lab, Peer, message, numbered
+from tests.core.reading.test_damage import bad_sector, flipped_bit
+from tests.sim.world import Inode
 
 KIB = 1024
 
@@ -98,6 +101,22 @@ def test_the_last_that_were_settled_come_back_or_those_of_a_time_or_one() -> Non
     assert back(lab, queue, within_ms=5500) == 2
     assert back(lab, queue, seq=seqs[1]) == 1
     assert lab.bodies(queue) == [numbered(10)[1], *numbered(10)[5:]]
+
+
+@pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
+def test_it_says_that_nothing_comes_back_from_before_a_damaged_place(
+    harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left that out without a word, and with it what was settled behind, up to the end of the segment."""
+    lab = Lab()
+    queue = lab.queue()
+    for body in ("before", "damaged", "behind"):
+        lab.publish(queue, body.ljust(5000))
+        lab.pop(queue)
+    (inode,) = [lab.disk.names[segment.path] for segment in queue.log.segments]
+    harm(inode, inode.cache.index(b"damaged"), monkeypatch)
+    assert undo(lab, queue) == (None, Undone(1, 1, 0, more=False, damaged=True))
+    assert lab.bodies(queue) == [b"behind".ljust(5000)]
 
 
 def test_a_rejected_an_expired_and_a_redriven_message_stay_where_they_went() -> None:

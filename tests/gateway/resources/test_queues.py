@@ -169,7 +169,7 @@ async def test_undo_brings_back_what_was_settled(gateway: Running) -> None:
     first = (await gateway.http.get(MESSAGES)).json()["messages"][0]["id"]
     assert (await gateway.http.delete(MESSAGES)).content == b"a"
     assert (await gateway.http.post(QUEUE + "/purge", json={"keep": True})).json() == {"purged": 1}
-    none = {"restored": 0, "gone": 0, "expired": 0, "more": False}
+    none = {"restored": 0, "gone": 0, "expired": 0, "more": False, "damaged": False}
     assert (await gateway.http.post(QUEUE + "/undo", json={"group": "other"})).json() == none
     one = await gateway.http.post(QUEUE + "/undo", json={"id": first, "within": 3600})
     assert one.json() == {**none, "restored": 1}
