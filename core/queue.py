@@ -309,9 +309,9 @@ class Queue(AloneQueue):
 
     # --- looking
 
-    def consumers(self, group: str | None = None) -> list[Consumer]:
-        """Return the consumers of a group, or of all, but those that paused."""
-        return [each for each in self._desk.attached if not each.paused and group in (None, each.group)]
+    def consumers(self) -> list[Consumer]:
+        """Return the consumers of all groups, but those that paused."""
+        return [each for each in self._desk.attached if not each.paused]
 
     def holders(self) -> list[Holder]:
         """See `core.port.Queue.holders`."""

@@ -16,8 +16,8 @@ CACHE_BYTES_MAX = 64 * 1024 * 1024
 class Cache:
     """The memory that the newest messages of all queues of a server may take together."""
 
-    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self) -> None:
+        self.bytes_max = CACHE_BYTES_MAX
         self.bytes = 0
 
 

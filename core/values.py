@@ -178,7 +178,7 @@ class Lease:
 
     __slots__ = ("delivery", "expires_ms", "group", "owner", "token")
 
-    def __init__(self, delivery: Delivery, group: str, expires_ms: int, owner: str = NOBODY) -> None:
+    def __init__(self, delivery: Delivery, group: str, expires_ms: int, owner: str) -> None:
         self.delivery = delivery
         self.group = group
         self.owner = owner

@@ -14,13 +14,11 @@ SHOWN_MAX = 200
 class ProtocolError(Exception):
     """The client broke a rule of the protocol; `str()` is the rule in one line."""
 
-    def __init__(
-        self, rule: str, shown: bytes | str = "", *, receipt: bytes | None = None, headers: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, rule: str, shown: bytes | str = "", *, headers: tuple[str, ...] = ()) -> None:
         super().__init__(rule)
         self.shown = shown
         """The offending header or line, as it came."""
-        self.receipt = receipt
+        self.receipt: bytes | None = None
         """The `receipt` of the offending frame as it came, if it is known."""
         self.headers = headers
         """Further header lines of the ERROR frame."""

@@ -8,7 +8,7 @@ from heapq import heappop
 from curbstone.core.message import Delivery
 from curbstone.core.names import QueueName
 from curbstone.core.pending import due
-from curbstone.core.values import NOBODY, Lease, Leased
+from curbstone.core.values import Lease, Leased
 
 
 class Leases:
@@ -38,7 +38,7 @@ class Leases:
         """Return the group of each, and when it ends."""
         return [(lease.group, lease.expires_ms) for lease in self._by_token.values()]
 
-    def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str = NOBODY) -> Lease:
+    def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str) -> Lease:
         """Return a new lease of a delivery."""
         lease = Lease(delivery, group, expires_ms, owner)
         self._by_token[lease.token] = lease
@@ -77,7 +77,7 @@ class Leases:
         lease = self._by_token.get(token)
         return self.take(token) if lease is not None and lease.owner == owner else None
 
-    def extend(self, token: str, expires_ms: int, owner: str = NOBODY) -> bool:
+    def extend(self, token: str, expires_ms: int, owner: str) -> bool:
         """Move a lease's end; False if it has ended or is another's."""
         lease = self._by_token.get(token)
         if lease is None or lease.owner != owner:

@@ -140,13 +140,9 @@ class Room:
         """Bytes that are promised in all."""
         return self.kept + self.reserved
 
-    def grant(self, size: int, largest: int | None = None) -> bool:
-        """Keep `size` bytes for a publish that will come, if there is room now.
-
-        They are for one batch, or for many in which no message takes more than `largest` bytes.
-        """
-        wanted = size + self.promised
-        if size and not (self.fits(wanted) if largest is None else self.fits_pieces(wanted, largest)):
+    def grant(self, size: int, largest: int) -> bool:
+        """Keep `size` bytes for batches that will come, if there is room now; no message takes more than `largest`."""
+        if size and not self.fits_pieces(size + self.promised, largest):
             return False
         self.reserved += size
         return True

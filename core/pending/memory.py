@@ -30,7 +30,7 @@ class Memory:
         agenda: Agenda,
         log: Log,
         damaged: Callable[[Run, str], None],
-        when_written: Callable[[Done], None] = at_once,
+        when_written: Callable[[Done], None],
     ) -> None:
         """`when_written` calls back when all that was settled so far is on disk."""
         self._state = state

@@ -50,9 +50,9 @@ def salt_of(data: bytes, offset: int, length: int) -> int:
     return register ^ 0xFFFFFFFF
 
 
-def candidates(data: bytes, start: int = SEGMENT_BYTES) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the places from `start` on that look like the header of a batch that ends within the data."""
-    at = data.find(BATCH_MAGIC_BYTES, start + 4)
+def candidates(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the places in a segment that look like the header of a batch that ends within the data."""
+    at = data.find(BATCH_MAGIC_BYTES, SEGMENT_BYTES + 4)
     while at >= 0:
         header = decode_batch_header(data, at - 4)
         if header is not None and at - 4 + header.length <= len(data) and header.first_seq < SEQ_MAX:

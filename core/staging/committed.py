@@ -251,9 +251,8 @@ class CommittedIds:
 
         def done(_: object, error: BaseException | None) -> None:
             self.is_working = False
-            self._must_replace = (
-                error is not None
-            )  # what was written may be there or not: the next attempt is a new file
+            # What was written may be there or not: then the next attempt is a new file.
+            self._must_replace = error is not None
             if error is None:
                 self._records = records
                 for _, on_done in waiting:
