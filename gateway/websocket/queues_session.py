@@ -204,6 +204,7 @@ class QueuesSession:
             traffic=self._traffic,
             leases=leases,
             label=b'"queue":%b,' % orjson.dumps(queue.name.queue),
+            refused=self._refuse,
         )
 
     def _opened(self, key: str, subscription: Subscription) -> None:

@@ -41,6 +41,9 @@ SETTLING = ("ackId", "ackToId", "nackId", "rejectId", "extendId")
 """The members that name a delivery in what a client sends."""
 
 
+Refused = Callable[[CurbstoneError, dict[str, Any]], None]
+
+
 class Ending(NamedTuple):
     """How a client ends a delivery."""
 
@@ -93,10 +96,12 @@ class Subscription:
         traffic: Traffic | None = None,
         leases: SocketLeases | None = None,
         label: bytes = b"",
+        refused: Refused | None = None,
     ) -> None:
         """`label`: the first members of each delivery. `confirms`: whether settling is answered.
 
-        `leases`: how long deliveries last, if that is answered.
+        `leases`: how long deliveries last, if that is answered. `refused(error, command)` is called for a rejectId
+        whose message can't be dead-lettered for now, and waits in its queue; without it, that ends the subscription.
         """
         self.name = ""
         """What its ackIds begin with, from `start` on."""
@@ -104,6 +109,7 @@ class Subscription:
         self.settles = settles
         self.confirms = confirms
         self.traffic = traffic or Traffic()
+        self._refused = refused
         self.is_over = True
         """Whether nothing is delivered or settled: before `start`, and after `close`."""
         self._leases = leases
@@ -272,10 +278,24 @@ class Subscription:
         seqs = [self._claim(self.number(ending.ack_id))]
         on_settled = self._answer()
         if ending.outcome is Outcome.REJECT:
-            consumer.reject(seqs, ending.error, on_settled)
+            consumer.reject(seqs, ending.error, self._buried(consumer, seqs[0], ending.ack_id, on_settled))
         else:
             consumer.nack(seqs, ending.delay_ms, ending.error, on_settled)
         self.traffic.settle(ending.outcome, 1)
+
+    def _buried(self, consumer: Consumer, seq: int, ack_id: str, on_settled: Done) -> Done:
+        """Return what is called when a rejected message is in the dead-letter queue, or can't be for now."""
+        refused = self._refused
+        if refused is None:
+            return on_settled
+
+        def done(error: CurbstoneError | None) -> None:
+            if error is None or seq in consumer.unsettled:  # nothing can be written: it is the consumer's still
+                on_settled(error)
+            else:
+                refused(error, {"rejectId": ack_id})
+
+        return done
 
     # ------------------------------------------------------------ what is settled elsewhere
 
@@ -365,7 +385,7 @@ class Subscription:
             self._login.let_go(self.name)
         if self._leases is not None:
             self._leases.leave()
-        self._failed = _nobody_hears  # its session goes with its last reference
+        self._failed, self._refused = _nobody_hears, None  # its session goes with its last reference
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

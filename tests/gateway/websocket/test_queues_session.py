@@ -207,6 +207,23 @@ def test_a_settling_that_is_refused_leaves_the_delivery(lab: Lab, beside: dict[s
     assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
 
 
+def test_a_rejected_message_that_has_to_wait_for_its_dead_letter_queue_ends_nothing(lab: Lab) -> None:
+    """The subscription ended, and all that its client held came again as tried once more."""
+    dead = lab.queue("dead", publish_paused=True)
+    a = filled(lab, "a", "1", "2", "3", dead_letter="dead")
+    reader = Reader(lab)
+    first, second, third = reader.subscribe("a")
+    (told,) = reader.say({"rejectId": first["ackId"], "error": "bad"})
+    assert (told["rejectId"], told["code"]) == (first["ackId"], 507) and "publish_paused" in told["error"]
+    (settled,) = reader.say({"ackId": second["ackId"]})
+    assert settled == {"settled": [second["ackId"]]}
+    assert reader.say({"rejectId": first["ackId"]}) == [{"stale": [first["ackId"]]}]
+    lab.answer(lambda done: lab.broker.declare(dead.name, {"publish_paused": False}, done))
+    lab.pass_time(60_000)
+    assert (lab.bodies(dead), counts(a)) == ([b"1"], (0, 1))
+    assert reader.say({"rejectId": third["ackId"]}) == [{"settled": [third["ackId"]]}]
+
+
 @pytest.mark.parametrize("command", [{}, {"other": 1}, {"ackId": 5}, {"subscribe": None}, {"publish": ["a"]}])
 def test_a_command_that_names_no_queue_and_no_delivery_is_refused(lab: Lab, command: dict[str, Any]) -> None:
     reader = Reader(lab)
