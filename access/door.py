@@ -389,6 +389,16 @@ class Access:
         """See `Broker.catch_up`."""
         self._broker.catch_up(on_done)
 
+    def may_be_new(self, name: QueueName) -> bool:
+        """Whether a queue is not known here, and another server may have made it just now: `catch_up` tells."""
+        if not self._broker.shares_queues or not self.identity.on_queue(name):
+            return False
+        try:
+            self._broker.get(name)
+        except NoSuchQueue:
+            return True
+        return False
+
     @property
     def broker(self) -> Broker:
         """The engine's figures, for whoever may see them; nothing is done through it."""

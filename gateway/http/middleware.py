@@ -6,10 +6,11 @@ The functions at the end are what `Gateway` does for hot paths, too, without the
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.http.answers import answer
@@ -102,12 +103,9 @@ async def look_for_queue(scope: Scope) -> None:
     if "queue" not in path:
         return
     access = access_of(scope)
-    try:
-        access.find(queue_name(path["queue"], path.get("project", access.home)))
-    except NoSuchQueue:
-        await answer(access.catch_up)
-    except CurbstoneError:
-        pass  # which the resource says, in its own way
+    with suppress(BadRequest):  # which the resource says, in its own way
+        if access.may_be_new(queue_name(path["queue"], path.get("project", access.home))):
+            await answer(access.catch_up)
 
 
 async def answer_error(error: Exception, scope: Scope, send: Send, traffic: Traffic) -> None:

@@ -108,6 +108,8 @@ class Logins:
         else:
             name = parse_queue_name(asked.queue, access.home)
             access.check(Right.SEND if asked.way == "publish" else Right.RECEIVE, name)
+            if access.may_be_new(name):  # who comes with the ticket can't wait for it
+                await answer(access.catch_up)
         secret = self._users().make_ticket(access, asked.way, name)
         return JsonResponse({"ticket": str(secret), "expires": self._host.wall_ms() + TICKET_MS}, 201, FRESH)
 

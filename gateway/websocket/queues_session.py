@@ -85,6 +85,9 @@ class QueuesSession:
         self._run_place = ""
         self._settling: dict[Subscription, None] = {}
         self._stale: list[str] = []
+        self._shares_queues = access.shares_queues
+        self._looked_for = ""
+        """The queue that was looked for behind the last read: it is missing if it is still not there."""
 
     @property
     def expires_ms(self) -> int:
@@ -105,6 +108,7 @@ class QueuesSession:
         meter = self._login.meter
         if not self._unanswered.takes_more or (self._unanswered.is_waiting and self._unanswered.keep(messages, meter)):
             return
+        looked_for, self._looked_for = self._looked_for, ""
         failure: CurbstoneError | None = None
         has_paid = meter is None
         for at, (is_text, data) in enumerate(messages):
@@ -115,6 +119,9 @@ class QueuesSession:
                 command = command_of(is_text, data)
             except BadRequest as error:
                 failure = error
+                break
+            if self._shares_queues and self._has_to_look(command, looked_for):
+                self._unanswered.keep_until(messages[at:], self._login.access.catch_up)
                 break
             if _PUBLISH in command:
                 if not has_paid and self._unanswered.keep(messages[at:], meter):
@@ -133,6 +140,19 @@ class QueuesSession:
             self._wire.send(stale_frame(stale))
         if failure is not None:
             self._fail(failure)
+
+    def _has_to_look(self, command: dict[str, Any], looked_for: str) -> bool:
+        """Whether a command names a queue that another server may have made just now, and not the one looked for."""
+        place = command.get(_PUBLISH, command.get(_SUBSCRIBE))
+        if not isinstance(place, str) or place in self._targets or place == looked_for:
+            return False
+        try:
+            if not self._login.access.may_be_new(queue_name(place, self._project)):
+                return False
+        except BadRequest:  # which is said when it is used
+            return False
+        self._looked_for = place
+        return True
 
     def _take(self, command: dict[str, Any]) -> None:
         """Carry out a command that publishes nothing."""

@@ -70,8 +70,15 @@ class WebSocketRoutes:
         except Problem as problem:
             on_done(problem)
             return
+
+        def admitted(access: Access | CurbstoneError) -> None:
+            if isinstance(access, CurbstoneError) or not _may_be_new(request.path, access):
+                on_done(access)
+            else:
+                access.catch_up(lambda _error: on_done(access))
+
         has_own = request.path in self._others or b"ticket=" in request.query
-        logins.admit_socket(request.headers, request.caller, request.is_tls, has_own, on_done)
+        logins.admit_socket(request.headers, request.caller, request.is_tls, has_own, admitted)
 
     def open(self, request: SocketRequest) -> Session:
         """Return the session for a request that `admit` let in; raise Problem or CurbstoneError to refuse it."""
@@ -169,6 +176,17 @@ def _leases_of(query: Mapping[str, str], host: Host) -> SocketLeases | None:
 
 def _offered(request: SocketRequest) -> set[str]:
     return {name.strip() for name in request.header(b"sec-websocket-protocol").decode("latin-1").split(",")}
+
+
+def _may_be_new(path: str, access: Access) -> bool:
+    """Whether a path names a queue that another server may have made just now."""
+    match = _PATH.fullmatch(path)
+    if match is None or match[2] == "events":
+        return False
+    try:
+        return access.may_be_new(queue_name(match[3], match[1]))
+    except BadRequest:  # which `open` says
+        return False
 
 
 def _subprotocol(request: SocketRequest) -> str:

@@ -14,7 +14,7 @@ from curbstone.access.rates import Brake, Meter
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
-from curbstone.core.values import IdempotencyKey, Numbered
+from curbstone.core.values import Done, IdempotencyKey, Numbered
 from curbstone.gateway.limits import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.session import close_for, error_frame
@@ -59,7 +59,8 @@ class Unanswered:
         self._unconfirmed = Unconfirmed(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
         self._brake = Brake("websocket", self._released)
         self._kept: list[Inbound] = []
-        """Frames that wait until the user has paid for what it sent before."""
+        """Frames that wait until the user has paid for what it sent before, or for what is looked up."""
+        self._is_looking = False
         self._failure: tuple[int, str] | None = None
         self._is_held = False
         self._is_closed = False
@@ -77,15 +78,26 @@ class Unanswered:
     @property
     def is_waiting(self) -> bool:
         """Whether frames are kept: then what comes is kept behind them."""
-        return self._brake.is_on
+        return self._brake.is_on or self._is_looking
 
     def keep(self, messages: list[Inbound], meter: Meter | None) -> bool:
-        """Return whether the user has to pay first; then the frames are kept until it has."""
-        if not self._brake.stops(meter):
+        """Return whether the user has to pay first, or others wait; then the frames are kept until that is over."""
+        if not (self._is_looking or self._brake.stops(meter)):
             return False
         self._kept += messages
         self._wire.hold()
         return True
+
+    def keep_until(self, messages: list[Inbound], look: Callable[[Done], None]) -> None:
+        """Keep the frames, and what comes behind them, until `look` calls back."""
+        self._is_looking = True
+        self._kept += messages
+        self._wire.hold()
+        look(self._looked)
+
+    def _looked(self, _error: CurbstoneError | None) -> None:
+        self._is_looking = False
+        self._released()
 
     def publish(
         self,
@@ -149,6 +161,7 @@ class Unanswered:
         self._is_closed = True
         self._brake.close()
         self._batches.clear()
+        self._kept.clear()
         self._answer, self._receive = _nobody_hears, _nobody_reads  # its session goes with its last reference
 
     def _begin(self, batch: Batch, count: int, size: int) -> None:
@@ -158,14 +171,15 @@ class Unanswered:
             self._wire.hold()
 
     def _released(self) -> None:
-        """The user has paid for what it sent before."""
+        """What was kept for is so: the user has paid for what it sent before, or others have answered."""
         kept, self._kept = self._kept, []
         self._receive(kept)
-        self._read_on()
+        if not self._is_closed:
+            self._read_on()
 
     def _read_on(self) -> None:
         """Read on, unless something is against it."""
-        if not (self._is_held or self._unconfirmed.is_too_much or self._brake.is_on):
+        if not (self._is_held or self._unconfirmed.is_too_much or self.is_waiting):
             self._wire.resume()
 
     def _settle(self) -> None:

@@ -1,0 +1,138 @@
+"""WebSockets of one gateway find the queues that another has made a moment ago, and no other queues."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from curbstone.access.callers import Caller
+from curbstone.access.door import Access
+from curbstone.access.gate import OpenGate
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.names import QueueName
+from curbstone.core.port import Broker
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.http.login import Logins
+from curbstone.gateway.http.origin_policy import OriginPolicy
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.gateway.websocket.queues_session import QueuesSession
+from curbstone.gateway.websocket.routes import WebSocketRoutes
+from curbstone.gateway.websocket.session import Session, SocketRequest
+from tests.engines.worlds import ModelWorld, NodeWorld
+from tests.gateway.fakes import FakeWire, text
+
+SETTINGS = GatewaySettings(max_message_size=1000)
+CALLER = Caller("127.0.0.1", 1, "websocket")
+
+
+class Socket:
+    """A WebSocket for several queues of one gateway."""
+
+    def __init__(self, cluster: ModelWorld | NodeWorld, broker: Broker) -> None:
+        gate = OpenGate(broker, cluster.host)
+        self._cluster = cluster
+        self._session = QueuesSession("default", gate.connections, gate.everyone, CALLER, SETTINGS, Traffic())
+        self._wire = FakeWire(self._session)
+        self._heard: list[Any] = []
+
+    def say(self, *commands: dict[str, Any]) -> None:
+        """Send commands in one read."""
+        self._session.receive([text(json.dumps(each)) for each in commands])
+
+    def hear(self, count: int) -> list[Any]:
+        """Return the next frames."""
+
+        def came() -> bool:
+            self._heard += self._wire.take_json()
+            return len(self._heard) >= count
+
+        self._cluster.until(came)
+        found, self._heard = self._heard[:count], self._heard[count:]
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        self._wire.close(1000)
+
+
+def when_made(cluster: ModelWorld | NodeWorld, maker: Broker, name: QueueName, call: Any) -> None:
+    """Have a queue made, and call when the other gateways have not heard of it."""
+    told: list[CurbstoneError | None] = []
+
+    def done(error: CurbstoneError | None) -> None:
+        told.append(error)
+        if isinstance(cluster, NodeWorld):  # there the words of two gateways come in any order until one is answered
+            call()
+
+    maker.declare(name, {}, done)
+    if isinstance(cluster, ModelWorld):
+        call()
+    cluster.until(lambda: told)
+    assert told == [None]
+
+
+def test_several_queues_are_found_as_soon_as_another_gateway_has_made_them(cluster: ModelWorld | NodeWorld) -> None:
+    socket, name = Socket(cluster, cluster.gateway()), cluster.fresh()
+    missing, key = cluster.fresh().queue, name.queue
+    when_made(
+        cluster,
+        cluster.broker,
+        name,
+        lambda: socket.say(
+            {"publish": missing, "message": "nowhere"},
+            {"publish": key, "message": "first"},
+            {"subscribe": key, "ack": True, "encoding": "utf8"},
+        ),
+    )
+    socket.say({"publish": key, "message": "second"}, {"subscribe": missing})
+    found = socket.hear(7)
+    answers = [each for each in found if "publish" in each or "published" in each]
+    assert [(each.get("code"), each.get("published")) for each in answers] == [(404, None), (None, key), (None, key)]
+    assert [each["message"] for each in found if "message" in each] == ["first", "second"]
+    assert {"subscribed": key} in found
+    assert [each["code"] for each in found if "subscribe" in each] == [404]
+    socket.close()
+
+
+def test_what_waits_for_a_queue_goes_with_its_socket(cluster: ModelWorld | NodeWorld) -> None:
+    other, name = cluster.gateway(), cluster.fresh()
+    socket = Socket(cluster, other)
+    socket.say({"subscribe": name.queue})
+    socket.close()
+    assert cluster.answer(other.catch_up) == (None,)
+    assert not other.ensure(name).holders()
+
+
+@pytest.mark.parametrize("protocol", ["publish", "consume"])
+def test_a_socket_opens_at_a_queue_that_another_gateway_has_just_made(
+    cluster: ModelWorld | NodeWorld, protocol: str
+) -> None:
+    gate = OpenGate(cluster.gateway(), cluster.host)
+    routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), Traffic())
+    logins = Logins(gate, documents_are_open=True)
+    name = cluster.fresh()
+    outcomes: list[Session | CurbstoneError] = []
+
+    def ask(queue: str) -> None:
+        path, headers = f"/v2/default/queues/{queue}/messages", [(b"sec-websocket-protocol", protocol.encode())]
+        request = SocketRequest(path, b"", [*headers, (b"host", b"localhost")], None, CALLER, gate.nobody)
+
+        def admitted(access: Access | Problem | CurbstoneError) -> None:
+            assert isinstance(access, Access)
+            try:
+                outcomes.append(routes.open(request._replace(access=access)))
+            except CurbstoneError as error:
+                outcomes.append(error)
+
+        routes.admit(request, logins, admitted)
+
+    when_made(cluster, cluster.broker, name, lambda: ask(name.queue))
+    cluster.until(lambda: outcomes)
+    ask(cluster.fresh().queue)
+    cluster.until(lambda: len(outcomes) == 2)
+    session, refusal = outcomes
+    assert not isinstance(session, CurbstoneError) and session.subprotocol == protocol
+    assert isinstance(refusal, NoSuchQueue)
