@@ -6,6 +6,7 @@ itself. A fork goes on as `python -m curbstone` would, with an environment, a di
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -13,7 +14,10 @@ import signal
 import socket
 import sys
 
-import curbstone.cli.client  # imported here, so that no fork has to
+import httpcore  # noqa: F401  # imported here, so that no fork has to
+import httpx  # noqa: F401
+
+import curbstone.cli.client
 import curbstone.cli.main
 import curbstone.cli.output
 import curbstone.serve  # noqa: F401
@@ -59,5 +63,7 @@ def _become(cwd: str, env: dict[str, str], files: list[int]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which ends and closes the socket
+    gc.collect()
+    gc.freeze()  # else each fork would go through all of this when it ends
     sys.argv[1:] = forked(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module("curbstone", run_name="__main__", alter_sys=True)
