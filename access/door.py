@@ -334,7 +334,7 @@ class Access:
         queue.extend(tokens, duration_ms, on_done, self.identity.owner)
 
     def settle_by_id(self, queue: Queue, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
-        """See `Queue.settle_by_id`: what another holds stays."""
+        """See `Queue.settle_by_id`: what another has leased stays."""
         queue.settle_by_id(seq, on_done, self.identity.owner)
 
     def key(self, text: str, messages: Sequence[Message]) -> IdempotencyKey:

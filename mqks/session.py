@@ -54,7 +54,7 @@ class Session:
 
     `logged_in` is told whose login it is.
     `report(text, is_mistake)` puts the detail of an error into the log and returns the id it has there; see
-    `Reports.report`. `later(delay_ms, fn)` is the host's.
+    `ErrorLog.report`. `later(delay_ms, fn)` is the host's.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The transport end of a WebSocket: the handshake, reads, writes, pings, deadlines, and the end.
 
-It drives a `sockets.Session` straight from the event loop's callbacks: one call per read, one write per turn.
+It drives a `session.Session` straight from the event loop's callbacks: one call per read, one write per turn.
 What is said here holds for every WebSocket, whatever protocol is spoken on it: a message must be whole in time,
 what all peers together have begun is bounded, and of pings only the latest is answered, once there is room.
 """
