@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.responses import RedirectResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -41,6 +42,10 @@ from curbstone.net.unfinished import Unfinished
 if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.access.gate import Gate
+
+
+PAGES = ("/console", "/docs", "/docs/problems")
+"""What people open in a browser, by names that they type: with a slash at the end they are led there."""
 
 
 class Gateway(Starlette):
@@ -134,7 +139,11 @@ def _with_fresh_queues(route: Route) -> Route:
     return Route(route.path, route.endpoint, middleware=[Middleware(FreshQueues)])
 
 
-async def _nothing_there(scope: Scope, _receive: Receive, _send: Send) -> None:
+async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
+    page = scope["path"].removesuffix("/")
+    if page in PAGES and scope["method"] in ("GET", "HEAD"):
+        await RedirectResponse(page, 308)(scope, receive, send)
+        return
     raise Problem(404, f"there is nothing at {scope['path'][:200]!r}")
 
 

@@ -227,7 +227,7 @@ class Client(base.ClientBase):
                 await sent
                 return await future
         except TimeoutError:
-            raise Unknown(f"no answer within {timeout:g} s") from None
+            raise base.no_answer(timeout) from None
         finally:
             del self._replies[correlation]
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from curbstone_client import calls, content, login
 from curbstone_client.address import Address, parse
 from curbstone_client.consuming import Consumer
-from curbstone_client.errors import Reject, Retry
+from curbstone_client.errors import Reject, Retry, Unknown
 from curbstone_client.link import Link
 from curbstone_client.login import Token
 from curbstone_client.message import BaseMessage
@@ -173,6 +173,11 @@ class Sends:
     ) -> None:
         """Add a message; it is sent with the commit."""
         self.sends.append(send_headers(self._destination(queue), body, type, headers, delay, ttl, key))
+
+
+def no_answer(timeout: float) -> Unknown:
+    """Return what a request ends with that nobody answered in time, whether it was confirmed or not."""
+    return Unknown(f"no answer within {timeout:g} s")
 
 
 def answer_headers(message: BaseMessage, result: content.Body) -> tuple[dict[str, str], bytes]:

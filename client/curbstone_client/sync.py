@@ -279,12 +279,14 @@ class Client(base.ClientBase):
                     self._replying.on_arrival = self._take_replies
                 self._replies[correlation] = None
                 sent = self._consumer.send(named | {"reply-to": base.REPLIES, "correlation-id": correlation}, data)
-            sent.result(timeout)
+            if not wait_for(sent, self.lock, timeout):
+                raise base.no_answer(timeout)
+            sent.check()
             with self.lock:
                 while (reply := self._replies[correlation]) is None:
                     left = deadline - time.monotonic()
                     if left <= 0:
-                        raise Unknown(f"no answer within {timeout:g} s")
+                        raise base.no_answer(timeout)
                     self._replied.wait(left)
                 return reply
         finally:

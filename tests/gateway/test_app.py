@@ -48,7 +48,7 @@ async def test_the_short_way_to_a_hot_path_answers_as_the_long_one_does(tmp_path
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("path", [QUEUE, MESSAGES, "/v2", "/healthz", "/console", "/v2/p1/events"])
+@pytest.mark.parametrize("path", [QUEUE, MESSAGES, "/v2", "/healthz", "/metrics", "/v2/p1/events"])
 async def test_a_trailing_slash_leads_nowhere_and_to_no_other_path(gateway: Running, path: str) -> None:
     reply = await gateway.http.get(path + "/")
     assert (reply.status_code, reply.json()["detail"]) == (404, f"there is nothing at '{path}/'")

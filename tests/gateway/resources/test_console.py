@@ -68,3 +68,14 @@ async def test_the_root_leads_browsers_to_the_console_and_tells_programs_where_e
     for path in program.json().values():
         assert (await gateway.http.get(path)).status_code == 200
     assert {reply.headers["vary"] for reply in (browser, program)} == {"Accept"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("page", ["/console", "/docs", "/docs/problems"])
+async def test_a_page_with_a_slash_behind_it_is_led_to(gateway: Running, page: str) -> None:
+    """It was 404."""
+    reply = await gateway.http.get(page + "/")
+    assert (reply.status_code, reply.headers["location"]) == (308, page)
+    assert (await gateway.http.get(page + "/", follow_redirects=True)).status_code == 200
+    assert (await gateway.http.post(page + "/")).status_code == 404
+    assert (await gateway.http.get(page + "//")).status_code == 404
