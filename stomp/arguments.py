@@ -9,7 +9,8 @@
 | `x-dead-letter-routing-key:queue` | `dead_letter` |
 
 They make a queue what it is when it is made. One that is there must be so already: whoever only sends or subscribes
-does not change it. An exclusive queue has one subscriber. A queue of the connection's own goes with that anyway.
+does not change it. A subscriber that asks for an exclusive queue is refused where there is a consumer; later ones that
+do not ask are not kept away. A queue of the connection's own goes with that anyway.
 """
 
 from __future__ import annotations

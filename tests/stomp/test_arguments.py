@@ -119,6 +119,12 @@ def test_an_exclusive_queue_has_one_subscriber(tmp_path: Path) -> None:
     assert "can't be exclusive" in run(tmp_path, frame, frame)[1]
 
 
+def test_an_exclusive_subscriber_keeps_none_away_that_does_not_ask_for_it(tmp_path: Path) -> None:
+    frame = "SUBSCRIBE|id:1|destination:/queue/q"
+    assert run(tmp_path, f"{frame}|exclusive:true", frame.replace("id:1", "id:2"))[1] == "RECEIPT"
+    assert "can't be exclusive" in run(tmp_path / "other", frame, f"{frame.replace('id:1', 'id:2')}|exclusive:true")[1]
+
+
 def test_a_second_subscriber_of_an_exclusive_queue_is_told_that_it_is_exclusive(tmp_path: Path) -> None:
     """Where the first one had asked for more, the second was told of the option in which they differ."""
     frame = "SUBSCRIBE|id:1|destination:/queue/q|exclusive:true"
