@@ -1,4 +1,4 @@
-// What a user of the TypeScript client does: log in, create, publish, lease, ack, pop, delete.
+// What a user of the TypeScript client does: log in, create, publish, lease, ack, pop, settle several, undo, delete.
 import { asItIs, curbstone, type Schemas } from "./index.js";
 
 declare const process: { argv: string[]; exitCode: number };
@@ -49,6 +49,23 @@ const popped = await client.DELETE(MESSAGES, { params, parseAs: "arrayBuffer" })
 check(popped.response.status === 200, "pop");
 check(String(new Uint8Array(popped.data as ArrayBuffer)) === "0,1,255", "popped bytes");
 check((await client.DELETE(MESSAGES, { params })).response.status === 204, "pop of nothing");
+
+const pair: Schemas["BatchMessage"][] = [{ message: "a" }, { message: "b" }];
+await client.POST("/v2/{project}/queues/{queue}/messages/batch", { params, body: pair });
+const both = await client.POST("/v2/{project}/queues/{queue}/messages/lease", { params, body: { count: 2, seconds: 60 } });
+const first = both.data?.messages[0]?.ackId;
+const second = both.data?.messages[1]?.ackId;
+if (first === undefined || second === undefined) throw new Error("lease of two");
+const ends: Schemas["SettleRequest"] = { ack: [first, "none"], nack: [{ ackId: second, delay: 0, error: "later" }] };
+const ended = await client.POST("/v2/{project}/queues/{queue}/messages/settle", { params, body: ends });
+check(ended.data?.settled === 2 && String(ended.data.stale) === "none", "settle several");
+
+const undone = await client.POST("/v2/{project}/queues/{queue}/undo", { params, body: { limit: 1, group: "" } });
+check(undone.data?.restored === 1 && undone.data.more && !undone.data.damaged, "undo");
+for (const body of ["a", "b"]) {
+  const next = await client.DELETE(MESSAGES, { params, parseAs: "text" });
+  check(next.data === body, "what came back is at its old place");
+}
 
 const info = await client.GET(QUEUE, { params });
 check(info.data?.rdy === 0 && info.data.options.max_tries === 5, "info");
