@@ -216,23 +216,23 @@ def test_what_is_staged_counts_when_it_comes(it: Doors) -> None:
 
 
 def test_the_command_line_and_the_client_wait_and_lose_nothing(it: Doors, tmp_path: Path) -> None:
-    change(it, "{ messages = 600 }")
+    change(it, "{ messages = 300 }")
     settings = {"CURBSTONE_SERVER": it.server.url, "CURBSTONE_TOKEN": it.secrets["ann"]}
-    done = curbstone("send", "shop/q", cwd=tmp_path, stdin=b"m\n" * 1_300, **settings)
-    assert (done.code, done.out, done.err) == (0, "1300 messages sent\n", "")
+    done = curbstone("send", "shop/q", cwd=tmp_path, stdin=b"m\n" * 1_100, **settings)
+    assert (done.code, done.out, done.err) == (0, "1100 messages sent\n", "")
     held_back(it, "http")
     with Client(f"stomp://{it.server.stomp[0]}:{it.server.stomp[1]}", token=it.secrets["ann"]) as client:
         queue = client.queue("shop/other")
-        for number in range(1_300):
+        for number in range(1_100):
             queue.publish(str(number))
         client.flush()
-    assert (stored(it), stored(it, "other")) == (1_300, 1_300)
+    assert (stored(it), stored(it, "other")) == (1_100, 1_100)
     assert it.call("root", "PUT", "/v2/shop/queues/third").status_code == 201
     before = it.call("root", "GET", "/v2/stats").json()["held_back"]["http"]
     done = curbstone("move", "--from", "shop/q", "--to", "shop/third", cwd=tmp_path, stdin=b"", **settings)
-    assert (done.code, done.out, done.err) == (0, "1300 messages moved\n", "")
+    assert (done.code, done.out, done.err) == (0, "1100 messages moved\n", "")
     held_back(it, "http", before + 1)
-    assert (stored(it), stored(it, "third")) == (0, 1_300)
+    assert (stored(it), stored(it, "third")) == (0, 1_100)
 
 
 def test_what_writes_for_spark_waits_as_long_as_the_server_says(it: Doors) -> None:
