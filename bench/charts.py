@@ -9,9 +9,12 @@ from xml.sax.saxutils import escape
 from bench.results import Results, Row
 
 OURS = "Curbstone"
-COLORS = ["#0b6e4f", "#4c78a8", "#e08e45", "#b55a7a", "#7a6fb0", "#8c8c8c", "#c2a83e", "#5ba3a3", "#9c5c3c"]
-WIDTH = 860
-LABEL_WIDTH = 210
+COLORS = [
+    *("#0b6e4f", "#4c78a8", "#e08e45", "#b55a7a", "#7a6fb0", "#8c8c8c"),
+    *("#c2a83e", "#5ba3a3", "#9c5c3c", "#d3a4c0", "#3d3d5c", "#a9c46c"),
+]
+WIDTH = 920
+LABEL_WIDTH = 290
 BAR = 14
 TITLE_HEIGHT = 46
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#333"

@@ -1,4 +1,4 @@
-"""A connection whose bytes travel in WebSocket messages: what is sent in one piece is one binary message."""
+"""A connection whose bytes travel in binary WebSocket messages, of which none is larger than servers take."""
 
 import base64
 import os
@@ -11,6 +11,8 @@ PING, CLOSE = 0x89, 0x88
 PONG = 0x8A
 MASKED = 0x80
 NO_MASK = b"\0\0\0\0"
+MESSAGE_BYTES_MAX = 1024 * 1024
+"""STOMP's frames may be cut anywhere: a window of large ones goes in several messages."""
 
 
 def web_wire(address: Address, path: str, **options: int) -> "WebWire":
@@ -45,8 +47,10 @@ class WebWire(Wire):
             raise BenchError(f"no WebSocket: {head.splitlines()[0].decode(errors='replace')}")
 
     def send(self, data: bytes | memoryview) -> None:
-        """One message; masked with the key 0, which changes no byte."""
-        super().send(frame_head(BINARY, len(data)) + data)
+        """Masked with the key 0, which changes no byte."""
+        for start in range(0, len(data), MESSAGE_BYTES_MAX):
+            piece = data[start : start + MESSAGE_BYTES_MAX]
+            super().send(frame_head(BINARY, len(piece)) + piece)
 
     def receive(self) -> bytes:
         """The payloads of what arrived, at least one byte."""
