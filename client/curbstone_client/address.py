@@ -48,6 +48,10 @@ def parse(url: str) -> Address:
         raise ValueError("no user or password in an address; give a token")
     if not parts.hostname:
         raise ValueError("an address names a host")
+    try:
+        parts.hostname.encode("idna")  # as the system's look-up will do
+    except UnicodeError as error:
+        raise ValueError(f"an address names a host, and {parts.hostname!r} is none: {error}") from None
     if parts.query or parts.fragment:
         raise ValueError("an address has no query")
     return Address(scheme, parts.hostname, parts.port or _PORTS[scheme], parts.path.rstrip("/"))

@@ -303,7 +303,9 @@ def test_an_address_of_stomp_alone_has_no_calls(common: ServerProcess, queue: st
             shell.on_queue(queue, "info")
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://u:p@x", "http://", "http://x?y=1"])
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "http://u:p@x", "http://", "http://x?y=1", "stomp://" + 64 * "x", "http://a..b"]
+)
 def test_a_bad_address_is_told(url: str) -> None:
     with pytest.raises(ValueError, match="an address|no user"):
         client_package.Client(url)
