@@ -1,7 +1,7 @@
 """One MQKS connection, without its socket: bytes in, bytes out.
 
 The owner of the socket calls `receive` with what it read, sends what `take_output` returns whenever
-`changed` was called, with how many bytes there are to send, and closes the socket once `closing` is true
+`changed` was called, with how many bytes more there are to send, and closes the socket once `closing` is true
 and everything is sent. While a line is unfinished it calls `tick` when `tick_ms` says.
 
 Requests are carried out in their order. After one that costs more than its bytes tell, other connections
@@ -43,7 +43,7 @@ Later = Callable[[int, Callable[[], None]], object]
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-def _nothing(_gathered_bytes: int) -> None:
+def _nothing(_more_bytes: int) -> None:
     """The socket is gone, and nobody is to be told."""
 
 
@@ -84,7 +84,6 @@ class Session:
         self._reader = LineReader(limits.line_bytes_max)
         self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
-        self._output_bytes = 0
         self.held = False
         self.updates: dict[QueueConsumer, bytes] = {}
         self._is_first = True
@@ -119,7 +118,7 @@ class Session:
 
     def take_output(self) -> list[bytes]:
         """Return the bytes to send, in order, and forget them."""
-        output, self._output, self._output_bytes = self._output, [], 0
+        output, self._output = self._output, []
         return output
 
     def receive(self, data: bytes, now_ms: int) -> None:
@@ -305,8 +304,7 @@ class Session:
         if self.closing:
             return
         self._output.append(data)
-        self._output_bytes += len(data)
-        self._changed(self._output_bytes)
+        self._changed(len(data))
 
     def update(self, consumer: QueueConsumer, line: bytes) -> None:
         """Send a consumer's --update; while the socket is full only the latest is kept, which says all."""

@@ -53,6 +53,8 @@ class Stream(ABC):
         self._call_soon = loop.call_soon
         self._intake = Intake(turns, self)
         self._flush_due = False
+        self._gathered_bytes = 0
+        """How much output has come since the last flush."""
         self._is_reading = True
         self._is_full = False
         self._unsent_bytes_max = sys.maxsize
@@ -66,7 +68,7 @@ class Stream(ABC):
 
     @abstractmethod
     def _flush(self) -> None:
-        """Send all output there is in one write. Must begin with `self._flush_due = False`."""
+        """Send all output there is in one write. Must set `_flush_due` to False and `_gathered_bytes` to 0 first."""
 
     @abstractmethod
     def _hold(self) -> None:
@@ -120,12 +122,10 @@ class Stream(ABC):
 
     # --- output
 
-    def changed(self, gathered_bytes: int = 0) -> None:
-        """There is output, or the end: flush once for everything of this turn, or at once what has become too much.
-
-        `gathered_bytes`: how much output has come since the last flush.
-        """
-        if gathered_bytes > TURN_OUTPUT_BYTES_MAX:
+    def changed(self, more_bytes: int = 0) -> None:
+        """There is so much more output, or the end: flush once for all of this turn, or at once what is too much."""
+        self._gathered_bytes += more_bytes
+        if self._gathered_bytes > TURN_OUTPUT_BYTES_MAX:
             self._flush()
         elif not self._flush_due:
             self._flush_due = True

@@ -28,7 +28,7 @@ from curbstone.net.unfinished import Unfinished
 class Session(Protocol):
     """What a connection asks of its session, which calls `Connection.changed` when it has output or is done.
 
-    It says each time how much output has come since the last `take_output`, which may be called before this returns.
+    It says each time how many bytes of output have come; `take_output` may be called before this returns.
     """
 
     @property
@@ -227,6 +227,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
 
     def _flush(self) -> None:
         self._flush_due = False
+        self._gathered_bytes = 0
         session = self._session
         output = session.take_output()
         if output and not self._transport.is_closing():

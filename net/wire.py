@@ -20,10 +20,10 @@ class Wire(Protocol):
     def close(self, code: int, reason: str = "") -> None:
         """Close after what was sent; the session hears `closed` before this returns."""
 
-    def at_flush(self, fn: Callable[[], None], gathered_bytes: int = 0) -> None:
+    def at_flush(self, fn: Callable[[], None], more_bytes: int = 0) -> None:
         """Call `fn`, which is always the same, before what was sent leaves: at the end of this turn, or at once.
 
-        `gathered_bytes`: how much it will send; see `Stream.changed`.
+        `more_bytes`: by how much what it will send has grown; see `Stream.changed`.
         """
 
     def limit_unsent(self, bytes_max: int) -> None:

@@ -1,9 +1,9 @@
 """One STOMP connection, without its socket: bytes in, bytes out.
 
 Whoever owns the socket, which is a TCP connection or a WebSocket, does four things: it calls `receive` with what it
-read and the time; whenever `changed` was called, with how many bytes there are to send, it sends what `take_output`
-returns, soon or at once; it calls `tick` when the last `tick` asked for it; and it closes the socket once `closing` is
-true and everything is sent.
+read and the time; whenever `changed` was called, with how many bytes more there are to send, it sends what
+`take_output` returns, soon or at once; it calls `tick` when the last `tick` asked for it; and it closes the socket once
+`closing` is true and everything is sent.
 
 Frames take effect in their order. The SENDs and ACKs of one read are collected, so that the engine gets one publish
 for each queue and one ack for each subscription. Before a frame of any other kind takes effect, what was collected is

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from curbstone.access.rates import Brake
 
 
-def _nothing(_gathered_bytes: int = 0) -> None:
+def _nothing(_more_bytes: int = 0) -> None:
     """Nobody is to be told."""
 
 
@@ -67,7 +67,6 @@ class SessionState:
         self.wall_ms = 0
         """Wall-clock time of the current read, for headers that name a time."""
         self._output: list[bytes] = []
-        self._output_bytes = 0
         self.held = False
         """Whether the socket takes no more; consumers are on hold."""
         self.ending = False
@@ -102,12 +101,11 @@ class SessionState:
         if self.closing:  # it did not wait for the disk to the end, and its own half is closed
             return
         self._output.append(data)
-        self._output_bytes += len(data)
-        self._changed(self._output_bytes)
+        self._changed(len(data))
 
     def take_output(self) -> list[bytes]:
         """Return the bytes to send, in order, and forget them."""
-        output, self._output, self._output_bytes = self._output, [], 0
+        output, self._output = self._output, []
         return output
 
     def reads_on(self) -> None:

@@ -206,10 +206,10 @@ class StompSocket:
         self._pulse.stop()
         self._session.lose()
 
-    def _changed(self, gathered_bytes: int) -> None:
+    def _changed(self, more_bytes: int) -> None:
         """The session has output, or is done."""
         if not self._closed:
-            self._wire.at_flush(self._flush, gathered_bytes)
+            self._wire.at_flush(self._flush, more_bytes)
 
     def _flush(self) -> None:
         if self._closed:

@@ -24,7 +24,9 @@ from typing import IO, Any
 
 COMMAND = [sys.executable, "-m", "curbstone"]
 
-LATE = ("CURBSTONE_", "NARCONI_", "PORT", "PYTEST_", "JAVA_", "PYSPARK_", "SPARK_")
+SETTINGS = ("CURBSTONE_", "NARCONI_", "PORT")
+"""What the names of the server's settings begin with."""
+LATE = (*SETTINGS, "PYTEST_", "JAVA_", "PYSPARK_", "SPARK_")
 """What variables begin with that are read when Curbstone runs, if at all; all others have to be the template's."""
 
 

@@ -5,27 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from tests.processes import Process, start
+from tests.processes import COMMAND, SETTINGS, Process, start
 
 READY_S_MAX = 60
 STOP_S_MAX = 60
 
 LISTENERS = ("stomp", "http", "mqks")
 
-# The settings of whoever runs the tests must not reach the servers under test.
-FOREIGN = ("CURBSTONE_", "NARCONI_", "PORT")
-
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """Return the environment without any setting of the server, and with `more`."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)} | more
+    """Return the environment without the settings of whoever runs the tests, and with `more`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)} | more
 
 
 class NotReady(AssertionError):
@@ -71,7 +67,7 @@ class ServerProcess:
 
     def command(self) -> list[str]:
         """The command line; a subclass may put a tracer in front of it."""
-        return [sys.executable, "-m", "curbstone", "serve", "--data", str(self.data_dir)]
+        return [*COMMAND, "serve", "--data", str(self.data_dir)]
 
     def kill(self) -> None:
         """End it as a power cut would: SIGKILL, and wait until it is gone."""

@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import httpx
 import pytest
 
 from tests.commands import Done, curbstone
+from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 
 Run = Callable[..., Done]
@@ -243,7 +243,7 @@ def test_what_can_not_be_moved_goes_back(run: Run, server: ServerProcess) -> Non
 
 def test_a_mover_that_is_killed_loses_nothing(run: Run, server: ServerProcess, tmp_path: Path) -> None:
     good(run("send", "a", stdin=b"".join([b"%d\n" % n for n in range(2000)])))
-    command = [sys.executable, "-m", "curbstone", "move", "--from=a", "--to=b", "--server", server.url]
+    command = [*COMMAND, "move", "--from=a", "--to=b", "--server", server.url]
     with httpx.Client(base_url=f"{server.url}/v2/default/queues", trust_env=False) as http:
         http.put("/b")
         mover = subprocess.Popen(command, cwd=tmp_path, env=clean_environment())
@@ -266,7 +266,7 @@ def test_a_mover_that_is_killed_loses_nothing(run: Run, server: ServerProcess, t
 def test_following_goes_on_as_messages_come(
     server: ServerProcess, run: Run, tmp_path: Path, ack: bool, number: int, code: int
 ) -> None:
-    command = [sys.executable, "-m", "curbstone", "recv", "a", "--follow", "--server", server.url]
+    command = [*COMMAND, "recv", "a", "--follow", "--server", server.url]
     follower = subprocess.Popen(
         command + ["--ack"] * ack, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -322,7 +322,7 @@ def test_queue_names_are_completed_by_the_shell(run: Run, server: ServerProcess,
 def test_a_terminal_gets_no_escape_sequences_of_a_producer(run: Run, server: ServerProcess, tmp_path: Path) -> None:
     good(run("send", "a", "\x1b]0;title\x07 text"))
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "curbstone", "recv", "a", "--ack", "--server", server.url]
+    command = [*COMMAND, "recv", "a", "--ack", "--server", server.url]
     subprocess.run(command, cwd=tmp_path, env=clean_environment(), stdout=theirs, stderr=theirs, check=True, timeout=60)
     shown = os.read(ours, 65536)
     os.close(ours)

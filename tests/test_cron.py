@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,7 @@ from curbstone.cli.cron import Clockwork, Done, read_jobs
 from curbstone.cli.crontab import BadSchedule, Schedule
 from curbstone.exit_codes import WRONG, CommandFailed
 from tests.commands import curbstone
+from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 
 START = datetime(2026, 3, 27, 10, 17, tzinfo=UTC)  # a Friday, two days before summer time in Berlin
@@ -190,7 +190,7 @@ def test_the_command_runs_until_it_is_asked_to_stop(tmp_path: Path, server: Serv
     assert "tick: " in curbstone("cron", str(file), "--check", cwd=tmp_path).out
     minute = int(datetime.now(UTC).timestamp()) // 60
     (tmp_path / "jobs.toml.state").write_text(json.dumps({"tick": minute - 5}), encoding="utf-8")
-    command = [sys.executable, "-m", "curbstone", "cron", str(file), "--server", server.url]
+    command = [*COMMAND, "cron", str(file), "--server", server.url]
     with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as process:
         reply = httpx.post(f"{server.url}/v2/shop/queues/q/messages/lease", json={"wait": 60}, timeout=120)
         process.send_signal(signal.SIGTERM)

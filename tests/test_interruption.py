@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 
 WAIT_S = 60
@@ -34,7 +34,7 @@ def start(server: ServerProcess, tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*args: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "curbstone", *args]
+        command = [*COMMAND, *args]
         environment = clean_environment(CURBSTONE_SERVER=server.url)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes))  # type: ignore[call-overload]

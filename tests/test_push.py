@@ -8,7 +8,6 @@ import hmac
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +23,7 @@ from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 from curbstone_client.sync import Client, Message
 from tests.access.doors import doors
 from tests.commands import curbstone
+from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 
 WAIT_S_MAX = 60
@@ -88,7 +88,7 @@ def test_messages_are_posted_signed_and_settled_by_the_answer(
 ) -> None:
     secret = base64.b64encode(b"k" * 24).decode()
     (tmp_path / "secret").write_text(f"whsec_{secret}\n")
-    command = [sys.executable, "-m", "curbstone", "push", "shop/orders", f"--url={receiver.url}", "--allow-private"]
+    command = [*COMMAND, "push", "shop/orders", f"--url={receiver.url}", "--allow-private"]
     with Client(server.url, project="shop") as client:
         orders = client.declare("orders", dead_letter="dead")
         first = orders.publish({"n": 1}, headers={"customer": "7"})
@@ -124,7 +124,7 @@ def test_it_logs_in_with_a_token(receiver: Receiver, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(guarded.secrets["ada"])
         with Client(server.url, project="shop", token=guarded.secrets["ada"]) as client:
             client.queue("orders").publish("x")
-        command = [sys.executable, "-m", "curbstone", "push", "shop/orders", f"--url={receiver.url}", "--allow-private"]
+        command = [*COMMAND, "push", "shop/orders", f"--url={receiver.url}", "--allow-private"]
         refused = curbstone("push", *command[4:], f"--server={server.url}", cwd=tmp_path)
         assert (refused.code, refused.err.count("\n")) == (FAILED, 1)
         token = f"--token-file={tmp_path / 'token'}"

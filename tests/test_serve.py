@@ -20,13 +20,14 @@ from websockets.typing import Subprotocol
 
 from curbstone.net.address import Address
 from curbstone.serve import WARN_EVERY_MS, Listener, Server, warn_of_strangers
+from tests.processes import COMMAND
 from tests.server import STOP_S_MAX, NotReady, ServerProcess, clean_environment
 from tests.sim.world import SimHost
 
 
 def refused(*args: str, cwd: Path, **env: str) -> tuple[int, str]:
     """Run a command line that can't work; return its exit code and its one line on stderr."""
-    command = [sys.executable, "-m", "curbstone", *args]
+    command = [*COMMAND, *args]
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=clean_environment(**env), timeout=60)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1, done.stderr
@@ -291,7 +292,7 @@ def test_the_spellings_of_curb_are_accepted(tmp_path: Path) -> None:
 
 def test_help_and_version_need_no_server(tmp_path: Path) -> None:
     def output(*args: str) -> str:
-        command = [sys.executable, "-m", "curbstone", *args]
+        command = [*COMMAND, *args]
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
 
     assert output("--version") == "curbstone 0.1.0\n"

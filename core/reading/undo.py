@@ -105,7 +105,7 @@ class Undo:
         def written(error: CurbstoneError | None, restored: int) -> None:
             if error is not None:
                 error.members = {**error.members, "restored": restored}
-            self._end(on_done, error, Undone(restored, *found[1:]))
+            self._end(on_done, error, Undone(restored, found.gone, found.expired, found.more, found.damaged))
 
         self._outbox.revive(Revival(group, entitled, written))
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar, cast
 
 import typer
 
@@ -25,6 +25,7 @@ BATCH_BYTES = 256 * 1024
 TOO_MUCH_AT_ONCE = (413, 507)
 
 Fields = dict[str, Any]
+T = TypeVar("T")
 
 
 def send(
@@ -90,20 +91,29 @@ def send(
 def publish(
     client: Client, queue: QueueName, batch: list[Fields], waiting: Callable[[float], object] = lambda _s: None
 ) -> Iterator[list[str]]:
-    """Publish a batch, all or nothing; where it is too much at once, halves of it. Yield the ids.
+    """Publish a batch, in halves where it is too much at once. Yield the ids. `waiting`: see `Client.publish`."""
 
-    `waiting`: see `Client.publish`.
-    """
+    def at_once(part: list[Fields]) -> list[str]:
+        ids: list[str] = client.publish(queue, "/messages/batch", waiting=waiting, json=part).json()["ids"]
+        return ids
+
+    return in_halves(batch, at_once)
+
+
+def in_halves(batch: list[Fields], at_once: Callable[[list[Fields]], T]) -> Iterator[T]:
+    """Publish a batch, all or nothing; where it is too much at once, halves of it. Yield what `at_once` returned."""
     from curbstone.cli.client import Refused
 
     try:
-        yield client.publish(queue, "/messages/batch", waiting=waiting, json=batch).json()["ids"]
+        done = at_once(batch)
     except Refused as error:
         if error.status not in TOO_MUCH_AT_ONCE or len(batch) == 1:
             raise
         middle = len(batch) // 2
-        yield from publish(client, queue, batch[:middle], waiting)
-        yield from publish(client, queue, batch[middle:], waiting)
+        yield from in_halves(batch[:middle], at_once)
+        yield from in_halves(batch[middle:], at_once)
+    else:
+        yield done
 
 
 def _common(content_type: str, headers: list[str], ttl: float | None, delay: float | None) -> Fields:

@@ -11,12 +11,13 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from curbstone.cli.options import DEFAULT_SERVER, ServerUrl, complete_queue
-from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, TOO_MUCH_AT_ONCE, publishable
+from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, in_halves, publishable
 from curbstone.exit_codes import CommandFailed
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
             if "options" in batch[0]:
                 client.queue("PUT", name, json=batch[0]["options"])
                 continue
-            _publish(client, name, batch, keeps_keys)
-            sent += len(batch)
+            for count in in_halves(batch, partial(_publish, client, name, keeps_keys)):
+                sent += count
 
 
-def _publish(client: Client, name: QueueName, batch: list[Fields], keeps_keys: bool) -> None:
-    """Publish messages once; where they are too many for the room that is left, halves of them, as `send` does."""
+def _publish(client: Client, name: QueueName, keeps_keys: bool, batch: list[Fields]) -> int:
+    """Publish messages, all or nothing, once; return how many."""
     from curbstone.cli.client import Refused
 
     # Two equal batches of one file differ in the ids of their messages.
@@ -89,13 +90,9 @@ def _publish(client: Client, name: QueueName, batch: list[Fields], keeps_keys: b
     try:
         client.publish(name, "/messages/batch", json=[_on_time(line, now_ms) for line in batch], headers=headers)
     except Refused as error:
-        if error.kind.endswith(KEY_REUSED):  # these lines were published before, with delays from that moment on
-            return
-        if error.status not in TOO_MUCH_AT_ONCE or len(batch) == 1:
+        if not error.kind.endswith(KEY_REUSED):  # else published before, with delays from that moment on
             raise
-        middle = len(batch) // 2
-        _publish(client, name, batch[:middle], keeps_keys)
-        _publish(client, name, batch[middle:], keeps_keys)
+    return len(batch)
 
 
 def _batch_bytes(options: Any) -> int:

@@ -108,7 +108,6 @@ class WebSocketProtocol(stream.Stream):
         self._connections = connections
         self._loop: Loop = loop
         self._output: list[bytes] = []
-        self._output_bytes = 0
         self._before_flush: Callable[[], None] | None = None
         self._is_held = False
         self.leave: Callable[[], None] | None = None
@@ -208,8 +207,7 @@ class WebSocketProtocol(stream.Stream):
         """See `Wire.send`."""
         if self._session:
             self._output.append(frames)
-            self._output_bytes += len(frames)
-            self.changed(self._output_bytes)
+            self.changed(len(frames))
 
     def close(self, code: int, reason: str = "") -> None:
         """See `Wire.close`."""
@@ -219,10 +217,10 @@ class WebSocketProtocol(stream.Stream):
         self._end_session()
         self.changed()
 
-    def at_flush(self, fn: Callable[[], None], gathered_bytes: int = 0) -> None:
+    def at_flush(self, fn: Callable[[], None], more_bytes: int = 0) -> None:
         """See `Wire.at_flush`."""
         self._before_flush = fn
-        self.changed(gathered_bytes)
+        self.changed(more_bytes)
 
     def limit_unsent(self, bytes_max: int) -> None:
         """See `Wire.limit_unsent`."""
@@ -290,7 +288,8 @@ class WebSocketProtocol(stream.Stream):
         if before is not None:
             before()
         self._flush_due = False  # what `before` sent goes with this one
-        output, self._output, self._output_bytes = self._output, [], 0
+        self._gathered_bytes = 0
+        output, self._output = self._output, []
         if not self._is_full:
             output.append(self._frames.take_pong())
         output.append(self._frames.take_output())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.access.doors import Doors, doors
 from tests.authority import Authority, Pair
+from tests.processes import COMMAND
 from tests.server import clean_environment
 
 USERS = """
@@ -46,7 +46,7 @@ def own(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(it: Doors, options: list[str], *words: str, text: str = "") -> tuple[int, str]:
     host, port = it.server.addresses["tls://http"]
-    command = [sys.executable, "-m", "curbstone", *options, *words, "--server", f"https://{host}:{port}"]
+    command = [*COMMAND, *options, *words, "--server", f"https://{host}:{port}"]
     done = subprocess.run(
         command, input=text, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=120, check=False,

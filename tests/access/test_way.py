@@ -30,6 +30,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from tests.access.ways import WAYS, Way
+from tests.engine_end import end_engine
 from tests.stomp.test_way import ours
 
 USERS = '[users.ann]\ngrants = ["send,receive,peek,manage default/*"]\n'
@@ -98,10 +99,7 @@ async def serving(path: Path, *, users: bool) -> AsyncIterator[tuple[dict[str, t
     finally:
         await stomp.stop()
         await http.stop()
-        stopped = asyncio.Event()
-        broker.shutdown(stopped.set)
-        await stopped.wait()
-        host.close()
+        await end_engine(broker, host)
 
 
 async def work_of(path: Path, way: Way, *, users: bool) -> Work:

@@ -24,6 +24,7 @@ import pytest
 
 from curbstone.cli.main import main
 from tests.commands import curbstone
+from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 
 
@@ -249,7 +250,7 @@ def test_a_server_that_dies_leaves_no_backup_and_forgets_what_it_kept(tmp_path: 
 def test_a_backup_that_is_killed_is_not_there(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
         publish(server, "q", *["x" * 100_000] * 100)
-        command = [sys.executable, "-m", "curbstone", "backup", "b", "--server", server.url]
+        command = [*COMMAND, "backup", "b", "--server", server.url]
         with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as client:
             while not list(tmp_path.glob("b.partial/data/queues/*/*.seg")):
                 assert client.poll() is None
@@ -263,7 +264,7 @@ def test_a_restore_that_is_killed_is_not_there(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
         publish(server, "q", *["x" * 100_000] * 100)
         backup(server, tmp_path / "b.tar")
-    command = [sys.executable, "-m", "curbstone", "restore", "b.tar", "new"]
+    command = [*COMMAND, "restore", "b.tar", "new"]
     with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as client:
         while not list(tmp_path.glob("new.partial/data/queues/*/*.seg")):
             assert client.poll() is None

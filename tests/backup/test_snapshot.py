@@ -19,6 +19,7 @@ from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
+from tests.engine_end import end_engine
 
 BODY = 4000
 CAP = 256 * 1024
@@ -71,10 +72,7 @@ def body(number: int) -> bytes:
 
 
 async def stopped(running: Running) -> None:
-    over = asyncio.Event()
-    running.broker.shutdown(over.set)
-    await over.wait()
-    running.host.close()
+    await end_engine(running.broker, running.host)
 
 
 def test_what_is_dropped_and_written_over_later_is_in_it_all_the_same(tmp_path: Path) -> None:

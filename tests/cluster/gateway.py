@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 
 
@@ -16,4 +16,4 @@ class GatewayProcess(ServerProcess):
 
     def command(self) -> list[str]:
         """The command line; the URL with its password is in the environment."""
-        return [sys.executable, "-m", "curbstone", "serve"]
+        return [*COMMAND, "serve"]

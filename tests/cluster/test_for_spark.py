@@ -9,7 +9,6 @@ import json
 import secrets
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 import httpx
 
 from tests.cluster.gateway import GatewayProcess
+from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 
 PATIENCE_S = 60
@@ -29,7 +29,7 @@ def following(gateway: GatewayProcess, queue: str, server: ServerProcess, cwd: P
     """Run `curbstone move --follow`, and interrupt it at the end, while it may be settling what has arrived."""
     words = ["move", "--from", queue, "--to", queue, "--to-server", server.url, "--create", "--follow"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "curbstone", *words, "--server", gateway.url],
+        [*COMMAND, *words, "--server", gateway.url],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=cwd,

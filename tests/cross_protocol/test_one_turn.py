@@ -26,6 +26,7 @@ from curbstone.mqks.server import MqksServer
 from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
 from curbstone.stomp.server import StompServer
 from curbstone.stomp.websocket import StompSockets
+from tests.engine_end import end_engine
 from tests.stomp.client import WAIT_S, until
 
 pytestmark = pytest.mark.anyio
@@ -76,10 +77,7 @@ async def serving(path: Path, protocol: str) -> AsyncIterator[tuple[Broker, tupl
         yield broker, address, connection
     finally:
         await server.stop()
-        stopped = asyncio.Event()
-        broker.shutdown(stopped.set)
-        await asyncio.wait_for(stopped.wait(), WAIT_S)
-        host.close()
+        await end_engine(broker, host)
 
 
 @pytest.mark.parametrize("protocol", ["stomp", "websocket", "mqks"])

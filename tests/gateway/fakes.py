@@ -85,7 +85,7 @@ class FakeWire:
         if self.code is None:
             self._client.receive_data(frames)
 
-    def at_flush(self, fn: Callable[[], None], gathered_bytes: int = 0) -> None:
+    def at_flush(self, fn: Callable[[], None], more_bytes: int = 0) -> None:
         """See `net.wire.Wire`."""
         fn()
 

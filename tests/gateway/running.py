@@ -21,6 +21,7 @@ from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
+from tests.engine_end import end_engine
 
 QUEUE = "/v2/p1/queues/q"
 MESSAGES = QUEUE + "/messages"
@@ -119,7 +120,4 @@ async def running(data_dir: Path, settings: GatewaySettings, options: QueueOptio
         assert (await http.put(QUEUE)).status_code == 201
         yield Running(broker, server, address, http)
     await server.stop()
-    stopped = asyncio.Event()
-    broker.shutdown(stopped.set)
-    await stopped.wait()
-    host.close()
+    await end_engine(broker, host)

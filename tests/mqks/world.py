@@ -16,6 +16,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.server import MqksServer
+from tests.engine_end import end_engine
 
 WAIT_S = 60
 ERROR_ID = re.compile(r"\d{20}[0-9A-Za-z]{4}")
@@ -132,10 +133,7 @@ async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIte
         yield world
     finally:
         await world.close()
-        stopped = asyncio.Event()
-        broker.shutdown(stopped.set)
-        await asyncio.wait_for(stopped.wait(), WAIT_S)
-        host.close()
+        await end_engine(broker, host)
 
 
 def run(

@@ -6,19 +6,19 @@ import csv
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from curbstone.exit_codes import FAILED, WRONG
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.table import Table
+from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 from tests.spark.kit import make_queue, numbered, publish
 from tests.spark.test_lake import store
 
 
 def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "curbstone", "sql", *arguments]
+    command = [*COMMAND, "sql", *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=clean_environment(), timeout=120)
     return done.returncode, done.stdout, done.stderr
 

@@ -103,7 +103,7 @@ class Client:
             accept = "" if version == "1.0" else f"|accept-version:{version}"
             (self.connected,) = self.send(f"CONNECT{accept}|host:x{connect}")
 
-    def _changed(self, _gathered_bytes: int) -> None:
+    def _changed(self, _more_bytes: int) -> None:
         self.changes += 1
 
     def feed(self, data: bytes) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import curbstone
+from tests.processes import COMMAND
 from tests.server import ServerProcess
 from tests.stomp.raw import Raw, encode
 
@@ -298,7 +299,6 @@ def test_dump_prints_a_line_for_each_message(server: ServerProcess) -> None:
 
 def test_dump_goes_through_all_pages_and_ends_quietly_in_a_closed_pipe(server: ServerProcess) -> None:
     import subprocess
-    import sys
 
     from tests.server import clean_environment
 
@@ -311,7 +311,7 @@ def test_dump_goes_through_all_pages_and_ends_quietly_in_a_closed_pipe(server: S
     assert (code, len(lines)) == (0, count)
     assert [int(line.split("\t")[0]) for line in lines] == list(range(1, count + 1))
     assert lines[999].startswith("1000\trdy\t999x")
-    command = [sys.executable, "-m", "curbstone", "dump", "a", "--server", server.url]
+    command = [*COMMAND, "dump", "a", "--server", server.url]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(), cwd=server.data_dir.parent
     ) as process:

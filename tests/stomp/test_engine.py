@@ -19,6 +19,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
+from tests.engine_end import end_engine
 from tests.stomp.client import Peer, exercise, until
 
 A = QueueName("default", "a")
@@ -59,10 +60,7 @@ async def serving(
         for peer in world.peers:
             await peer.close()
         await server.stop()
-        stopped = asyncio.Event()
-        broker.shutdown(stopped.set)
-        await asyncio.wait_for(stopped.wait(), 10)
-        host.close()
+        await end_engine(broker, host)
 
 
 def run(path: Path, *tests: Callable[[World], Awaitable[None]], options: QueueOptions | None = None) -> None:

@@ -27,6 +27,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.websocket import StompSockets
+from tests.engine_end import end_engine
 from tests.stomp.client import WAIT_S, until
 from tests.stomp.harness import Received, read_frames
 
@@ -103,10 +104,7 @@ async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIte
         yield World(broker, server, await server.start(("127.0.0.1", 0)))
     finally:
         await server.stop()
-        stopped = asyncio.Event()
-        broker.shutdown(stopped.set)
-        await asyncio.wait_for(stopped.wait(), WAIT_S)
-        host.close()
+        await end_engine(broker, host)
 
 
 def run(

@@ -13,6 +13,7 @@ from curbstone.core.log.format import FORMAT, FORMAT_WITHOUT_REDO, SEGMENT_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
+from tests.engine_end import end_engine
 
 OLD = Path(__file__).with_name("format1.tar.gz")
 
@@ -40,10 +41,7 @@ def test_what_format_1_held_is_served_and_new_segments_are_of_the_new_format(tmp
                 queue.publish([Message(bytes(100_000), b"")], lambda error, _f, _n: answers.append(error), atomic=True)
         while len(answers) < 24 or len(got) < 8:
             await asyncio.sleep(0)
-        stopped = asyncio.Event()
-        broker.shutdown(stopped.set)
-        await stopped.wait()
-        host.close()
+        await end_engine(broker, host)
         assert answers == [None] * 24
         return [bytes(delivery.message.body) for delivery in got]
 
