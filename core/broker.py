@@ -43,6 +43,7 @@ from curbstone.core.transaction import Others, Transaction
 from curbstone.core.troubles import WatchedHost
 from curbstone.core.turns import Turns
 from curbstone.core.values import Capability, Done, Health, Published
+from curbstone.core.write_behind import WriteBehindDisk
 from curbstone.core.writing.committer import Committer
 from curbstone.core.writing.journal import Journal
 
@@ -70,7 +71,7 @@ class Broker(AloneBroker):
         max_cap: int = CAP_BYTES_MAX,
     ) -> None:
         self.host = host
-        self.disk = disk
+        disk = self.disk = WriteBehindDisk(disk)
         self.defaults = defaults
         self.sync = sync
         self.max_ttl_ms = max_ttl_ms

@@ -1,7 +1,8 @@
 """What of a data directory has to be kept, so that the next start finds it as it is now.
 
-A snapshot is taken at an instant with no job under way (`core.host.AsyncioHost.submit_alone`): all that was confirmed
-is in the files then, and nothing is half done. Whoever takes it copies, or links, what `contents` names.
+A snapshot is taken at an instant with no job under way (`core.host.AsyncioHost.submit_alone`): nothing is half done.
+Whoever takes it lets the disk catch up first (`Broker.disk.catch_up`), so that all that was confirmed is in the files,
+and then copies, or links, what `contents` names.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def contents(broker: Broker) -> list[Content]:
     journal_bytes = broker.journal.needed_until
     if journal_bytes:
         found.append(Content(JOURNAL, journal_bytes, is_rewritten=True))
-    # What redo files say is in the segments, too: they are for a power cut, and what is read here has been written.
+    # What redo files say is in the segments, too, once the disk has caught up: they are for a crash.
     # Parts and markers are files that are put in place whole; of the ids that were committed, whole records are added.
     found.append(Content(STAGING))
     return found

@@ -71,6 +71,7 @@ DOORS = {
     "access/files.py",
     "core/disk.py",
     "core/host.py",
+    "core/write_behind.py",
     "gateway/server.py",
     "gateway/http/answers.py",
     "gateway/http/endless.py",

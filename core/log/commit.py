@@ -12,9 +12,9 @@ import errno
 from contextlib import suppress
 from typing import NamedTuple
 
-from curbstone.core.disk import Disk, File
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
 from curbstone.core.log.redo import Part
+from curbstone.core.write_behind import WriteBehindDisk, WriteBehindFile
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -31,7 +31,9 @@ class Segment:
         "damaged", "dead_ms", "end", "file", "is_redoable", "number", "path", "redo", "runs", "salt", "size", "states",
     )  # fmt: skip
 
-    def __init__(self, number: int, path: str, salt: int, end: int, size: int, file: File | None = None) -> None:
+    def __init__(
+        self, number: int, path: str, salt: int, end: int, size: int, file: WriteBehindFile | None = None
+    ) -> None:
         self.number = number
         self.path = path
         self.salt = salt
@@ -77,7 +79,9 @@ class Commit:
         "kept", "old_size", "redo", "reserve", "reserve_to", "rolled", "segment", "size", "taken", "unremoved",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, directory: str, uid: int, active: Segment, reserve: int, *, sync: bool) -> None:
+    def __init__(
+        self, disk: WriteBehindDisk, directory: str, uid: int, active: Segment, reserve: int, *, sync: bool
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._uid = uid
@@ -216,6 +220,15 @@ class Commit:
 
     # --- what a worker thread does
 
+    def open(self) -> None:
+        """Have the segment's file open, or raise OSError."""
+        self._file_of(self.segment)
+
+    def defer(self, redo: int) -> None:
+        """A redo file has made a plain commit durable: its own file can wait for it."""
+        self.redo = redo
+        self._file_of(self.segment).defer(self._offset, self._buffers)
+
     def run(self) -> None:
         """Write, sync, then remove what is no longer needed; OSError leaves the log as it was."""
         self.write()
@@ -242,7 +255,7 @@ class Commit:
         assert self.segment.file is not None
         self._sync_file(self.segment, self.segment.file)
 
-    def _sync_file(self, segment: Segment, file: File) -> None:
+    def _sync_file(self, segment: Segment, file: WriteBehindFile) -> None:
         """Sync a segment; where that fails the system may have lost all that was not synced before, too."""
         try:
             file.sync()
@@ -272,7 +285,7 @@ class Commit:
             if self._buffers:
                 file.write(self._offset, self._buffers)
 
-    def _or_least(self, file: File, offset: int, buffers: list[bytes], end: int) -> None:
+    def _or_least(self, file: WriteBehindFile, offset: int, buffers: list[bytes], end: int) -> None:
         """Write, and zeros behind it to where the file is to end; without room for all of them as few as will do."""
         try:
             file.write(offset, [*buffers, bytes(self.size - end)])
@@ -310,7 +323,7 @@ class Commit:
             self._disk.rename(self.taken.path, self.segment.path)
         self.segment.file = self._disk.open_lasting(self.segment.path, create=self.taken is None)
 
-    def _file_of(self, segment: Segment) -> File:
+    def _file_of(self, segment: Segment) -> WriteBehindFile:
         """Return the open file of a segment: it is not open after a start, nor after an attempt at a new segment."""
         if segment.file is None:
             segment.file = self._disk.open_lasting(segment.path)

@@ -25,10 +25,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from curbstone.core.disk import Disk
 from curbstone.core.log.commit import Commit, Segment, Spare, reserve_path, segment_path
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
 from curbstone.core.log.room import Room
+from curbstone.core.write_behind import WriteBehindDisk
 
 GROWTH_BYTES_FIRST = 32 * 1024
 GROWTH_BYTES_MAX = 4 * 1024 * 1024
@@ -59,7 +59,7 @@ class Log:
     )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, directory: str, uid: int, *, cap: int, meta_bytes: int, salt: Salt = random_salt
+        self, disk: WriteBehindDisk, directory: str, uid: int, *, cap: int, meta_bytes: int, salt: Salt = random_salt
     ) -> None:
         self.disk = disk
         self.directory = directory
@@ -332,9 +332,7 @@ class Log:
             old.redo = 0 if not commit.is_doubtful else old.redo
         commit.segment.end = commit.end
         commit.segment.size = commit.size
-        if commit.redo:
-            commit.segment.redo = commit.redo
-        elif commit.syncs:
+        if commit.syncs and not commit.redo:
             commit.segment.redo = 0
         if commit.rolled:
             self._count_sealed()

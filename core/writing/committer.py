@@ -1,21 +1,22 @@
 """Runs the commits of all queues: those that one turn has gathered in one job, and with one sync for all of them.
 
-A queue that is alone in its turn writes and syncs its own segment. Several plain commits are written to their segments
-unsynced, and then once more, all together, as one record of a redo file: that is synced, and all of them are confirmed.
-When a redo file is full the segments that it has something of are synced, so that it can be used again. What is not
-plain (a new segment, a file that grows, much at once) goes its own way. So does everything where no redo file can be
-had; nothing that is promised hangs on them. `docs/journal.md` has the fault model.
+A queue that is alone in its turn writes and syncs its own segment. Several plain commits are written, all together, as
+one record of a redo file: that is synced, and all of them are confirmed. To their segments they are written later (see
+`write_behind`): when somebody reads or writes there, or a second later. When the redo file is full the segments that it
+has something of are synced, so that it can be used again. What is not plain (a new segment, a file that grows, much at
+once) goes its own way. So does everything where no redo file can be had; nothing that is promised hangs on
+them. `docs/journal.md` has the fault model.
 
 One job of several commits is under way at a time; what comes meanwhile gathers for the next.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.log.commit import Commit, Segment
@@ -24,6 +25,7 @@ from curbstone.core.log.redo import HEADER_BYTES, record_bytes
 from curbstone.core.stats import Commits
 from curbstone.core.troubles import Troubles
 from curbstone.core.values import Done
+from curbstone.core.write_behind import WriteBehindDisk
 from curbstone.core.writing.redo_file import NoRedoFile, RedoFile, sync_segments
 
 REDO_BYTES = 16 * 1024 * 1024
@@ -35,8 +37,12 @@ TOLD_AT_ONCE = 8
 TELL_US_MAX = 50_000
 """And more of them until this time is over: what is answered together is sent together."""
 MAKE_AGAIN_MS = 60_000
+CATCH_UP_MS = 1000
+"""After so long the segments have what the redo files say of them, for those who copy the data directory as it is."""
 SYNCED_AT_STOP_MAX = 32
 """Segments: a stop has seconds, and a disk may be slow."""
+
+logger = logging.getLogger("curbstone.core")
 
 MATTER = "the redo files"
 
@@ -53,23 +59,25 @@ class Group:
         self.errors: list[Exception | None] = [None] * len(commits)
 
     def run(self) -> None:
-        """Write all; make durable what has to be, together if that can be."""
-        good = [n for n, commit in enumerate(self.commits) if self._did(n, commit.write)]
-        if self.redo is None:
+        """Make them durable together, if that can be, and each by itself if not."""
+        good = [n for n, commit in enumerate(self.commits) if self._did(n, commit.open)]
+        if self.redo is not None and len(good) > 1 and self._put_in(self.redo, [self.commits[n] for n in good]):
             return
-        commits = [self.commits[n] for n in good]
-        if len(commits) > 1:
-            try:
-                buffers = [buffer for commit in commits for buffer in commit.buffers]
-                self.redo.append([commit.part for commit in commits], buffers)
-            except OSError as error:
-                self.redo_error = error
-            else:
-                for commit in commits:
-                    commit.redo = self.redo.life
-                return
         for n in good:
-            self._did(n, self.commits[n].sync)
+            if not self._did(n, self.commits[n].run) and self.redo is not None and self.redo.has_failed:
+                self.commits[n].is_undone = False  # the redo file may have it all the same
+
+    def _put_in(self, redo: RedoFile, commits: list[Commit]) -> bool:
+        """Write commits to the redo file and sync it; return whether they are durable by that."""
+        try:
+            buffers = [buffer for commit in commits for buffer in commit.buffers]
+            redo.append([commit.part for commit in commits], buffers)
+        except OSError as error:
+            self.redo_error = error
+            return False
+        for commit in commits:
+            commit.defer(redo.life)
+        return True
 
     def _did(self, n: int, step: Callable[[], None]) -> bool:
         try:
@@ -82,7 +90,7 @@ class Group:
 class Committer:
     """See the module's docstring."""
 
-    def __init__(self, host: Host, disk: Disk, salt: Salt, troubles: Troubles, commits: Commits) -> None:
+    def __init__(self, host: Host, disk: WriteBehindDisk, salt: Salt, troubles: Troubles, commits: Commits) -> None:
         self._host = host
         self._disk = disk
         self._salt = salt
@@ -102,6 +110,7 @@ class Committer:
         self._made = 0
         self._lives = 0
         self._make_after_ms = 0
+        self._will_catch_up = False
         self._kept = ""
         """Why the redo files are kept until the next start, and nothing more is written to any."""
 
@@ -175,9 +184,12 @@ class Committer:
     def _written(self, redo: RedoFile, group: Group) -> None:
         for commit in group.commits:
             if commit.redo:
+                # Here, and not when its queue is told: the file may be full, and its segments synced, before that.
+                commit.segment.redo = commit.redo
                 redo.touched[commit.segment] = None
                 redo.uids.add(commit.part.uid)
         self._commits.syncs += any(commit.redo for commit in group.commits)
+        self._catch_up_later()
         if any(commit.is_doubtful for commit in group.commits):  # before anything is done about the file
             self.keep("syncing a segment failed")
         if isinstance(group.redo_error, NoRedoFile):
@@ -204,6 +216,19 @@ class Committer:
             self._is_telling = True
             self._host.call_soon(self._tell)
         self._go()
+
+    def _catch_up_later(self) -> None:
+        if self._will_catch_up or not self._disk.late:
+            return
+        self._will_catch_up = True
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._will_catch_up = False
+            if error is not None:
+                logger.warning("commits that are in a redo file can't be written to their segments: %s", error)
+            self._catch_up_later()
+
+        self._host.call_later(CATCH_UP_MS, lambda: self._host.submit(self._disk.catch_up, done))
 
     # --- the files
 

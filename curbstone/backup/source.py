@@ -79,7 +79,12 @@ class Backups:
             wanted = contents(self._broker)
             release = hold(self._broker)
             taken_at = datetime.now(UTC)
-            return lambda: _keep(self._root, wanted)
+
+            def job() -> list[Kept]:
+                self._broker.disk.catch_up()
+                return _keep(self._root, wanted)
+
+            return job
 
         def over() -> None:
             self._is_busy = False

@@ -25,6 +25,7 @@ from curbstone.core.pending.pending import Pending
 from curbstone.core.recovery.replay import Replay
 from curbstone.core.shared import Shared
 from curbstone.core.state import QueueState
+from curbstone.core.write_behind import WriteBehindDisk
 from curbstone.core.writing.journal import read_journal
 
 
@@ -43,7 +44,7 @@ class DryRecovery:
     """Brings queues back to life in memory."""
 
     def __init__(self, disk: Disk) -> None:
-        self._disk = _Untouched(disk)
+        self._disk = WriteBehindDisk(_Untouched(disk))
         self._shared = Shared(_Still(), self._disk, SyncMode.parse("never"))
         self._recorded: dict[int, list[Recorded]] = {}
 

@@ -7,8 +7,9 @@ import threading
 from pathlib import Path
 
 from tests.commands import curbstone
-from tests.crash.stomp_peer import HungUp
-from tests.faults.witness import QUEUE, Witness, call
+from tests.crash.mortal import HANG_S
+from tests.crash.stomp_peer import HungUp, StompPeer, encode
+from tests.faults.witness import QUEUE, Witness, call, until
 from tests.server import ServerProcess
 
 COPIES = 4
@@ -64,3 +65,29 @@ def test_a_copy_made_while_messages_come_has_all_that_was_confirmed_before_it(tm
             got = curbstone("recv", QUEUE, f"--count={least}", "--server", again.url, cwd=tmp_path)
             assert [line.split(".")[0] for line in got.out.splitlines()] == [f"w{n + 1}" for n in range(least)]
             assert "Traceback" not in again.log
+
+
+def test_a_second_after_messages_came_to_many_queues_a_copy_without_redo_files_has_them(tmp_path: Path) -> None:
+    """They share a sync, in a redo file; somebody may copy the files in an order that has the wrong one of those."""
+    names = [f"q{number}" for number in range(20)]
+    with ServerProcess(tmp_path / "data", "--cap=32MiB", "--log-level=error") as server:
+        with StompPeer(server.stomp, HANG_S) as peer:
+            for turn in ("first", "second"):
+                frames = [
+                    encode("SEND", {"destination": f"/queue/{name}"}, f"{turn} {name}".encode()) for name in names
+                ]
+                peer.send(b"".join(frames[:-1]))
+                assert peer.call("SEND", {"destination": f"/queue/{names[-1]}"}, f"{turn} {names[-1]}".encode())
+        assert list(server.data_dir.glob("redo.*")), "nothing was shared"
+
+        def are_written() -> bool:
+            contents = b"".join(path.read_bytes() for path in server.data_dir.rglob("*.seg"))
+            return all(f"second {name}".encode() in contents for name in names)
+
+        until(are_written, "the segments")
+        copy_now(server.data_dir, tmp_path / "copy" / "data")
+    for path in (tmp_path / "copy" / "data").glob("redo.*"):
+        path.unlink()
+    with ServerProcess(tmp_path / "copy" / "data", "--cap=32MiB", "--log-level=error") as again:
+        for name in names:
+            assert call(again, f"/v2/default/queues/{name}")[1]["rdy"] == 2

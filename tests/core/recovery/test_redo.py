@@ -12,6 +12,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.redo import redo_names, replay_redo
+from curbstone.core.writing import committer
 from curbstone.core.writing.committer import SYNCED_AT_STOP_MAX
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Crash, SimFile
@@ -54,6 +55,55 @@ def test_the_commits_of_one_turn_share_a_sync_and_survive_a_power_cut() -> None:
     lab.restart("power")
     assert bodies(lab) == [[b"before", *(b"m%d" % number for number in range(5))]] * 3
     assert redo_names(lab.disk) == []
+
+
+def test_commits_that_share_a_sync_are_written_to_their_segments_when_somebody_reads_there() -> None:
+    lab, queues = prepared()
+    publish_each(lab, queues, "late")
+    segment = queues[0].log.active
+    file = lab.disk.names[segment.path]
+    assert b"late" not in file.cache
+    for run in list(queues[0].pending.runs):
+        queues[0].pending.reader.forget(run)
+    assert lab.bodies(queues[0]) == [b"before", b"late"]
+    assert b"late" in file.cache and b"late" not in file.durable
+    lab.restart("power")
+    assert bodies(lab) == [[b"before", b"late"]] * 3
+
+
+def test_they_are_written_there_after_a_second_whoever_reads() -> None:
+    lab, queues = prepared()
+    publish_each(lab, queues, "late")
+    files = [lab.disk.names[queue.log.active.path] for queue in queues]
+    lab.pass_time(committer.CATCH_UP_MS - 1)
+    assert not any(b"late" in file.cache for file in files)
+    lab.pass_time(1)
+    assert all(b"late" in file.cache for file in files)
+    assert not lab.host.timers, "nothing is to be done later"
+
+
+def test_a_full_redo_file_is_kept_where_a_segment_can_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was confirmed is in memory and in that file alone; it is served all the same, and there after a crash."""
+    lab, queues = prepared()
+    publish_each(lab, queues, "late")
+    segment = lab.disk.names[queues[0].log.active.path]
+    original = SimFile.write
+
+    def write(self: SimFile, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        if self._inode is segment:
+            raise OSError(errno.EIO, "no")
+        original(self, offset, buffers)
+
+    with monkeypatch.context() as during:
+        during.setattr(SimFile, "write", write)
+        for _ in range(40):
+            publish_each(lab, queues[1:], "more".ljust(500))
+    health = lab.broker.health()
+    assert not health.ok and any("kept for the next start" in reason for reason in health.reasons)
+    assert "redo.1" in redo_names(lab.disk) and lab.bodies(queues[0]) == [b"before", b"late"]
+    lab.restart("power")
+    assert lab.broker.health().ok
+    assert [len(each) for each in bodies(lab)] == [2, 42, 42]
 
 
 def test_a_queue_that_is_alone_in_its_turn_needs_no_redo_file() -> None:
@@ -157,6 +207,32 @@ def test_a_full_redo_file_that_has_something_of_many_segments_is_used_again() ->
     assert redo_names(lab.disk) == ["redo.1", "redo.2"]
     lab.restart("power")
     assert [len(lab.bodies(lab.again(queue))) for queue in queues] == [12] * len(queues)
+
+
+@pytest.mark.parametrize("rounds", range(20, 30))
+def test_a_full_redo_file_is_not_used_again_before_all_is_synced_that_nobody_was_told_of_yet(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments that had something there for the first time were left out: nobody had been told, so nobody knew."""
+    monkeypatch.setattr(committer, "TELL_US_MAX", -1)
+    lab = Lab()
+    busy, others = ([lab.queue(f"{kind}{number}") for number in range(count)] for kind, count in (("b", 2), ("o", 12)))
+    for queue in [*busy, *others]:
+        lab.publish(queue, "before")
+    for number in range(rounds):
+        assert publish_each(lab, busy, f"{number}".ljust(400)) == [None] * 2
+    confirmed: list[object] = []
+    for queues, body in ((others, "m"), (busy, "large".ljust(1200))):
+        for queue in queues:
+            queue.publish([message(body)], lambda error, _first, _count: confirmed.append(error))
+        lab.host.turn()
+    while lab.host.work() or lab.host.turn():  # a job ends before anything else happens
+        pass
+    assert confirmed == [None] * 14
+    for _ in range(20):
+        publish_each(lab, busy, "more".ljust(400))
+    lab.restart("power")
+    assert [lab.bodies(lab.again(queue))[1:] for queue in others] == [[b"m"]] * 12
 
 
 def on_redo(monkeypatch: pytest.MonkeyPatch, call: str, error: int) -> None:

@@ -49,6 +49,7 @@ class Ward:
         parts.publish(self.other, message(body(9001, 50)))
         self.lab.answer(parts.commit)
         self.live.add(self.queue.state.next_seq - 1)
+        self.lab.broker.disk.catch_up()
         self.files = {path: bytes(inode.cache) for path, inode in self.lab.disk.names.items()}
 
     def found(self, files: dict[str, bytes]) -> Queue:

@@ -1,0 +1,110 @@
+"""Writes that are late: nobody who uses a file through its disk sees them missing."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from curbstone.core.write_behind import WriteBehindDisk, WriteBehindFile
+from tests.sim.world import SimDisk, SimFile
+
+PATH = "f"
+
+
+@pytest.fixture
+def inner() -> SimDisk:
+    return SimDisk(Random(0))
+
+
+@pytest.fixture
+def disk(inner: SimDisk) -> WriteBehindDisk:
+    return WriteBehindDisk(inner)
+
+
+@pytest.fixture
+def file(disk: WriteBehindDisk) -> WriteBehindFile:
+    file = disk.open_lasting(PATH, create=True)
+    file.write(0, [b"head", bytes(8)])
+    file.defer(4, [b"a", b"b"])
+    file.defer(6, [b"c"])
+    return file
+
+
+def written(inner: SimDisk) -> bytes:
+    return bytes(inner.names[PATH].cache)
+
+
+def test_what_is_deferred_is_not_written_until_somebody_needs_it(file: WriteBehindFile, inner: SimDisk) -> None:
+    before = inner.ops
+    assert written(inner) == b"head" + bytes(8)
+    file.defer(7, [b"d"])
+    assert inner.ops == before
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda disk, _file: disk.open(PATH).read(0, 12),
+        lambda disk, _file: disk.catch_up(),
+        lambda disk, _file: disk.sync_all(""),
+        lambda _disk, file: file.read(0, 12),
+        lambda _disk, file: file.sync(),
+        lambda _disk, file: file.size(),
+        lambda _disk, file: file.truncate(12),
+        lambda _disk, file: file.write(11, [b"\0"]),
+    ],
+)
+def test_whoever_uses_the_file_finds_it_written(
+    use: Callable[[WriteBehindDisk, WriteBehindFile], object],
+    disk: WriteBehindDisk,
+    file: WriteBehindFile,
+    inner: SimDisk,
+) -> None:
+    use(disk, file)
+    assert written(inner) == b"headabc" + bytes(5)
+    assert not disk.late
+
+
+def test_what_is_written_right_behind_it_goes_with_it_in_one_call(file: WriteBehindFile, inner: SimDisk) -> None:
+    before = inner.ops
+    file.write(7, [b"d", b"e"])
+    assert written(inner) == b"headabcde" + bytes(3)
+    assert inner.ops == before + 1
+
+
+def test_more_can_be_deferred_after_that(disk: WriteBehindDisk, file: WriteBehindFile, inner: SimDisk) -> None:
+    file.write(7, [b"d"])
+    file.defer(8, [b"e"])
+    assert list(disk.late) == [PATH] and file.read(0, 9) == b"headabcde"
+
+
+@pytest.mark.parametrize(
+    "use", [lambda file: file.sync(), lambda file: file.write(7, [b"d"]), lambda file: file.size()]
+)
+def test_where_it_can_not_be_written_the_call_fails_and_the_next_one_tries_again(
+    use: Callable[[WriteBehindFile], object],
+    disk: WriteBehindDisk,
+    file: WriteBehindFile,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no(*_args: object) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as during:
+        during.setattr(SimFile, "write", no)
+        with pytest.raises(OSError, match="no"):
+            use(file)
+        with pytest.raises(OSError, match="no"):
+            disk.open(PATH)
+    assert disk.open(PATH).read(0, 7) == b"headabc"
+
+
+def test_what_is_deferred_is_forgotten_with_the_file(
+    disk: WriteBehindDisk, file: WriteBehindFile, inner: SimDisk
+) -> None:
+    file.close()
+    disk.catch_up()
+    assert written(inner) == b"head" + bytes(8) and not disk.late
