@@ -21,7 +21,10 @@ from curbstone.core.writing.numbering import Numbering
 from curbstone.core.writing.records import Records
 from curbstone.core.writing.sources import Sources
 
-BATCH_BYTES_MAX = 512 * 1024
+BATCH_BYTES_MAX = 1024 * 1024
+"""A sync of a file that grows costs about the same for a few large messages as for many."""
+BATCH_MESSAGES_MAX = 4096
+"""No further publish is taken after so many: of small messages the first batch is not to hold all others up."""
 NOTES_BYTES = 64
 """What the usual notes of a batch take: the oldest segment there must be, and how far messages were handed out."""
 GROUP_BYTES_MAX = 64
@@ -81,7 +84,7 @@ class Publishes:
         inbox = self._sources.outbox.publishes
         if inbox:
             self._measure(inbox[0])
-            while inbox and self._take_next(inbox[0]):
+            while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
                 pass
         if self.messages or not inbox:  # the next one that has to wait gets a whole turn of the cleaner, too
             self._sources.cleaner.unblocked()

@@ -142,5 +142,5 @@ def test_a_queue_that_breaks_down_answers_each_message_of_a_list_once(monkeypatc
         raise AssertionError("planted")
 
     monkeypatch.setattr(Log, "succeeded", fault)
-    desk.publish("list", size=300 * 1024, count=3)
+    desk.publish("list", size=600 * 1024, count=3)
     assert desk.told() == ["list: Unavailable 1", "list: Unavailable 2"]
