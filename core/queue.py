@@ -418,7 +418,8 @@ class Queue(AloneQueue):
             self._holding.settled()
         if records.tries:
             self.pending.stored(records.tries, segment)
-        self.log.let_go(commit)
+        if commit.dropped:
+            self.log.let_go(commit)
         for name, mark in batch.marks.items():
             group = self.pending.groups.get(name)
             if group is not None:

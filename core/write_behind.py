@@ -99,7 +99,8 @@ class WriteBehindDisk:
     """The data directory. Implements `Disk`; what it says of a file that has something deferred is as if it had not."""
 
     def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+        self.inner = disk
+        """The disk that is written to in the end."""
         self.late: dict[str, WriteBehindFile] = {}
         """The files of which something is deferred, by path."""
 
@@ -108,11 +109,11 @@ class WriteBehindDisk:
         late = self.late.get(path)
         if late is not None:
             late.catch_up()
-        return self._disk.open(path, create=create)
+        return self.inner.open(path, create=create)
 
     def open_lasting(self, path: str, *, create: bool = False) -> WriteBehindFile:
         """See `Disk.open_lasting`. Only what is written to these can be deferred; of each there is one at a time."""
-        return WriteBehindFile(self, path, self._disk.open_lasting(path, create=create))
+        return WriteBehindFile(self, path, self.inner.open_lasting(path, create=create))
 
     def catch_up(self) -> None:
         """Write all that is deferred, for those who look at the files without this object; raise the first failure."""
@@ -127,33 +128,33 @@ class WriteBehindDisk:
 
     def list_dir(self, path: str) -> list[str]:
         """See `Disk.list_dir`."""
-        return self._disk.list_dir(path)
+        return self.inner.list_dir(path)
 
     def make_dir(self, path: str) -> None:
         """See `Disk.make_dir`."""
-        self._disk.make_dir(path)
+        self.inner.make_dir(path)
 
     def rename(self, old: str, new: str) -> None:
         """See `Disk.rename`."""
-        self._disk.rename(old, new)
+        self.inner.rename(old, new)
 
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""
-        self._disk.remove(path)
+        self.inner.remove(path)
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`."""
-        self._disk.remove_tree(path)
+        self.inner.remove_tree(path)
 
     def sync_dir(self, path: str) -> None:
         """See `Disk.sync_dir`."""
-        self._disk.sync_dir(path)
+        self.inner.sync_dir(path)
 
     def sync_all(self, path: str) -> bool:
         """See `Disk.sync_all`."""
         self.catch_up()
-        return self._disk.sync_all(path)
+        return self.inner.sync_all(path)
 
     def close(self) -> None:
         """See `Disk.close`."""
-        self._disk.close()
+        self.inner.close()

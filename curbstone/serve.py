@@ -298,7 +298,8 @@ def connections_of(listeners: Sequence[Listener]) -> Mapping[str, int]:
 
 
 def _syncs(broker: ServedEngine) -> Histogram | None:
-    return broker.disk.sync_us if isinstance(broker, Broker) and isinstance(broker.disk, OsDisk) else None
+    disk = broker.disk.inner if isinstance(broker, Broker) else None
+    return disk.sync_us if isinstance(disk, OsDisk) else None
 
 
 def _listeners(

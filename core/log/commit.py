@@ -75,8 +75,8 @@ class Commit:
 
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_offset", "_old",
-        "_remove_first", "_remove_last", "_sync", "_uid", "dropped", "end", "erases", "is_doubtful", "is_undone",
-        "kept", "old_size", "redo", "reserve", "reserve_to", "rolled", "segment", "size", "taken", "unremoved",
+        "_remove_first", "_remove_last", "_uid", "dropped", "end", "erases", "is_doubtful", "is_undone",
+        "kept", "old_size", "redo", "reserve", "reserve_to", "rolled", "segment", "size", "syncs", "taken", "unremoved",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +85,8 @@ class Commit:
         self._disk = disk
         self._directory = directory
         self._uid = uid
-        self._sync = sync
+        self.syncs = sync
+        """Whether it counts only when it is durable."""
         self.segment = active
         """The segment the batches go to."""
         self._offset = active.end
@@ -158,11 +159,6 @@ class Commit:
         """What a plain commit writes there, in order."""
         return self._buffers
 
-    @property
-    def syncs(self) -> bool:
-        """Whether it counts only when it is durable."""
-        return self._sync
-
     def roll(self, header: SegmentHeader, spare: Spare | None, reserve: int, *, fenced: bool) -> None:
         """Begin a new segment, in the file `spare` if that is given."""
         self._old = self.segment
@@ -232,7 +228,7 @@ class Commit:
     def run(self) -> None:
         """Write, sync, then remove what is no longer needed; OSError leaves the log as it was."""
         self.write()
-        if self._sync or self.rolled:
+        if self.syncs or self.rolled:
             self.sync()
         if self.rolled:
             self._disk.sync_dir(self._directory)
@@ -317,7 +313,7 @@ class Commit:
         if self._cut_first:
             self._cut(old)
             self._close_old(old)
-        elif old.file is not None and (old.redo or not self._sync):
+        elif old.file is not None and (old.redo or not self.syncs):
             self._sync_file(old, old.file)
         if self.taken is not None:
             self._disk.rename(self.taken.path, self.segment.path)
@@ -339,7 +335,7 @@ class Commit:
         if self._fenced:
             with suppress(OSError):  # nothing is believed of this file any more but what was good before
                 self._sync_file(old, file)
-        elif is_cut or (self._cut_first and (old.redo or not self._sync)):
+        elif is_cut or (self._cut_first and (old.redo or not self.syncs)):
             self._sync_file(old, file)
 
     def _close_old(self, old: Segment) -> None:

@@ -212,7 +212,7 @@ class Log:
 
         If the disk is full the reserve will do, too.
         """
-        commit = Commit(self.disk, self.directory, self.uid, self.active, self.reserve, sync=sync)
+        commit = Commit(self.disk, self.directory, self.uid, self.segments[-1], self.reserve, sync=sync)
         commit.erases = not recycle
         for path, size in self._leftover.items():
             commit.remove_first(path, size)
@@ -350,9 +350,8 @@ class Log:
                 self._spare = Spare(segment.path, segment.size)
             elif segment is commit.kept or segment.path in commit.unremoved:
                 self._leftover[segment.path] = segment.size
-        if commit.dropped:
-            self.floor = self.segments[0].number
-            self._count_sealed()
+        self.floor = self.segments[0].number
+        self._count_sealed()
 
     def abandon(self) -> None:
         """The queue broke down: what becomes of the commit under way is of no interest."""

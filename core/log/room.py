@@ -163,6 +163,11 @@ class Room:
         return self.left - self.excess
 
     @property
+    def budget(self) -> int:
+        """Bytes that publishes may add now beside all that is promised; may be negative."""
+        return self.left - self.excess - self.kept - self.reserved
+
+    @property
     def records_left(self) -> int:
         """Bytes that settles and releases may add now: all but what copying any one segment forward takes."""
         return self.left + self.slack_bytes - BATCH_BYTES

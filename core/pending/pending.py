@@ -251,7 +251,7 @@ class Pending:
 
     def _entitle(self, run: Run, names: Iterable[str], bits: int) -> None:
         for name in names:
-            group = self.group(name, run.first)
+            group = self.groups.get(name) or self.undeclared.make(name, run.first)
             run.set_pending(name, run.pending(name) | bits)
             group.pends(bits.bit_count())
 

@@ -177,7 +177,8 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not (self.publishes or self.callbacks or self.after_settles or self.revival or self.has_records)
+        asked = self.publishes or self.callbacks or self.after_settles or self.revival
+        return not (asked or self.settles or self.ranges or self.releases or self.hand_outs or self.pops)
 
     @property
     def is_owed(self) -> bool:

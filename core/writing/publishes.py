@@ -99,7 +99,7 @@ class Publishes:
             if space < wanted:  # it will begin a new segment
                 space = self._room.segment_bytes - SEGMENT_BYTES - overhead
         self._space = min(space, BATCH_BYTES_MAX)
-        self._budget = self._room.publish_left - overhead - self._room.promised
+        self._budget = self._room.budget - overhead
 
     def _take_next(self, publish: Publish) -> bool:
         """Deal with the publish that waits first; return whether the next may be looked at."""

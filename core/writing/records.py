@@ -75,7 +75,7 @@ class Records:
     def _is_needed_for_publishes(self) -> bool:
         """Whether publishes wait and find hardly any room: what nobody waits for must not take it from them."""
         room = self._log.room
-        return bool(self._outbox.publishes) and room.publish_left - room.promised < room.segment_bytes
+        return bool(self._outbox.publishes) and room.budget < room.segment_bytes
 
     def _most_runs(self, group: str, limit: int) -> int:
         """Return how many runs of settled messages of a group may still be said."""

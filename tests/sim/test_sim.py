@@ -172,7 +172,8 @@ def test_the_simulator_sees_an_answer_that_comes_before_its_turn(monkeypatch: py
 
 
 def test_the_simulator_sees_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Room, "publish_left", property(lambda self: 1 << 40))
+    for name in ("publish_left", "budget"):
+        monkeypatch.setattr(Room, name, property(lambda self: 1 << 40))
     assert finds_something(range(20))
 
 

@@ -15,9 +15,9 @@ from tests.stomp.test_engine import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-SEND_CALLS_MAX = 187
+SEND_CALLS_MAX = 182
 SEND_CORE_FILES_MAX = 30
-ACK_CALLS_MAX = 165
+ACK_CALLS_MAX = 162
 ACK_CORE_FILES_MAX = 25
 
 
