@@ -7,15 +7,17 @@ import re
 import subprocess
 import sys
 import tomllib
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.server import clean_environment
 
 ROOT = Path(__file__).resolve().parent.parent
+Rule = Callable[[Path], None]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 
@@ -128,21 +130,72 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+def held_by(paths: Iterable[Path]) -> Callable[[Rule], Callable[[], None]]:
+    """Make a test of a rule that each of these files has to keep; it tells of all that do not.
+
+    A test for each file and rule would take longer to collect, in each worker, than to run.
+    """
+    files = list(paths)
+
+    def decorate(rule: Rule) -> Callable[[], None]:
+        @wraps(rule)
+        def test() -> None:
+            broken: list[str] = []
+            for path in files:
+                try:
+                    rule(path)
+                except AssertionError as error:
+                    broken.append(f"{relative(path)}: {error}")
+            assert not broken, "\n".join(broken)
+            assert files, "nothing was looked at"
+
+        del test.__wrapped__  # pytest would take its parameter for a fixture
+        return test
+
+    return decorate
+
+
+class Facts(NamedTuple):
+    """What the rules ask of a file, found in one look at it."""
+
+    lines: int
+    has_docstring: bool
+    imports: tuple[str, ...]
+    functions: tuple[tuple[str, int], ...]
+    """Names and lines."""
+    reaches: tuple[str, ...]
+    """Where it uses a private name that it has not made."""
 
 
 @cache
+def facts(path: Path) -> Facts:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text, str(path))
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return Facts(
+        len(text.splitlines()),
+        bool(ast.get_docstring(tree)),
+        tuple(imports_of(nodes)),
+        tuple((node.name, (node.end_lineno or 0) - node.lineno + 1) for node in functions),
+        tuple(reaches_of(nodes)),
+    )
+
+
 def imported(path: Path) -> tuple[str, ...]:
     """Return the full name of everything imported; `from curbstone.core import names` is curbstone.core.names."""
+    return facts(path).imports
+
+
+def imports_of(nodes: list[ast.AST]) -> list[str]:
     names: list[str] = []
-    for node in ast.walk(parsed(path)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: write the import with its full name"
             names += (f"{node.module}.{alias.name}" for alias in node.names)
-    return tuple(names)
+    return names
 
 
 def files_imported(path: Path) -> set[str]:
@@ -164,7 +217,7 @@ def declared_dependencies(folder: str, file: str) -> set[str]:
     return {IMPORTED_AS.get(name[0], name[0].replace("-", "_")) for name in names if name}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@held_by(SOURCES)
 def test_imports_point_inward(path: Path) -> None:
     folder = relative(path).partition("/")[0]
     for name in imported(path):
@@ -180,7 +233,7 @@ def test_imports_point_inward(path: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if relative(p.parent.parent) in ROOMS], ids=relative)
+@held_by(p for p in SOURCES if relative(p.parent.parent) in ROOMS)
 def test_rooms_import_from_those_before_them(path: Path) -> None:
     folder, room = relative(path.parent).split("/")
     rooms = ROOMS[folder]
@@ -203,10 +256,10 @@ def test_no_imports_go_round_in_a_circle(folder: str) -> None:
     assert not left, f"in a circle, or above one: {sorted(left)}"
 
 
-def private_names(tree: ast.Module) -> set[str]:
+def private_names(nodes: list[ast.AST]) -> set[str]:
     """Return the private names that a file makes itself: of its classes, and of itself."""
-    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    for node in ast.walk(tree):
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             names.add(node.attr)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
@@ -215,32 +268,34 @@ def private_names(tree: ast.Module) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_no_file_reaches_into_the_privates_of_another(path: Path) -> None:
-    tree = parsed(path)
-    mine = private_names(tree) | OPEN_PRIVATES
-    for node in ast.walk(tree):
+def reaches_of(nodes: list[ast.AST]) -> Iterator[str]:
+    mine = private_names(nodes) | OPEN_PRIVATES
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr[0] == "_" and not node.attr.endswith("__"):
             is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
-            assert is_own or node.attr in mine, f"line {node.lineno}: {ast.unparse(node)}"
+            if not is_own and node.attr not in mine:
+                yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if relative(p).partition("/")[0] in ADAPTERS], ids=relative)
+@held_by(SOURCES)
+def test_no_file_reaches_into_the_privates_of_another(path: Path) -> None:
+    assert not facts(path).reaches
+
+
+@held_by(p for p in SOURCES if relative(p).partition("/")[0] in ADAPTERS)
 def test_adapters_know_the_port_and_values_only(path: Path) -> None:
     for name in imported(path):
         top, _, rest = name.partition("curbstone.core.")
         assert top or rest.partition(".")[0] in PORT, f"{relative(path)} may not import {name}, also not for its type"
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in SOURCES if relative(p).partition("/")[0] in {"gateway", "mqks", "stomp"}], ids=relative
-)
+@held_by(p for p in SOURCES if relative(p).partition("/")[0] in {"gateway", "mqks", "stomp"})
 def test_protocols_reach_queues_through_access_alone(path: Path) -> None:
     """`Access` gives a queue only together with a right; who held a broker could leave the question out."""
     assert "curbstone.core.port.Broker" not in {*imported(path)}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@held_by(SOURCES)
 def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
     if relative(path) in DOORS or relative(path).partition("/")[0] in {"curbstone", *CLIENTS}:
         return
@@ -249,7 +304,7 @@ def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
     assert not found, f"{sorted(found)} belong into {sorted(DOORS)}"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "client").rglob("*.py")), ids=relative)
+@held_by(sorted((ROOT / "client").rglob("*.py")))
 def test_the_client_needs_nothing_and_its_core_knows_no_socket(path: Path) -> None:
     tops = {name.partition(".")[0] for name in imported(path)}
     frameworks = CLIENT_EXTRAS.get(path.stem, set())
@@ -258,21 +313,16 @@ def test_the_client_needs_nothing_and_its_core_knows_no_socket(path: Path) -> No
         assert not tops & CLIENT_CORE_LACKS
 
 
-@pytest.mark.parametrize("path", ALL_PYTHON, ids=relative)
+@held_by(ALL_PYTHON)
 def test_files_and_functions_are_small(path: Path) -> None:
-    file_lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert file_lines <= FILE_LINES_MAX
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            lines = node.end_lineno - node.lineno + 1
-            assert lines <= FUNCTION_LINES_MAX, f"{node.name} has {lines} lines"
+    assert facts(path).lines <= FILE_LINES_MAX
+    for name, lines in facts(path).functions:
+        assert 0 < lines <= FUNCTION_LINES_MAX, f"{name} has {lines} lines"
 
 
-@pytest.mark.parametrize("path", ALL_PYTHON, ids=relative)
+@held_by(ALL_PYTHON)
 def test_every_file_says_what_it_is(path: Path) -> None:
-    docstring = ast.get_docstring(parsed(path))
-    assert docstring, "a module starts with a docstring"
+    assert facts(path).has_docstring, "a module starts with a docstring"
 
 
 def test_tests_and_bench_import_the_parts_by_their_full_names() -> None:
