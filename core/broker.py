@@ -472,7 +472,7 @@ class Broker(AloneBroker):
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):
-            queue.close(Unavailable("the server is shutting down"))
+            queue.close(Unavailable("the server is shutting down", is_stop=True))
             queue.log.close()
         self.journal.close()
         self.staging.close()

@@ -165,6 +165,11 @@ class NotSupported(CurbstoneError):
 class Unavailable(CurbstoneError):
     """The disk failed or the server is stopping; nothing of the call was confirmed."""
 
+    def __init__(self, text: str, *, is_stop: bool = False) -> None:
+        super().__init__(text)
+        self.is_stop = is_stop
+        """Whether an orderly stop is all there is to it, so nothing is wrong."""
+
 
 class DataDirectoryError(Unavailable):
     """The data directory can't be used: locked by another process, unreadable, or of a newer format."""

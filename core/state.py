@@ -77,7 +77,7 @@ class QueueState:
     def refusal(self) -> CurbstoneError | None:
         """Return why nothing can be changed now, or None."""
         if self.shared.is_stopping:
-            return Unavailable("the server is shutting down")
+            return Unavailable("the server is shutting down", is_stop=True)
         if self.is_closed and not self.broken:
             return NoSuchQueue(f"no such queue: {self.name}")
         failure = self.write_failure or self.broken

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from curbstone.core import headers, port
 from curbstone.core.delivery.settling import Settling
-from curbstone.core.errors import CurbstoneError
+from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.log.format import Reason
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
@@ -147,6 +147,8 @@ class Deaths:
             if failed is None:
                 state.stats.dead_lettered += 1
                 self._is_stuck = self._is_stuck and bool(self._condemned)
+            elif isinstance(failed, Unavailable) and failed.is_stop:
+                pass  # nothing is wrong: the log has the message as it was, and it dies after the next start
             elif not self._is_stuck:  # one line, however many wait
                 self._is_stuck = True
                 state.report(f"message {state.message_id(message.seq)} could not be dead-lettered, it waits: {failed}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 
 import pytest
 
 from curbstone.core.queue import Queue
-from tests.core.lab import Lab, Peer, numbered
+from tests.core.lab import Lab, Peer, message, numbered
 
 KIB = 1024
 
@@ -58,3 +59,45 @@ def test_letters_that_wait_are_told_once_and_tried_a_few_at_a_time(caplog: pytes
     lab.publish(queue, *numbered(500, 1500))
     lab.pass_time(120_000)
     assert len([record for record in caplog.records if "could not be dead-lettered" in record.message]) == 1
+
+
+@pytest.mark.parametrize("why", ["expired", "max_tries", "rejected"])
+def test_what_dies_while_the_server_stops_is_no_error_and_follows_after_the_start(
+    why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An orderly stop with rejects under way logged that they could not be dead-lettered."""
+    lab = Lab()
+    queue = lab.queue("a", dead_letter="dead", ttl=1 if why == "expired" else 0, max_tries=int(why == "max_tries"))
+    lab.publish(queue, b"one")
+    peer = Peer(lab, queue)
+    ended: list[bool] = []
+    if why == "expired":
+        peer.close()
+        lab.host.pass_time(1000)
+    else:
+        queue.publish([message(b"two")], lambda *_: None)  # what is under way keeps the stop waiting
+    lab.broker.shutdown(lambda: ended.append(True))
+    if why != "expired":
+        peer.consumer.nack(peer.seqs) if why == "max_tries" else peer.consumer.reject(peer.seqs)
+    lab.pass_time(100)
+    assert ended and [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+    lab.start(lab.host.wall_ms() + 1000)
+    queue = lab.again(queue)
+    if why != "expired":
+        peer = Peer(lab, queue)
+        peer.consumer.nack(peer.seqs[:1]) if why == "max_tries" else peer.consumer.reject(peer.seqs[:1])
+    lab.pass_time(10_000)
+    assert lab.bodies(lab.queue("dead"))[:1] == [b"one"]
+
+
+def test_a_full_dead_letter_queue_is_told_of_even_while_the_server_stops(caplog: pytest.LogCaptureFixture) -> None:
+    lab = Lab(cap=1024 * KIB)
+    dead = lab.queue("dead", publish_paused=True)
+    queue = lab.queue("a", dead_letter="dead")
+    lab.publish(queue, b"one")
+    peer = Peer(lab, queue)
+    peer.consumer.reject(peer.seqs)
+    lab.broker.shutdown(lambda: None)
+    lab.pass_time(100)
+    assert dead.counts().rdy == 0
+    assert any("could not be dead-lettered" in record.message for record in caplog.records)
