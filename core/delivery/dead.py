@@ -148,7 +148,7 @@ class Deaths:
                 state.stats.dead_lettered += 1
                 self._is_stuck = self._is_stuck and bool(self._condemned)
             elif isinstance(failed, Unavailable) and failed.is_stop:
-                pass  # nothing is wrong: the log has the message as it was, and it dies after the next start
+                pass  # nothing is wrong: the log has the message as it was, and so has the next start
             elif not self._is_stuck:  # one line, however many wait
                 self._is_stuck = True
                 state.report(f"message {state.message_id(message.seq)} could not be dead-lettered, it waits: {failed}")

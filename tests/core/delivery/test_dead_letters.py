@@ -90,7 +90,7 @@ def test_what_dies_while_the_server_stops_is_no_error_and_follows_after_the_star
     assert lab.bodies(lab.queue("dead"))[:1] == [b"one"]
 
 
-def test_a_full_dead_letter_queue_is_told_of_even_while_the_server_stops(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_paused_dead_letter_queue_is_told_of_even_while_the_server_stops(caplog: pytest.LogCaptureFixture) -> None:
     lab = Lab(cap=1024 * KIB)
     dead = lab.queue("dead", publish_paused=True)
     queue = lab.queue("a", dead_letter="dead")
