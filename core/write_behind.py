@@ -49,9 +49,15 @@ class WriteBehindFile:
                 self._write_late()
 
     def _write_late(self) -> None:
-        if self._late:  # else another thread has written it meanwhile
-            self._file.write(self._late_at, [b"".join(self._late)])
-            self._forget_late()
+        late = self._late
+        if not late:  # another thread has written it meanwhile
+            return
+        try:
+            self._file.write(self._late_at, [b"".join(late)])
+        except OSError:
+            if self._late is late:  # else the file was closed meanwhile
+                raise
+        self._forget_late()
 
     def _forget_late(self) -> None:
         self._late = []
@@ -89,10 +95,13 @@ class WriteBehindFile:
         return self._file.size()
 
     def close(self) -> None:
-        """See `File.close`; what is deferred is forgotten."""
-        with self._lock:
-            self._forget_late()
-            self._file.close()
+        """See `File.close`; what is deferred is forgotten.
+
+        This is called on the event loop, so it does not wait for the lock: whoever has that may be stuck in a disk that
+        hangs.
+        """
+        self._forget_late()
+        self._file.close()
 
 
 class WriteBehindDisk:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from random import Random
 
@@ -108,3 +109,37 @@ def test_what_is_deferred_is_forgotten_with_the_file(
     file.close()
     disk.catch_up()
     assert written(inner) == b"head" + bytes(8) and not disk.late
+
+
+def test_closing_does_not_wait_for_a_write_that_hangs(
+    disk: WriteBehindDisk, file: WriteBehindFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues are closed on the event loop, where heart-beats and health go on while a disk hangs."""
+    is_writing, may_go_on = threading.Event(), threading.Event()
+
+    def hang(*_args: object) -> None:
+        is_writing.set()
+        assert may_go_on.wait(60)
+        raise OSError(errno.EBADF, "closed")
+
+    monkeypatch.setattr(SimFile, "write", hang)
+    failures: list[OSError] = []
+
+    def write() -> None:
+        try:
+            disk.catch_up()
+        except OSError as error:
+            failures.append(error)
+
+    writer, closer = threading.Thread(target=write), threading.Thread(target=file.close)
+    writer.start()
+    try:
+        assert is_writing.wait(60)
+        closer.start()
+        closer.join(10)
+        assert not closer.is_alive()
+    finally:
+        may_go_on.set()
+        writer.join()
+        closer.join()
+    assert not failures, "nobody needs what a closed file had deferred"
