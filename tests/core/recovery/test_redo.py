@@ -13,7 +13,6 @@ from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, enco
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.redo import redo_names, replay_redo
 from curbstone.core.writing import committer
-from curbstone.core.writing.committer import SYNCED_AT_STOP_MAX
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Crash, SimFile
 
@@ -186,7 +185,7 @@ def test_a_stop_leaves_no_redo_file() -> None:
 
 def test_a_stop_leaves_many_segments_to_the_next_start_and_a_power_cut_between_takes_nothing() -> None:
     lab = Lab()
-    queues = [lab.queue(f"q{number}") for number in range(SYNCED_AT_STOP_MAX + 8)]
+    queues = [lab.queue(f"q{number}") for number in range(committer.SYNCED_AT_STOP_MAX + 8)]
     for queue in queues:
         lab.publish(queue, "before")
     assert publish_each(lab, queues, "m") == [None] * len(queues)
@@ -201,7 +200,7 @@ def test_a_stop_leaves_many_segments_to_the_next_start_and_a_power_cut_between_t
 
 def test_a_full_redo_file_that_has_something_of_many_segments_is_used_again() -> None:
     lab = Lab()
-    queues = [lab.queue(f"q{number}") for number in range(SYNCED_AT_STOP_MAX + 8)]
+    queues = [lab.queue(f"q{number}") for number in range(committer.SYNCED_AT_STOP_MAX + 8)]
     for number in range(12):
         assert publish_each(lab, queues, f"{number}".ljust(100)) == [None] * len(queues)
     assert redo_names(lab.disk) == ["redo.1", "redo.2"]
