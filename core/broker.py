@@ -22,6 +22,7 @@ from curbstone.core.errors import (
     NoSuchQueue,
     QueueFull,
     Unavailable,
+    shutting_down,
     told,
 )
 from curbstone.core.events import Bindings, Fanout, Fanouts, Target, binding_of
@@ -286,7 +287,7 @@ class Broker(AloneBroker):
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
         """Create a queue, or merge options into one; raise BadRequest or Conflict. `on_done` when on disk."""
         if self.shared.is_stopping:
-            raise Unavailable("the server is shutting down")
+            raise shutting_down()
         queue = self._queues.get(name)
         if queue is None:
             check_options(name, self.defaults.merged(changes, name.project), None, self.max_cap, self.shared.schemas)
@@ -472,7 +473,7 @@ class Broker(AloneBroker):
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):
-            queue.close(Unavailable("the server is shutting down", is_stop=True))
+            queue.close(shutting_down())
             queue.log.close()
         self.journal.close()
         self.staging.close()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import takewhile
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import CurbstoneError, Unavailable, told
+from curbstone.core.errors import CurbstoneError, Unavailable, shutting_down, told
 from curbstone.core.host import Host, Job
 from curbstone.core.names import QueueName
 from curbstone.core.values import Done
@@ -128,7 +128,7 @@ class Directories:
         if removal.is_working or removal not in self._removals.get(removal.name, ()):
             return
         if self.is_stopping:
-            self._host.call_soon(lambda: self._tell(removal, Unavailable("the server is shutting down")))
+            self._host.call_soon(lambda: self._tell(removal, shutting_down()))
             return
         removal.is_working = True
         if removal.is_renamed:

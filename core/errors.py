@@ -171,6 +171,11 @@ class Unavailable(CurbstoneError):
         """Whether an orderly stop is all there is to it, so nothing is wrong."""
 
 
+def shutting_down() -> Unavailable:
+    """Return what to say of all that comes too late for an orderly stop."""
+    return Unavailable("the server is shutting down", is_stop=True)
+
+
 class DataDirectoryError(Unavailable):
     """The data directory can't be used: locked by another process, unreadable, or of a newer format."""
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 
 from curbstone.core.breakdown import QueueHost
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, PublishPaused, Unavailable
+from curbstone.core.errors import (
+    CurbstoneError,
+    MessageTooLarge,
+    NoSuchQueue,
+    PublishPaused,
+    Unavailable,
+    shutting_down,
+)
 from curbstone.core.log.meta import Meta
 from curbstone.core.message import Message
 from curbstone.core.options import QueueOptions
@@ -77,7 +84,7 @@ class QueueState:
     def refusal(self) -> CurbstoneError | None:
         """Return why nothing can be changed now, or None."""
         if self.shared.is_stopping:
-            return Unavailable("the server is shutting down", is_stop=True)
+            return shutting_down()
         if self.is_closed and not self.broken:
             return NoSuchQueue(f"no such queue: {self.name}")
         failure = self.write_failure or self.broken

@@ -18,6 +18,7 @@ from curbstone.core.errors import (
     NoSuchQueue,
     QueueFull,
     Unavailable,
+    shutting_down,
 )
 from curbstone.core.host import Host
 from curbstone.core.message import Message
@@ -294,7 +295,7 @@ class Engine:
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
         """Create a queue, or merge options into one."""
         if self.is_stopping:
-            raise Unavailable("the server is shutting down")
+            raise shutting_down()
         queue = self._queues.get(name)
         options = (queue.options if queue is not None else self.defaults).merged(changes, name.project)
         guard.check_options(name, options, queue.known if queue is not None else None, self.max_cap, self.schemas)
@@ -457,7 +458,7 @@ class Engine:
         for queue in list(self._queues.values()):
             for consumer in list(queue.consumers):
                 consumer.close()
-            queue.close(Unavailable("the server is shutting down"))
+            queue.close(shutting_down())
         self.journal.close()
         self._wait_for_channels(on_done, self.host.now_ms() + 2000)
 

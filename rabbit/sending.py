@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, NotSupported, QueueFull, Unavailable
+from curbstone.core.errors import (
+    CurbstoneError,
+    EventRefused,
+    NoSuchQueue,
+    NotSupported,
+    QueueFull,
+    Unavailable,
+    shutting_down,
+)
 from curbstone.core.headers import key_of
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
@@ -24,7 +32,7 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
     """See `Engine.publish_event`."""
     key = routing_key(project, event)
     if not messages or engine.is_stopping:
-        refusal = Unavailable("the server is shutting down") if engine.is_stopping else None
+        refusal = shutting_down() if engine.is_stopping else None
         engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
         return
     now_ms = engine.host.wall_ms()

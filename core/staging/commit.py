@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from curbstone.core.disk import replace_file
-from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, QueueFull, shutting_down
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.queue import Queue
 from curbstone.core.staging.apply import Target, windows_of
@@ -81,7 +81,7 @@ class StagedCommit:
     def _reserve(self, error: CurbstoneError | None) -> None:
         """Reserve room in every queue, or in none; called again when a queue may be ready."""
         if error is None and self._ground.is_stopping:
-            error = Unavailable("the server is shutting down")
+            error = shutting_down()
         windows = windows_of(self._marker.files)
         for target in self._targets:
             queue = target.queue

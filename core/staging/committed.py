@@ -26,7 +26,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.disk import Disk, File, replace_file
-from curbstone.core.errors import Unavailable
+from curbstone.core.errors import shutting_down
 from curbstone.core.host import Host
 from curbstone.core.staging.files import ROOT, read_file
 from curbstone.core.staging.identity import HASH_BYTES, Hash, Series
@@ -262,7 +262,7 @@ class CommittedIds:
             logger.error("%s can't be written: %s", PATHS[0], error)
             if self.is_stopping:
                 for _, on_done in waiting:
-                    on_done(Unavailable("the server is shutting down"))
+                    on_done(shutting_down())
                 return
             self._waiting = waiting + self._waiting
             self._host.call_later(RETRY_MS, self._try_again)

@@ -27,6 +27,7 @@ from curbstone.core.errors import (
     NoSuchTransaction,
     QueueFull,
     Unavailable,
+    shutting_down,
 )
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.queue import Queue
@@ -219,7 +220,7 @@ class Staging:
 
     def _check_running(self) -> None:
         if self.ground.is_stopping:
-            raise Unavailable("the server is shutting down")
+            raise shutting_down()
 
     def _apply(
         self, transaction: StagedTransaction, marker: Marker, targets: list[Target], *, is_checked: bool = True
