@@ -7,7 +7,9 @@ has something of are synced, so that it can be used again. What is not plain (a 
 once) goes its own way. So does everything where no redo file can be had; nothing that is promised hangs on
 them. `docs/journal.md` has the fault model.
 
-One job of several commits is under way at a time; what comes meanwhile gathers for the next.
+One job of several commits is under way at a time; what comes meanwhile gathers for the next. A queue that has something
+to write in a turn with others makes no batch while that job is under way, for it would only wait: when the job has
+ended, more has come for the queue, and all of it is one batch.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ FILES_MAX = 2
 PLAIN_BYTES_MAX = 32 * 1024
 """More than this at once is not worth writing twice."""
 TOLD_AT_ONCE = 8
-"""Commits whose ends are always told of before the loop looks at its sockets again."""
+"""Commits whose ends are always told of before the loop looks at its sockets again. As many are made that waited."""
 TELL_US_MAX = 50_000
-"""And more of them until this time is over: what is answered together is sent together."""
+"""And more of them until this time is over, for each: what is answered together is sent together."""
 MAKE_AGAIN_MS = 60_000
 CATCH_UP_MS = 1000
 """After so long the segments have what the redo files say of them, for those who copy the data directory as it is."""
@@ -47,6 +49,8 @@ logger = logging.getLogger("curbstone.core")
 MATTER = "the redo files"
 
 Ended = Callable[[object, BaseException | None], None]
+Flush = Callable[[], None]
+"""Writes what waits in a queue."""
 
 
 class Group:
@@ -99,6 +103,8 @@ class Committer:
         self.file_bytes = REDO_BYTES
         self._gathering = 0
         self._waiting: deque[tuple[Commit, Ended]] = deque()
+        self._put_off: dict[Flush, None] = {}
+        """What makes the batches of queues that wait for the job under way, in order."""
         self._under_way: Group | None = None
         self._ends: deque[tuple[Ended, BaseException | None]] = deque()
         self._is_telling = False
@@ -127,6 +133,13 @@ class Committer:
             self._waiting.append((commit, done))
         else:
             self._host.submit(commit.run, done)
+
+    def puts_off(self, flush: Flush) -> bool:
+        """Return whether a commit that was made now would only wait; if so `flush` is called when it would not."""
+        if not self._gathering or self._under_way is None:
+            return False
+        self._put_off[flush] = None
+        return True
 
     def gather(self) -> None:
         """A turn of several queues begins."""
@@ -202,7 +215,7 @@ class Committer:
             self._retire(redo)
 
     def _tell(self) -> None:
-        """Tell whoever waits for commits that they have ended: some now, others later if they are many."""
+        """Tell whoever waits for commits that they have ended, some now, others later if they are many; then go on."""
         self._is_telling = False
         self._gathering += 1
         end_us = self._host.now_us() + TELL_US_MAX
@@ -211,11 +224,22 @@ class Committer:
             least -= 1
             done, error = self._ends.popleft()
             done(None, error)
+        self._flush_put_off()
         self._gathering -= 1
-        if self._ends:
+        self._go()
+        if self._ends or (self._put_off and self._under_way is None):
             self._is_telling = True
             self._host.call_soon(self._tell)
-        self._go()
+
+    def _flush_put_off(self) -> None:
+        """Have the batches made that waited, unless the next job is under way already: some now, others later."""
+        end_us = self._host.now_us() + TELL_US_MAX
+        least = TOLD_AT_ONCE
+        while self._put_off and self._under_way is None and (least > 0 or self._host.now_us() < end_us):
+            least -= 1
+            flush = next(iter(self._put_off))
+            del self._put_off[flush]
+            flush()
 
     def _catch_up_later(self) -> None:
         if self._will_catch_up or not self._disk.late:

@@ -160,6 +160,8 @@ class Writer:
             return
         if self._outbox.is_empty and not self._owner.has_housekeeping():
             return
+        if self._committer.puts_off(self.flush):
+            return
         log = self._log
         batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
         was_cleaning = self._cleaner.is_active

@@ -12,6 +12,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.redo import redo_names, replay_redo
+from curbstone.core.values import IdempotencyKey
 from curbstone.core.writing import committer
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Crash, SimFile
@@ -54,6 +55,45 @@ def test_the_commits_of_one_turn_share_a_sync_and_survive_a_power_cut() -> None:
     lab.restart("power")
     assert bodies(lab) == [[b"before", *(b"m%d" % number for number in range(5))]] * 3
     assert redo_names(lab.disk) == []
+
+
+def test_what_comes_for_queues_while_others_are_synced_is_one_commit_of_each() -> None:
+    lab, queues = prepared()
+    others = [lab.queue(name) for name in ("d", "e", "f")]
+    before = [queue.writer.commits for queue in others]
+    answers: list[CurbstoneError | None] = []
+    for turn, several in enumerate([queues, others, others, others]):
+        for queue in several:
+            queue.publish([message(f"m{turn}")], lambda error, _first, _count: answers.append(error))
+        lab.host.turn()
+    assert len(lab.host.jobs) == 1, "the first three are on their way to the disk"
+    assert not answers
+    lab.settle()
+    assert answers == [None] * 12
+    assert [queue.writer.commits for queue in others] == [commits + 1 for commits in before]
+    lab.restart("power")
+    assert [lab.bodies(lab.queue(name)) for name in ("d", "e", "f")] == [[b"m1", b"m2", b"m3"]] * 3
+
+
+def test_many_that_were_put_off_are_all_written_though_the_first_have_nothing_to_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lab, queues = prepared()
+    key = IdempotencyKey("k", b"once")
+    others = [lab.queue(f"other-{number:02}") for number in range(3 * committer.TOLD_AT_ONCE)]
+    for queue in others[: committer.TOLD_AT_ONCE]:
+        queue.publish([message("once")], lambda *_answer: None, key=key)
+    lab.settle()
+    monkeypatch.setattr(committer, "TELL_US_MAX", 0)
+    answers: list[CurbstoneError | None] = []
+    for queue in queues:
+        queue.publish([message("first")], lambda error, _first, _count: answers.append(error))
+    lab.host.turn()
+    for number, queue in enumerate(others):
+        repeated = key if number < committer.TOLD_AT_ONCE else None
+        queue.publish([message("once")], lambda error, _first, _count: answers.append(error), key=repeated)
+    lab.settle()
+    assert answers == [None] * (len(queues) + len(others))
 
 
 def test_commits_that_share_a_sync_are_written_to_their_segments_when_somebody_reads_there() -> None:
