@@ -15,14 +15,13 @@ from types import TracebackType
 
 import pyspark
 
-from tests.spark.kit import job_environment
+from tests.spark.kit import JAVA_OPTIONS, job_environment
 
 HOME = Path(pyspark.__file__).parent
 HOSTS = ("127.0.0.1", "127.0.0.2")
 """Spark never runs a second attempt of a slow task on the host of the first."""
 READY_S_MAX = 120
 STOP_S_MAX = 30
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _WORKER = re.compile(r"Successfully registered with master")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from tests.spark.kit import job_environment
+from tests.spark.kit import JAVA_OPTIONS, job_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 END_S_MAX = 300
@@ -26,7 +26,7 @@ def start(*command: str, also: Path | None = None) -> subprocess.Popen[str]:
         [sys.executable, *command],
         env=job_environment()
         | {"PYTHONPATH": os.pathsep.join(folders), "PYSPARK_PYTHON": sys.executable}
-        | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
+        | {"JDK_JAVA_OPTIONS": JAVA_OPTIONS},
         cwd=ROOT / "tests",
         start_new_session=True,
         stdout=subprocess.PIPE,

@@ -16,8 +16,8 @@ import pytest
 from tests import wheel
 from tests.server import ServerProcess
 from tests.spark import jobs
-from tests.spark.cluster import HOME, JAVA_OPTIONS, Cluster, environment
-from tests.spark.kit import call, make_queue, numbered, publish, taken
+from tests.spark.cluster import HOME, Cluster, environment
+from tests.spark.kit import JAVA_OPTIONS, call, make_queue, numbered, publish, taken
 
 PROGRAM = Path(__file__).with_name("on_cluster.py")
 TOKEN = "s3cr3t-t0ken"
