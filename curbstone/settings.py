@@ -25,6 +25,7 @@ from pydantic_settings import (
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import queue_name
 from curbstone.core.options import CAP_BYTES_MAX, CAP_BYTES_MIN, SECONDS_MAX, SyncMode, parse_size
+from curbstone.exit_codes import WRONG, CommandFailed
 from curbstone.logs import LogFormat
 from curbstone.net.address import LOOPBACK, Address, parse_address
 from curbstone.net.certificates import CertificateFiles
@@ -55,8 +56,11 @@ FOREIGN_BROKER = "NARCONI_AMQP_URI"
 """Where Narconi's messages were. There is nothing here to connect to."""
 
 
-class SettingsError(Exception):
+class SettingsError(CommandFailed):
     """A setting is unknown or bad; the text is one line that names where it was set and the rule it breaks."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, WRONG)
 
 
 def _size(value: object) -> object:

@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,13 @@ def good(done: Done) -> Done:
     assert done.code == 0, done.err
     assert done.err == "", "nothing but data where nobody watches"
     return done
+
+
+def test_a_command_loads_nothing_that_only_the_server_needs() -> None:
+    """It would take as long again to start."""
+    program = "import sys, curbstone.cli.main; print(*sorted({'pydantic', 'starlette', 'uvloop'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "\n"
 
 
 def test_send_and_receive(run: Run, server: ServerProcess) -> None:

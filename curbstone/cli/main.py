@@ -47,7 +47,6 @@ from curbstone.cli.transfer import export, import_
 from curbstone.cli.undo import undo
 from curbstone.core.errors import CurbstoneError
 from curbstone.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG, CommandFailed
-from curbstone.settings import SettingsError
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 the server refused or can't; 2 wrong command line or setting; 3 the server can't be reached;"
@@ -137,8 +136,6 @@ def _run(arguments: list[str]) -> int:
         code = app(arguments, prog_name="curbstone", standalone_mode=False)
     except TyperException as error:
         return _fail(f"{error.format_message()} (see curbstone --help)", WRONG)
-    except SettingsError as error:
-        return _fail(str(error), WRONG)
     except CommandFailed as error:
         return _fail(str(error), error.code)
     except CurbstoneError as error:

@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from curbstone import settings
-
 
 def _option(*names: str, metavar: str, help: str) -> typer.models.OptionInfo:
     option = typer.Option(*names, metavar=metavar, help=help, show_default=False)
@@ -244,10 +242,12 @@ def serve(
     NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are honoured too; NARCONI_AMQP_URI is not, which a warning
     says. Logs go to stderr; one line on stdout says when everything listens.
     """
-    chosen = settings.load({name: value for name, value in ctx.params.items() if value not in (None, [], ())})
-    # Only now: what the server consists of takes a while to import, a tenth less without collecting garbage. `run`
-    # turns that on again.
+    # Only now, for no other command needs them: settings, and what the server consists of, take a while to import; a
+    # tenth less without collecting garbage. `run` turns that on again.
     gc.disable()
     from curbstone.serve import run
+    from curbstone.settings import load
+
+    chosen = load({name: value for name, value in ctx.params.items() if value not in (None, [], ())})
 
     return run(chosen)
