@@ -150,6 +150,10 @@ def test_private_addresses_are_left_alone(receiver: Receiver) -> None:
     assert not receiver.came
 
 
+def a_message() -> Message:
+    return cast(Message, SimpleNamespace(id="1-1", type="text/plain", body=b"x", raw_headers={}))
+
+
 def test_an_answer_without_an_end_is_cut() -> None:
     """All of it was read into memory: the receiver is somebody else, and decided how much that is."""
     told = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
@@ -168,10 +172,34 @@ def test_an_answer_without_an_end_is_cut() -> None:
         thread = threading.Thread(target=answer, args=(listener,))
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        message = SimpleNamespace(id="1-1", type="text/plain", body=b"x", raw_headers={})
-        Sender(Target(url, None, WAIT_S_MAX, True)).send(cast(Message, message))
+        Sender(Target(url, None, WAIT_S_MAX, True)).send(a_message())
         thread.join(WAIT_S_MAX)
     assert not thread.is_alive() and sent < ENDLESS_BYTES
+
+
+def test_an_answer_that_comes_byte_by_byte_is_no_answer() -> None:
+    """A limit of each read alone would never end it."""
+    is_done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connected, _ = listener.accept()
+            with connected, suppress(OSError):
+                connected.recv(65536)
+                connected.sendall(b"HTTP/1.1 204 No Content\r\nx-slow: ")
+                while not is_done.wait(0.02):
+                    connected.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        ended = threading.Timer(WAIT_S_MAX, is_done.set)
+        ended.start()
+        target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}", None, 0.3, True)
+        with pytest.raises(Failed, match=r"TimeoutError: it took more than 0\.3 s"):
+            Sender(target).send(a_message())
+        is_done.set()
+        ended.cancel()
+        thread.join()
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "http://u:p@x/", "nonsense"])

@@ -14,8 +14,10 @@ import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -110,9 +112,10 @@ class Sender:
     def _post(self, path: str, message: Message) -> tuple[int, float | None]:
         connection = self._connection or self._connect()
         self._connection = connection
-        connection.request("POST", path, message.body, self._headers(message))
-        reply = connection.getresponse()
-        reply.read(_ANSWER_BYTES_MAX)
+        with _within(self._target.timeout_s, connection.sock):
+            connection.request("POST", path, message.body, self._headers(message))
+            reply = connection.getresponse()
+            reply.read(_ANSWER_BYTES_MAX)
         retry_after = reply.headers.get("retry-after") or ""
         if reply.will_close or not reply.isclosed():
             self._close()
@@ -143,7 +146,12 @@ class Sender:
             connected.settimeout(self._target.timeout_s)
             connected.connect(address)
             if is_tls:
-                connected = ssl.create_default_context().wrap_socket(connected, server_hostname=host)
+                context = ssl.create_default_context()
+                connected = secured = context.wrap_socket(
+                    connected, server_hostname=host, do_handshake_on_connect=False
+                )
+                with _within(self._target.timeout_s, secured):
+                    secured.do_handshake()
         except BaseException:
             connected.close()
             raise
@@ -156,6 +164,30 @@ class Sender:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+@contextmanager
+def _within(seconds: float, connected: socket.socket) -> Iterator[None]:
+    """End what takes longer, though something came all the time: raise TimeoutError. Only a read alone has a limit."""
+    is_over = threading.Event()
+
+    def end() -> None:
+        is_over.set()
+        with suppress(OSError):  # closed meanwhile
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # that of TLS is not to be called from here
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_over.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_over.is_set():  # also where nothing was raised: to the parser a head that was cut off is a whole one
+        raise TimeoutError(f"it took more than {seconds:g} s")
 
 
 def _is_public(address: str) -> bool:
