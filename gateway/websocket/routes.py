@@ -75,7 +75,7 @@ class WebSocketRoutes:
             if isinstance(access, CurbstoneError) or not _may_be_new(request.path, access):
                 on_done(access)
             else:
-                access.catch_up(lambda _error: on_done(access))
+                access.catch_up(lambda error: on_done(access if error is None else error))
 
         has_own = request.path in self._others or b"ticket=" in request.query
         logins.admit_socket(request.headers, request.caller, request.is_tls, has_own, admitted)

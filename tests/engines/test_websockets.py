@@ -10,7 +10,7 @@ import pytest
 from curbstone.access.callers import Caller
 from curbstone.access.door import Access
 from curbstone.access.gate import OpenGate
-from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.names import QueueName
 from curbstone.core.port import Broker
 from curbstone.core.traffic import Traffic
@@ -104,6 +104,22 @@ def test_what_waits_for_a_queue_goes_with_its_socket(cluster: ModelWorld | NodeW
     socket.close()
     assert cluster.answer(other.catch_up) == (None,)
     assert not other.ensure(name).holders()
+
+
+def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_there_is_none(
+    cluster: ModelWorld | NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = cluster.gateway()
+    monkeypatch.setattr(other, "catch_up", lambda on_done: on_done(Unavailable("the cluster does not answer")))
+    gate = OpenGate(other, cluster.host)
+    routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), Traffic())
+    path = f"/v2/default/queues/{cluster.fresh().queue}/messages"
+    headers = [(b"sec-websocket-protocol", b"publish"), (b"host", b"localhost")]
+    request = SocketRequest(path, b"", headers, None, CALLER, gate.nobody)
+    outcomes: list[Access | Problem | CurbstoneError] = []
+    routes.admit(request, Logins(gate, documents_are_open=True), outcomes.append)
+    cluster.until(lambda: outcomes)
+    assert isinstance(outcomes[0], Unavailable)
 
 
 @pytest.mark.parametrize("protocol", ["publish", "consume"])
