@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
@@ -49,8 +50,13 @@ logger = logging.getLogger("curbstone.core")
 MATTER = "the redo files"
 
 Ended = Callable[[object, BaseException | None], None]
-Flush = Callable[[], None]
-"""Writes what waits in a queue."""
+
+
+class Writing(Protocol):
+    """The writing side of a queue, as far as it is told to go on."""
+
+    def go_on(self) -> None:
+        """Write what waits; raise nothing."""
 
 
 class Group:
@@ -103,8 +109,8 @@ class Committer:
         self.file_bytes = REDO_BYTES
         self._gathering = 0
         self._waiting: deque[tuple[Commit, Ended]] = deque()
-        self._put_off: dict[Flush, None] = {}
-        """What makes the batches of queues that wait for the job under way, in order."""
+        self._put_off: dict[Writing, None] = {}
+        """Queues that make their batches when the job under way has ended, in order."""
         self._under_way: Group | None = None
         self._ends: deque[tuple[Ended, BaseException | None]] = deque()
         self._is_telling = False
@@ -134,11 +140,11 @@ class Committer:
         else:
             self._host.submit(commit.run, done)
 
-    def puts_off(self, flush: Flush) -> bool:
-        """Return whether a commit that was made now would only wait; if so `flush` is called when it would not."""
+    def puts_off(self, writing: Writing) -> bool:
+        """Return whether a commit that was made now would only wait; if so it is told to go on when it would not."""
         if not self._gathering or self._under_way is None:
             return False
-        self._put_off[flush] = None
+        self._put_off[writing] = None
         return True
 
     def gather(self) -> None:
@@ -224,22 +230,22 @@ class Committer:
             least -= 1
             done, error = self._ends.popleft()
             done(None, error)
-        self._flush_put_off()
+        self._go_on()
         self._gathering -= 1
         self._go()
         if self._ends or (self._put_off and self._under_way is None):
             self._is_telling = True
             self._host.call_soon(self._tell)
 
-    def _flush_put_off(self) -> None:
+    def _go_on(self) -> None:
         """Have the batches made that waited, unless the next job is under way already: some now, others later."""
         end_us = self._host.now_us() + TELL_US_MAX
         least = TOLD_AT_ONCE
         while self._put_off and self._under_way is None and (least > 0 or self._host.now_us() < end_us):
             least -= 1
-            flush = next(iter(self._put_off))
-            del self._put_off[flush]
-            flush()
+            writing = next(iter(self._put_off))
+            del self._put_off[writing]
+            writing.go_on()
 
     def _catch_up_later(self) -> None:
         if self._will_catch_up or not self._disk.late:

@@ -160,7 +160,7 @@ class Writer:
             return
         if self._outbox.is_empty and not self._owner.has_housekeeping():
             return
-        if self._committer.puts_off(self.flush):
+        if self._committer.puts_off(self):
             return
         log = self._log
         batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
@@ -209,6 +209,10 @@ class Writer:
                 self._commit_failed(batch, commit, error)
 
         self._committer.submit(commit, partial(self._state.host.contain, done))
+
+    def go_on(self) -> None:
+        """See `core.writing.committer.Writing`."""
+        self._state.host.contain(self.flush)
 
     def _nothing_written(self, batch: Batch) -> None:
         """Nothing had to be written: whoever waits for this batch is told at once."""

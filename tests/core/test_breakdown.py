@@ -47,6 +47,30 @@ PLACES: dict[str, Callable[[Queue, pytest.MonkeyPatch], None]] = {
 }
 
 
+def test_a_fault_in_a_batch_that_was_put_off_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, queue, other = start()
+    writing = [lab.queue(name) for name in ("a", "b")]
+    answers: dict[str, list[CurbstoneError | None]] = {}
+
+    def publish(each: Queue) -> None:
+        told = answers.setdefault(each.name.queue, [])
+        each.publish([message("m")], lambda error, *_: told.append(error))
+
+    for each in writing:
+        publish(each)
+    lab.host.turn()  # now these two share a sync
+    for each in (queue, other):
+        publish(each)
+    lab.host.turn()
+    with monkeypatch.context() as patch:
+        plant(patch, queue.log, "begin")
+        lab.settle()
+    assert queue.state.broken and isinstance(answers["q"][0], Unavailable)
+    assert [answers[name] for name in ("a", "b", "other")] == [[None]] * 3
+    for each in (other, *writing):
+        lab.publish(each, "later")
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
