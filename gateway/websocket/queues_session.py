@@ -23,6 +23,7 @@ from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchQu
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import Done
 from curbstone.gateway.formats.idempotency import MEMBER
 from curbstone.gateway.formats.json_message import check_message, message_of, put_body
 from curbstone.gateway.formats.parameters import encoding_named, group_named, lease_ms, whole_number
@@ -88,6 +89,8 @@ class QueuesSession:
         self._shares_queues = access.shares_queues
         self._looked_for = ""
         """The queue that was looked for behind the last read: it is missing if it is still not there."""
+        self._unlooked: CurbstoneError | None = None
+        """Why that could not be looked for: then nobody knows whether it is missing."""
 
     @property
     def expires_ms(self) -> int:
@@ -121,7 +124,7 @@ class QueuesSession:
                 failure = error
                 break
             if self._shares_queues and self._has_to_look(command, looked_for):
-                self._unanswered.keep_until(messages[at:], self._login.access.catch_up)
+                self._unanswered.keep_until(messages[at:], self._look_for_it)
                 break
             if _PUBLISH in command:
                 if not has_paid and self._unanswered.keep(messages[at:], meter):
@@ -138,6 +141,8 @@ class QueuesSession:
         if self._stale:
             stale, self._stale = self._stale, []
             self._wire.send(stale_frame(stale))
+        if not self._looked_for:
+            self._unlooked = None
         if failure is not None:
             self._fail(failure)
 
@@ -153,6 +158,21 @@ class QueuesSession:
             return False
         self._looked_for = place
         return True
+
+    def _look_for_it(self, on_done: Done) -> None:
+        def looked(error: CurbstoneError | None) -> None:
+            self._unlooked = error
+            on_done(error)
+
+        self._login.access.catch_up(looked)
+
+    def _queue(self, name: QueueName, right: Right) -> Queue:
+        try:
+            return self._login.queue(name, right)
+        except NoSuchQueue:
+            if self._unlooked is not None:
+                raise self._unlooked from None
+            raise
 
     def _take(self, command: dict[str, Any]) -> None:
         """Carry out a command that publishes nothing."""
@@ -188,7 +208,7 @@ class QueuesSession:
         count = len(self._subscriptions) + 1
         if count > SUBSCRIPTIONS_MAX:
             raise TooMany(f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions")
-        subscription = self._wished(self._login.queue(name, Right.RECEIVE), command)
+        subscription = self._wished(self._queue(name, Right.RECEIVE), command)
         self._login.holds(count)
         try:
             subscription.start(self._wire, partial(self._ended, key), self._login)
@@ -308,7 +328,7 @@ class QueuesSession:
         target = self._targets.get(place) if isinstance(place, str) else None
         if target is None:
             name = self._queue_name(place)
-            queue = self._login.queue(name, Right.SEND)
+            queue = self._queue(name, Right.SEND)
             target = ToQueue(queue, self._login.access.key, label=b'"published":%b,' % orjson.dumps(name.queue))
             self._targets[name.queue] = target
         return target

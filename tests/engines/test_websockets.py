@@ -106,6 +106,20 @@ def test_what_waits_for_a_queue_goes_with_its_socket(cluster: ModelWorld | NodeW
     assert not other.ensure(name).holders()
 
 
+def test_a_queue_that_can_not_be_looked_for_is_not_said_to_be_missing(
+    cluster: ModelWorld | NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, name = cluster.gateway(), cluster.fresh().queue
+    socket = Socket(cluster, other)
+    with monkeypatch.context() as patch:
+        patch.setattr(other, "catch_up", lambda on_done: on_done(Unavailable("the cluster does not answer")))
+        socket.say({"publish": name, "message": "x"}, {"subscribe": name})
+        assert [each["code"] for each in socket.hear(2)] == [503, 503]
+    socket.say({"publish": name, "message": "x"})
+    assert [each["code"] for each in socket.hear(1)] == [404]
+    socket.close()
+
+
 def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_there_is_none(
     cluster: ModelWorld | NodeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
