@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from curbstone.cli.main import _run
+from curbstone.openapi.contract import OPENAPI, parsed
 from tests.access.doors import Doors, Line, doors
 from tests.access.world import hashed
 
@@ -35,7 +35,6 @@ home = "shop"
 grants = ["receive,peek shop/*"]
 """
 Q = "/v2/shop/queues/q"
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +177,7 @@ def test_a_ticket_opens_one_socket_once(it: Doors) -> None:
     assert it.call("worker", "POST", "/v2/tickets", json={"way": "publish", "queue": "q"}).status_code == 403
 
 
-CONTRACT = yaml.safe_load((ROOT / "openapi" / "openapi.yaml").read_text(encoding="utf-8"))["paths"]
+CONTRACT = parsed(OPENAPI)["paths"]
 
 
 @pytest.mark.parametrize("path", CONTRACT)
