@@ -52,12 +52,18 @@ class Copying:
         oldest = self._log.segments[0]
         if not oldest.runs:
             return self._states_of(oldest) if oldest.states else None
-        if self._oldest is not oldest or not self._todo:
+        todo = self._todo
+        while todo and not self._is_left(todo[-1]):
+            todo.pop()
+        if self._oldest is not oldest or not todo:  # also where others have begun to lie there since it was listed
             self._oldest = oldest
             self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
             self._asked.clear()
         limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes)
         return None if self._must_read(oldest, limit) else self._messages_of(oldest, limit)
+
+    def _is_left(self, run: Run) -> bool:
+        return run.segment is self._oldest and bool(run.live())
 
     def _must_read(self, oldest: Segment, limit: int) -> bool:
         """Read what is copied next, all of it at once; return whether that is under way.

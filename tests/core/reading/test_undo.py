@@ -316,3 +316,22 @@ def test_a_queue_with_the_option_erases_at_a_purge_all_the_same() -> None:
         lab.pop(queue)
     assert lab.purge(queue) == 10
     assert not any(b"secret" in data for data in lab.files(queue).values())
+
+
+def test_a_publish_that_waits_for_the_cleaner_is_taken_though_an_undo_has_split_what_that_was_about_to_copy() -> None:
+    """The list of what was to be copied had nothing left in it, and the publish waited until something else came."""
+    lab = Lab()
+    queue = lab.queue(cap=256 * KIB, undo=3600, max_message_size=32 * KIB)
+    lab.publish(queue, *numbered(4, size=KIB))
+    peer = Peer(lab, queue)
+    first = peer.seqs[0]
+    peer.ack(first)
+    while queue.log.room.budget > 30_000:
+        for seq in lab.publish(queue, b"x" * 8000):
+            peer.ack(seq)
+    for run in list(queue.pending.runs):
+        queue.pending.reader.forget(run)
+    queue._cleaner.copying.next()  # a turn of the cleaner that was broken off: it has listed the first segment
+    lab.settle()
+    assert back(lab, queue, seq=first) == 1
+    assert lab.publish(queue, b"y" * 30_000)
