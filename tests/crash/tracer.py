@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -27,10 +28,19 @@ CALLS = {
 """What the engine does to the disk, and how strace calls that."""
 
 # strace counts the calls of each thread apart. With one thread for the disk, the Nth call is the same in each run.
+# It comes when all is imported: each call of the system takes many times as long under it, and imports are 11,000.
 _ONE_DISK_THREAD = """
+import ctypes, json, os, pathlib, subprocess, sys, time
+import curbstone.serve, curbstone.settings
 from curbstone.cli.main import main
 from curbstone.core.host import AsyncioHost
 AsyncioHost.__init__.__defaults__ = (1,)
+SET_PTRACER, ANY = 0x59616D61, ctypes.c_ulong(-1)
+ctypes.CDLL(None).prctl(SET_PTRACER, ANY)  # else only what is above it may trace it, on some systems
+tracer = subprocess.Popen([*json.loads(sys.argv.pop(1)), "-p", str(os.getpid())], stdin=subprocess.DEVNULL)
+while "TracerPid:\\t0\\n" in pathlib.Path("/proc/self/status").read_text():
+    assert tracer.poll() is None, "strace has ended"
+    time.sleep(0.005)
 main()
 """
 _TRACER = re.compile(r"^TracerPid:\t(\d+)$", re.MULTILINE)
@@ -42,7 +52,7 @@ def why_no_strace() -> str:
     """Return why tests with strace can't be done here, or an empty text."""
     if shutil.which("strace") is None:
         return "strace is not installed (apt-get install strace)"
-    command = ["strace", "-D", "-f", "-e", "inject=?fdatasync:error=EIO:when=1..2", "true"]
+    command = ["strace", "-f", "-e", "inject=?fdatasync:error=EIO:when=1..2", "true"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode:
         return f"strace can't trace here: {done.stderr.strip()}"
@@ -69,10 +79,11 @@ class TracedServer(ServerProcess):
         calls = ",".join(CALLS.values())
         # Not --seccomp-bpf, though it is faster: with it strace (6.1) sends no signals, and can't leave a server alive.
         # -I 2: so that SIGTERM ends strace.
-        strace = ["strace", "-D", "-I", "2", "-f", "-q", "-o", str(self.trace_file), "-e", f"trace={calls}"]
+        strace = ["strace", "-I", "2", "-f", "-q", "-o", str(self.trace_file), "-e", f"trace={calls}"]
         if self.inject:
             strace += ["-e", f"inject={self.inject}"]
-        return [*strace, sys.executable, "-c", _ONE_DISK_THREAD, "serve", "--data", str(self.data_dir)]
+        program = [sys.executable, "-c", _ONE_DISK_THREAD, json.dumps(strace)]
+        return [*program, "serve", "--data", str(self.data_dir)]
 
     @property
     def is_dead(self) -> bool:
