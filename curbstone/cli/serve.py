@@ -245,9 +245,9 @@ def serve(
     # Only now, for no other command needs them: settings, and what the server consists of, take a while to import; a
     # tenth less without collecting garbage. `run` turns that on again.
     gc.disable()
-    from curbstone.serve import run
     from curbstone.settings import load
 
     chosen = load({name: value for name, value in ctx.params.items() if value not in (None, [], ())})
+    from curbstone.serve import run  # behind that: who set something wrong hears of it at once
 
     return run(chosen)
