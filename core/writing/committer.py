@@ -230,14 +230,14 @@ class Committer:
             least -= 1
             done, error = self._ends.popleft()
             done(None, error)
-        self._go_on()
+        self._make_put_off()
         self._gathering -= 1
         self._go()
         if self._ends or (self._put_off and self._under_way is None):
             self._is_telling = True
             self._host.call_soon(self._tell)
 
-    def _go_on(self) -> None:
+    def _make_put_off(self) -> None:
         """Have the batches made that waited, unless the next job is under way already: some now, others later."""
         end_us = self._host.now_us() + TELL_US_MAX
         least = TOLD_AT_ONCE

@@ -60,12 +60,12 @@ class Copying:
             self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
             self._asked.clear()
         limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes)
-        return None if self._must_read(oldest, limit) else self._messages_of(oldest, limit)
+        return None if self._must_read(limit) else self._messages_of(oldest, limit)
 
     def _is_left(self, run: Run) -> bool:
         return run.segment is self._oldest and bool(run.live())
 
-    def _must_read(self, oldest: Segment, limit: int) -> bool:
+    def _must_read(self, limit: int) -> bool:
         """Read what is copied next, all of it at once; return whether that is under way.
 
         Copied one by one, as they are read, messages would not come to lie any closer together.
@@ -73,7 +73,7 @@ class Copying:
         total = 0
         is_under_way = False
         for run in reversed(self._todo):
-            is_missing = run.messages is None and run.segment is oldest and run.live()
+            is_missing = run.messages is None and self._is_left(run)
             if is_missing and (run not in self._asked or self._pending.reader.is_loading(run)):
                 self._asked.add(run)
                 self._pending.load(run)  # also where somebody else has it read: so it goes on when that is over
@@ -108,7 +108,7 @@ class Copying:
         total = 0
         while self._todo and total < limit:
             run = self._todo[-1]
-            if run.segment is not oldest or not run.live():
+            if not self._is_left(run):
                 self._todo.pop()
                 continue
             if run.messages is None:
