@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from curbstone.core.breakdown import QueueHost
 from curbstone.core.host import Host
 from curbstone.core.values import Done, EngineInfo
 
@@ -33,7 +34,7 @@ class AloneQueue:
 
     __slots__ = ()
 
-    host: Host
+    host: QueueHost
 
     def refresh(self, on_done: Done) -> None:
         """The counts are what is so now."""

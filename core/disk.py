@@ -112,25 +112,25 @@ def remove_file(disk: Disk, path: str) -> None:
     disk.sync_dir(path.rpartition("/")[0])
 
 
-class SyncTimes(Histogram):
-    """How long syncs took, in microseconds; they are done in several threads."""
+class SyncTimes:
+    """How long syncs took; they are done in several threads."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_lock", "took_us")
 
     def __init__(self) -> None:
-        super().__init__(COMMIT_US_BOUNDS)
+        self.took_us = Histogram(COMMIT_US_BOUNDS)
         self._lock = threading.Lock()
 
-    def add(self, value: int) -> None:
+    def add(self, took_us: int) -> None:
         """Count one."""
         with self._lock:
-            super().add(value)
+            self.took_us.add(took_us)
 
 
 class OsFile:
     """A file of the operating system."""
 
-    def __init__(self, fd: int, times: Histogram | None = None) -> None:
+    def __init__(self, fd: int, times: SyncTimes | None = None) -> None:
         """`times` counts how long syncs take."""
         self._fd = fd
         self._times = times
@@ -192,7 +192,7 @@ class LastingFile:
         self.path = path
         self.fd = fd
         """-1 while it is closed."""
-        self.opened = OsFile(fd, disk.sync_us)
+        self.opened = OsFile(fd, disk.sync_times)
         self.users = 0
         self.is_closed = False
         self.is_unsynced = False
@@ -255,7 +255,7 @@ class OsDisk:
     def __init__(self, root: Path, lasting_max: int = 1 << 30) -> None:
         """`lasting_max`: how many files of `open_lasting` have a descriptor at a time."""
         self.root = root
-        self.sync_us = SyncTimes()
+        self.sync_times = SyncTimes()
         self._lasting_max = lasting_max
         self._lasting: OrderedDict[LastingFile, None] = OrderedDict()
         """Those that have a descriptor, the one used last at the end."""
@@ -298,7 +298,7 @@ class OsDisk:
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """See `Disk.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        return OsFile(self._open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0)), self.sync_us)
+        return OsFile(self._open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0)), self.sync_times)
 
     def open_lasting(self, path: str, *, create: bool = False) -> LastingFile:
         """See `Disk.open_lasting`."""
@@ -342,7 +342,7 @@ class OsDisk:
         with self._lasting_lock:
             if file.fd < 0:  # else somebody else has opened it meanwhile
                 file.fd, fd = fd, -1
-                file.opened = OsFile(file.fd, self.sync_us)
+                file.opened = OsFile(file.fd, self.sync_times)
                 self._lasting[file] = None
         if fd >= 0:
             os.close(fd)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 COMMIT_US_BOUNDS = (
     *(100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000),
@@ -36,8 +36,11 @@ class Stats:
 
     def add(self, other: Stats) -> None:
         """Add the counts of another queue."""
-        for name in self.__slots__:
+        for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_COUNTS = tuple(field.name for field in fields(Stats))
 
 
 class Histogram:

@@ -41,7 +41,7 @@ from curbstone.core.traffic import Traffic
 from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
 from curbstone.gateway.resources.backup import Source, backup_routes
-from curbstone.gateway.resources.figures import Process
+from curbstone.gateway.resources.figures import BUILD, Process
 from curbstone.gateway.resources.logins import login_routes
 from curbstone.gateway.resources.mq import mq_routes
 from curbstone.gateway.server import GatewayServer
@@ -211,8 +211,9 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
         )
     broker.shared.schemas = JsonSchemas()
     log.info(
-        "curbstone %s, data in %s: %d queues recovered in %.2f s",
+        "curbstone %s (%s), data in %s: %d queues recovered in %.2f s",
         __version__,
+        BUILD,
         settings.data.absolute(),
         len(broker.queues()),
         time.monotonic() - started_s,
@@ -299,7 +300,7 @@ def connections_of(listeners: Sequence[Listener]) -> Mapping[str, int]:
 
 def _syncs(broker: ServedEngine) -> Histogram | None:
     disk = broker.disk.inner if isinstance(broker, Broker) else None
-    return disk.sync_us if isinstance(disk, OsDisk) else None
+    return disk.sync_times.took_us if isinstance(disk, OsDisk) else None
 
 
 def _listeners(

@@ -37,7 +37,7 @@ _HEADER_OF = {
     "dead_letter": "x-dead-letter-routing-key",
 }
 """What a client calls an option."""
-OF_SEND = HEADERS - {"x-message-ttl"}
+OF_SEND: frozenset[str] = HEADERS - {"x-message-ttl"}
 
 
 def apply(connection: SessionState, head: Head, destination: Destination) -> None:

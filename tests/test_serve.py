@@ -121,6 +121,7 @@ main()
 """
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_heard_while_queues_are_recovered(server: ServerProcess, number: signal.Signals) -> None:
     for name in ("a", "b"):

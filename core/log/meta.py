@@ -90,7 +90,7 @@ class Meta:
         options = self.defaults.merged(merged, self.name.project)
         groups = {name: self.groups.get(name, next_seq) for name in options.groups}
         since = {name: batch for name, batch in self.since.items() if name in groups}
-        return replace(self, changes=merged, groups=groups, since=since, skips=self.skips & groups.keys())
+        return replace(self, changes=merged, groups=groups, since=since, skips=self.skips.intersection(groups))
 
     def with_group(self, name: str, start: int, batch: int, *, skips: bool) -> Meta:
         """Return this with a group declared, or with what one does at the cap changed; raise BadRequest.

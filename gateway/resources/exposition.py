@@ -12,6 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from curbstone.core.names import QueueName
 from curbstone.core.positions import Backlog
 from curbstone.gateway.resources.figures import (
+    BUILD,
     BY_PROTOCOL,
     PYTHON,
     QUEUE_GAUGES,
@@ -63,8 +64,8 @@ class _Exposition:
     def _of_the_server(self) -> Iterator[Metric]:
         now = self.now
         yield GaugeMetricFamily("curbstone_up", "Whether messages are taken (see /readyz)", float(now.is_healthy))
-        build = GaugeMetricFamily("curbstone_build_info", "What runs here", labels=("version", "python"))
-        build.add_metric((VERSION, PYTHON), 1)
+        build = GaugeMetricFamily("curbstone_build_info", "What runs here", labels=("version", "python", "build"))
+        build.add_metric((VERSION, PYTHON, BUILD), 1)
         yield build
         mode = GaugeMetricFamily("curbstone_sync_info", "When commits are made durable", labels=("mode",))
         mode.add_metric((now.sync,), 1)

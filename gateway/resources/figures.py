@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
 
+import curbstone.core.message
 from curbstone.access.rights import Right
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName
@@ -88,6 +89,8 @@ def _version() -> str:
 
 VERSION = _version()
 PYTHON = ".".join(map(str, sys.version_info[:3]))
+BUILD = "source" if (curbstone.core.message.__file__ or "").endswith(".py") else "compiled"
+"""How what a message goes through is run: see docs/install.md."""
 
 
 def _none() -> Mapping[str, int]:

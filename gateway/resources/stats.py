@@ -13,6 +13,7 @@ from curbstone.gateway.formats.parameters import query_of, whole_number
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.response import FRESH, JsonResponse
 from curbstone.gateway.resources.figures import (
+    BUILD,
     BY_PROTOCOL,
     PYTHON,
     QUEUE_GAUGES,
@@ -85,6 +86,7 @@ def _server(now: Snapshot) -> dict[str, object]:
     return {
         "version": VERSION,
         "python": PYTHON,
+        "build": BUILD,
         "sync": now.sync,
         "is_healthy": now.is_healthy,
         "queues_count": len(now.queues),

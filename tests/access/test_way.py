@@ -116,6 +116,7 @@ async def work_of(path: Path, way: Way, *, users: bool) -> Work:
     return sorted(found[WARM:])[(ROUNDS - WARM) // 2]
 
 
+@pytest.mark.source
 @pytest.mark.parametrize(("name", "percent"), [("stomp", 1), ("websocket", 1), ("http", 3)])
 def test_a_message_costs_with_users_what_it_costs_without(tmp_path: Path, name: str, percent: int) -> None:
     without = asyncio.run(work_of(tmp_path / "without", WAYS[name], users=False))

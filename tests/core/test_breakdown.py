@@ -47,6 +47,7 @@ PLACES: dict[str, Callable[[Queue, pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.source
 def test_a_fault_in_a_batch_that_was_put_off_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     writing = [lab.queue(name) for name in ("a", "b")]
@@ -71,6 +72,7 @@ def test_a_fault_in_a_batch_that_was_put_off_ends_its_queue_alone(monkeypatch: p
         lab.publish(each, "later")
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("place", PLACES)
 def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -401,6 +401,7 @@ def test_shutdown_never_answers_before_it_returned() -> None:
     lab.answer(lambda done: lab.broker.shutdown(done))
 
 
+@pytest.mark.source
 def test_shutdown_does_not_wait_for_room_to_say_how_often_messages_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     queue = lab.queue()

@@ -116,6 +116,7 @@ class _Loop:
             fn()
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("count", [1, TURNS_AT_ONCE, TURNS_AT_ONCE + 1, 5 * TURNS_AT_ONCE])
 def test_turns_of_many_queues_are_spread_in_the_order_they_were_wanted(count: int) -> None:
     loop = _Loop()

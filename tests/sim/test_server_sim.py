@@ -29,6 +29,8 @@ FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
 STEPS = 300
 SEEDS_AT_ONCE = 4
 
+pytestmark = pytest.mark.source
+
 
 def simulate(seed: int) -> ServerRun:
     """Run one life of a server; odd seeds have faults of the disk."""

@@ -15,7 +15,7 @@ from curbstone.core.errors import CurbstoneError, EventRefused, NoSuchQueue, Que
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.stats import Stats
-from curbstone.core.values import Capability, IdempotencyKey, Leased, Numbered
+from curbstone.core.values import Capability, Health, IdempotencyKey, Leased, Numbered
 
 START_MS = 1_700_000_000_000
 
@@ -327,8 +327,8 @@ class FakeBroker:
         self.ensure(name).changes = changes
         self.later(on_done)
 
-    def bindings(self, name: QueueName) -> set[str]:
-        return {event for event, names in self.bound.items() if name in names}
+    def bindings(self, name: QueueName) -> frozenset[str]:
+        return frozenset(event for event, names in self.bound.items() if name in names)
 
     def delete(
         self,
@@ -383,8 +383,8 @@ class FakeBroker:
     def transaction(self) -> FakeTransaction:
         return FakeTransaction(self)
 
-    def health(self) -> Any:
-        return type("Health", (), {"ok": True, "reasons": [], "sync": "always"})()
+    def health(self) -> Health:
+        return Health(True, [], "always")
 
     def later(self, on_done: Callable[[Any], None] | None) -> None:
         if on_done is not None:

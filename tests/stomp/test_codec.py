@@ -198,6 +198,7 @@ class CountingParser(FrameParser):
         return super()._read_all(data, searched, in_body, frames)
 
 
+@pytest.mark.source
 def test_a_large_frame_in_small_pieces_is_not_copied_or_searched_again_for_each() -> None:
     parser = CountingParser(Limits(body_bytes_max=8_000_000))
     parser.version = "1.2"

@@ -11,6 +11,8 @@ from collections import Counter
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
 from tests.stomp.test_engine import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +85,7 @@ async def traced(world: World) -> tuple[Trace, Trace]:
     return best[0], best[1]
 
 
+@pytest.mark.source
 def test_the_way_of_a_message_and_of_its_ack_does_not_grow(tmp_path: Path) -> None:
     async def main() -> tuple[Trace, Trace]:
         async with serving(tmp_path) as world:

@@ -257,6 +257,7 @@ def test_what_waits_is_read_again_where_it_does_not_stay_in_memory(monkeypatch: 
     assert given(peer) == "a1 a2 a3"
 
 
+@pytest.mark.source
 def test_nothing_stays_in_memory_of_keys_that_are_done_with() -> None:
     lab = Lab()
     queue = lab.queue()

@@ -132,6 +132,7 @@ def test_a_disk_that_fails_is_told_of_in_order() -> None:
     assert [answer.partition(":")[0] for answer in desk.told()] == ["stored"]
 
 
+@pytest.mark.source
 def test_a_queue_that_breaks_down_answers_each_message_of_a_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were in the commit, while others of their list waited, were never answered."""
     lab = Lab()

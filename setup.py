@@ -1,0 +1,39 @@
+"""The compiled build: what a message goes through becomes C, by mypyc, if CURBSTONE_COMPILED=1 is set.
+
+The sources are the same, and without the variable the wheel has them alone; `make compiled` sets it. All else that is
+to be said of the package is in pyproject.toml. See docs/install.md.
+"""
+
+import os
+
+from setuptools import Extension, setup
+
+COMPILED = {
+    "core": "agenda breakdown broker message queue state stats traffic turns values write_behind",
+    "core/delivery": "consumer dispatch settling",
+    "core/log": "commit format log publish room",
+    "core/notes": "notes",
+    "core/pending": "due expiries group memory ordering pending placing reader runs undeclared",
+    "core/recovery": "redo",
+    "core/writing": """batch cleaner committer copying holding intake journal meta_writer numbering outbox publishes
+        records revival sources spread writer""",
+    "stomp": "acks codec frames header_values liveness server session session_state subscribe subscription",
+}
+"""Modules by folder: those on the way of a message, and some that know them too well to be left out.
+
+tests/test_compiled.py says which of that way stay out, and why.
+"""
+
+
+def extensions() -> list[Extension]:
+    """Return what is to be compiled; all modules share one library, so that they call each other directly."""
+    if os.environ.get("CURBSTONE_COMPILED") != "1":
+        return []
+    from mypyc.build import mypycify
+
+    files = [f"curbstone/{folder}/{name}.py" for folder, names in COMPILED.items() for name in names.split()]
+    return mypycify(files, opt_level="1", debug_level="0", multi_file=True, group_name="curbstone")
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions())

@@ -1,0 +1,230 @@
+"""The simulator finds bugs: each of these plants one in the engine, and some history must end in a broken promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from heapq import heappush
+
+import pytest
+
+from curbstone.core.directories import Directories
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.host import Job
+from curbstone.core.log.commit import Commit
+from curbstone.core.log.format import Reason
+from curbstone.core.log.log import Log
+from curbstone.core.log.publish import Publish
+from curbstone.core.log.room import Room
+from curbstone.core.names import QueueName
+from curbstone.core.notes.losses import Losses
+from curbstone.core.notes.producers import Producers
+from curbstone.core.pending.group import Group, IsDead, Taken
+from curbstone.core.pending.ordering import Ordering
+from curbstone.core.pending.pending import Pending
+from curbstone.core.reading import undo
+from curbstone.core.values import Numbered
+from curbstone.core.writing.journal import Journal
+from curbstone.core.writing.meta_writer import MetaWriter
+from curbstone.core.writing.numbering import Found, Numbering
+from curbstone.core.writing.outbox import Outbox
+from curbstone.core.writing.publishes import Publishes
+from tests.sim.run import Run
+from tests.sim.world import SimFile
+
+pytestmark = [pytest.mark.source, pytest.mark.usefixtures("quiet")]
+
+
+def finds_something(seeds: range, *, faults: bool = False, focus: str = "") -> bool:
+    """Return whether some seed ends in a broken promise, or a broken engine."""
+    for seed in seeds:
+        try:
+            Run(seed, faults=faults, focus=focus).run()
+        except Exception:
+            return True
+    return False
+
+
+def test_the_simulator_sees_a_disk_that_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimFile, "sync", lambda self: None)
+    assert finds_something(range(10))
+
+
+def test_the_simulator_sees_a_message_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Group._take_returned
+
+    def take(self: Group, taken: Taken, is_dead: IsDead) -> bool:
+        before = len(taken.deliveries)
+        may_go_on = original(self, taken, is_dead)
+        if len(taken.deliveries) > before:
+            heappush(self._returned, taken.deliveries[-1].message.seq)
+        return may_go_on
+
+    monkeypatch.setattr(Group, "_take_returned", take)
+    assert finds_something(range(20))
+
+
+def test_the_simulator_sees_a_key_whose_next_message_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ordering, "has_turn", lambda self, key, message, is_ready: True)
+    assert finds_something(range(10), focus="keys")
+
+
+def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Outbox, "settled", lambda self, group, reason, seqs: self._agenda.dirty())
+    assert finds_something(range(10))
+
+
+def test_the_simulator_sees_numbers_of_producers_that_a_crash_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Producers, "recover", lambda self, payload, segment: None)
+    assert finds_something(range(20), focus="numbers")
+
+
+def test_the_simulator_sees_numbers_that_are_not_looked_at_in_the_order_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Numbering, "taken", lambda self, producer, last: None)
+    assert finds_something(range(20), focus="numbers")
+
+
+def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Numbering.look
+
+    def look(self: Numbering, numbered: Numbered, count: int) -> Found:
+        known = self.coming.get(numbered.producer) or self._producers.last(numbered.producer)
+        return original(self, numbered, count) if known else Found(0, None, is_certain=True)
+
+    monkeypatch.setattr(Numbering, "look", look)
+    assert finds_something(range(80, 160), faults=True, focus="numbers")
+
+
+def test_the_simulator_sees_an_answer_that_comes_before_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeat is confirmed at once, though nothing of what was published before it is on disk."""
+    original = Publishes._say
+
+    def say(self: Publishes, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
+        taken, self.taken = self.taken, []
+        original(self, publish, count, error, first_seq)
+        self.taken = taken
+
+    monkeypatch.setattr(Publishes, "_say", say)
+    assert finds_something(range(40), focus="numbers")
+
+
+def test_the_simulator_sees_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("publish_left", "budget"):
+        monkeypatch.setattr(Room, name, property(lambda self: 1 << 40))
+    assert finds_something(range(20))
+
+
+def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SimFile.sync
+
+    def sync(self: SimFile) -> None:
+        with suppress(OSError):
+            original(self)
+
+    monkeypatch.setattr(SimFile, "sync", sync)
+    assert finds_something(range(100), faults=True)
+
+
+def test_the_simulator_sees_what_a_full_disk_refused_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Commit, "_undo", lambda self: True)
+    assert finds_something(range(200, 300), faults=True)
+
+
+def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Outbox, "settled_ranges", lambda self, group, reason, ranges: self._agenda.dirty())
+    assert finds_something(range(20))
+
+
+def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Pending.clear_unheld
+
+    def clear(self: Pending, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
+        oldest = {group.first_pending(seq)} - group.wip
+        group.wip |= oldest
+        cleared = original(self, group, seq)
+        group.wip -= oldest
+        return cleared
+
+    monkeypatch.setattr(Pending, "clear_unheld", clear)
+    assert finds_something(range(20), focus="overflow")
+
+
+def test_the_simulator_sees_an_undo_of_what_lives_on_as_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "_UNDONE", tuple(Reason))
+    assert finds_something(range(30, 90), focus="undo")
+
+
+def test_the_simulator_sees_an_undo_that_says_nothing_of_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pending, "settled_of", lambda self, copies: {})
+    assert finds_something(range(20), focus="undo")
+
+
+def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Losses, "add", lambda self, name, count, floor: None)
+    assert finds_something(range(30))
+
+
+# --- transactions
+
+
+def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the journal has is not written again after a crash."""
+    original = Journal.recover
+    monkeypatch.setattr(Journal, "recover", lambda self: original(self)[:0])
+    assert finds_something(range(80, 160))
+
+
+# --- directories
+
+
+def test_the_simulator_sees_a_name_used_again_before_its_deletion_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both directories could be there after a crash."""
+
+    def create(
+        self: Directories, _name: QueueName, _path: str, job: Job, on_done: Callable[[BaseException | None], None]
+    ) -> None:
+        self._host.submit(job, lambda _result, error: on_done(error))
+
+    monkeypatch.setattr(Directories, "create", create)
+    assert finds_something(range(60), focus="remake")
+
+
+def test_the_simulator_sees_a_creation_that_waits_for_its_own_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waited for the other."""
+    original = Directories.create
+
+    def create(
+        self: Directories, name: QueueName, _path: str, job: Job, on_done: Callable[[BaseException | None], None]
+    ) -> None:
+        original(self, name, "", job, on_done)
+
+    monkeypatch.setattr(Directories, "create", create)
+    assert finds_something(range(60), focus="remake")
+
+
+def test_the_simulator_sees_a_deletion_that_failed_and_was_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Directories, "_tell", lambda removal, _error: [on_done(None) for on_done in removal.waiting])
+    assert finds_something(range(60), faults=True, focus="remake")
+
+
+def test_the_simulator_sees_a_raised_cap_that_counts_before_it_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MetaWriter, "cap", property(lambda self: self._state.options.cap))
+    assert finds_something(range(60), focus="recap")
+
+
+def test_the_simulator_sees_a_queue_that_does_not_come_down_to_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "come_down", lambda self: None)
+    assert finds_something(range(60), focus="fill")
+
+
+def test_the_simulator_sees_a_queue_above_its_cap_that_has_no_room_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def records_left(self: Room) -> int:
+        return -1 if self.held + self.meta_bytes > self.cap else self.left
+
+    monkeypatch.setattr(Log, "needed", lambda self: self.room.cap)
+    monkeypatch.setattr(Room, "records_left", property(records_left))
+    assert finds_something(range(100), focus="fill")
