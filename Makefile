@@ -70,7 +70,7 @@ test-newest: $(BIN)/python  ## The tests of gateway, net and stomp with the newe
 
 # mypyc comes with mypy, in the version the types are checked with. The wheel in dist/compiled is for this kind of machine.
 compiled: $(DEV)  ## Install in .venv/compiled what is compiled to C: up to twice as fast (needs a C compiler)
-	rm -rf dist/compiled
+	rm -rf build dist/compiled
 	CURBSTONE_COMPILED=1 $(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist/compiled .
 	$(BIN)/python -m venv --clear $(COMPILED)
 	$(COMPILED)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable ./client dist/compiled/*.whl
@@ -82,7 +82,7 @@ test-compiled: compiled  ## The tests of the engine and its protocols on the com
 		--editable "./client[celery,dramatiq,taskiq]" "curbstone[dev]"
 	echo "$(CURDIR)" > "$$($(COMPILED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
 	PYTHONSAFEPATH=1 CURBSTONE_REQUIRE_COMPILED=1 $(COMPILED)/bin/python -m pytest -n $(TEST_WORKERS) -o pythonpath= -m "not soak and not source" \
-		$(addprefix tests/,access backup client core crash cross_protocol engines faults gateway mqks net sim stomp tracing) \
+		$(addprefix tests/,access backup core crash cross_protocol engines faults gateway mqks net sim stomp tracing) \
 		tests/test_compiled.py tests/test_drill.py tests/test_interruption.py tests/test_repair.py tests/test_serve.py
 
 audit: $(DEV) ops-tools  ## Look up known flaws of everything that is installed (asks the package index)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import peer_activemq, peer_beanstalkd, peer_coilmq, peer_nats, peer_rabbitmq, peer_redis
+from bench import peer_activemq, peer_beanstalkd, peer_coilmq, peer_compiled, peer_nats, peer_rabbitmq, peer_redis
 from bench.peer import Running, Subject
 from bench.wire import BenchError
 
@@ -25,6 +25,7 @@ class Peer:
 
 
 PEERS = {
+    "compiled": Peer(str(peer_compiled.PROGRAM), peer_compiled.running),
     "rabbitmq": Peer("rabbitmq-server", peer_rabbitmq.running),
     "redis": Peer("redis-server", peer_redis.running),
     "beanstalkd": Peer("beanstalkd", peer_beanstalkd.running),

@@ -183,9 +183,10 @@ class Server(Process):
         self.mqks = _address(addresses["mqks"]) if "mqks" in addresses else None
 
 
-def curbstone_command(data: Path, cap: int, extra: Sequence[str] = ()) -> list[str]:
+def curbstone_command(data: Path, cap: int, extra: Sequence[str] = (), *, program: str | None = None) -> list[str]:
+    """How to start the server; `program` is another build than the one installed here."""
     beside = Path(sys.executable).with_name("curbstone")
-    program = str(beside) if beside.exists() else shutil.which("curbstone")
+    program = program or (str(beside) if beside.exists() else shutil.which("curbstone"))
     if not program:
         raise BenchError("no curbstone command beside this Python or on PATH: install the project first (make install)")
     listen = ["--stomp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--mqks-addr", "127.0.0.1:0"]

@@ -1,0 +1,27 @@
+"""Curbstone's compiled build, where `make compiled` has made it, beside the one that is measured."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measure import Target
+from bench.peer import Subject
+from bench.server import Server, curbstone_command
+from bench.stomp_load import Account
+from bench.workloads import CLIENT_WORKLOADS, NAMES, run_groups
+
+PROGRAM = Path(sys.prefix) / "compiled" / "bin" / "curbstone"
+WORKLOADS = frozenset(NAMES) - CLIENT_WORKLOADS
+"""With the Python client it is the client that is measured."""
+CAP = 1 << 30
+
+
+@contextlib.contextmanager
+def running(program: str, folder: Path) -> Iterator[list[Subject]]:
+    server = Server(curbstone_command(folder / "data", CAP, program=program), folder / "log")
+    target = Target("Curbstone, compiled", server, Account(server.stomp), server.http, server.mqks)
+    try:
+        yield [Subject(target.name, lambda size, plan: run_groups(target, {*WORKLOADS}, size, plan), WORKLOADS)]
+    finally:
+        server.stop()
