@@ -69,7 +69,7 @@ test-newest: $(BIN)/python  ## The tests of gateway, net and stomp with the newe
 	$(NEWEST)/bin/python -m pytest -q tests/gateway tests/net tests/stomp tests/test_serve.py
 
 # mypyc comes with mypy, in the version the types are checked with. The wheel in dist/compiled is for this kind of machine.
-compiled: $(DEV)  ## Install in .venv/compiled what is compiled to C: up to twice as fast (needs a C compiler)
+compiled: $(DEV)  ## Install in .venv/compiled a build that is compiled to C, faster with many queues (needs a C compiler)
 	rm -rf build dist/compiled
 	CURBSTONE_COMPILED=1 $(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist/compiled .
 	$(BIN)/python -m venv --clear $(COMPILED)
