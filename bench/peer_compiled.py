@@ -9,11 +9,15 @@ from bench.measure import Target
 from bench.peer import Subject
 from bench.server import Server, curbstone_command
 from bench.stomp_load import Account
-from bench.workloads import CLIENT_WORKLOADS, NAMES, run_groups
+from bench.workloads import run_groups
 
 PROGRAM = Path(sys.prefix) / "compiled" / "bin" / "curbstone"
-WORKLOADS = frozenset(NAMES) - CLIENT_WORKLOADS
-"""With the Python client it is the client that is measured."""
+WORKLOADS = frozenset(
+    {
+        *("send-1", "send-1000", "drain", "pipe", "producers-16", "fanout-100"),
+        *(f"queues-{number}{what}" for number in (10, 100, 1000) for what in ("", "-drain")),
+    }
+)
 CAP = 1 << 30
 
 
