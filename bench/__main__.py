@@ -21,7 +21,7 @@ from bench.measure import Measurement, Target
 from bench.peer import Subject
 from bench.results import Pairing, Results, environment, rows_of
 from bench.scaling import Scaling
-from bench.server import Server, curbstone_command, sink_command
+from bench.server import CAP, Server, curbstone_command, sink_command
 from bench.spark_figures import SparkFigures
 from bench.stomp_load import Account
 from bench.wire import BenchError
@@ -36,7 +36,6 @@ EXTRA = [DISK, SINK, FOOTPRINT, SCALING, PEERS, BACKLOG, SPARK]
 ALL = "all"
 """Everything but the big backlog and Spark, which can be named beside it."""
 BATCHES = [1, workloads.PRODUCERS, workloads.CONNECTIONS, 256, workloads.WINDOW]
-CAP = 1 << 30
 # Small enough for a traced server, which is several times slower; W=1 syncs are one each anyway.
 TRACE_PLAN = Plan(seconds=4, most=2_000)
 

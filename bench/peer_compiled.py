@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.measure import Target
 from bench.peer import Subject
-from bench.server import Server, curbstone_command
+from bench.server import CAP, Server, curbstone_command
 from bench.stomp_load import Account
 from bench.workloads import run_groups
 
@@ -18,7 +18,6 @@ WORKLOADS = frozenset(
         *(f"queues-{number}{what}" for number in (10, 100, 1000) for what in ("", "-drain")),
     }
 )
-CAP = 1 << 30
 
 
 @contextlib.contextmanager

@@ -26,6 +26,8 @@ from bench.wire import Address, BenchError
 READY = re.compile(r"^curbstone ready (.*)$")
 SYNC_COUNTER = re.compile(r"^curbstone_syncs_total ([0-9.e+]+)", re.MULTILINE)
 START_LIMIT_S = 120
+CAP = 1 << 30
+"""Of a queue, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def curbstone_command(data: Path, cap: int, extra: Sequence[str] = (), *, progra
 
 def gateway_command(engine: str) -> list[str]:
     """Curbstone on a cluster, which keeps nothing on disk."""
-    command = curbstone_command(Path(), 1 << 30)
+    command = curbstone_command(Path(), CAP)
     place = command.index("--data")
     return [*command[:place], *command[place + 2 :], "--engine", engine]
 

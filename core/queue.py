@@ -82,8 +82,6 @@ class Queue(AloneQueue):
         "settling", "state", "stats", "uid", "undo", "watch", "writer",
     )  # fmt: skip
 
-    host: QueueHost
-
     def __init__(
         self,
         shared: Shared,

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import os
 import runpy
@@ -18,7 +17,7 @@ import pytest
 from curbstone.gateway.resources.figures import BUILD
 from tests.stomp.test_engine import serving
 from tests.stomp.test_way import traced
-from tests.test_tidy import SOURCES, relative
+from tests.test_tidy import SOURCES, facts, imported, relative
 from tests.wheel import ROOT, copy_of_the_checkout
 
 STAY_SOURCE = {
@@ -54,21 +53,15 @@ def test_what_is_compiled_is_there() -> None:
     assert [name for name in sorted(compiled()) if not (ROOT / name).is_file()] == []
 
 
-def homes_of_bases(path: Path) -> set[str]:
-    """Return the modules from which a file imports the classes that its own classes extend."""
-    tree = ast.parse(path.read_text())
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    home = {alias.name: node.module or "" for node in imports for alias in node.names}
-    bases = [base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
-    return {home[name] for base in bases if (name := ast.unparse(base).partition("[")[0]) in home}
-
-
 def test_no_class_that_is_not_compiled_extends_one_that_is() -> None:
     """Python refuses that, when the first object is made."""
-    closed = {f"curbstone.{name.removesuffix('.py').replace('/', '.')}" for name in compiled()}
+    modules = compiled()
+    closed = {f"curbstone.{name.removesuffix('.py').replace('/', '.')}" for name in modules}
     for path in SOURCES:
-        if relative(path) not in compiled():
-            assert not homes_of_bases(path) & closed, relative(path)
+        if relative(path) not in modules:
+            bases = {base.partition("[")[0] for base in facts(path).bases}
+            homes = {home for home, _, name in (full.rpartition(".") for full in imported(path)) if name in bases}
+            assert not homes & closed, relative(path)
 
 
 def test_mypyc_takes_every_module(tmp_path: Path) -> None:

@@ -165,6 +165,8 @@ class Facts(NamedTuple):
     """Names and lines."""
     reaches: tuple[str, ...]
     """Where it uses a private name that it has not made."""
+    bases: tuple[str, ...]
+    """What its classes extend, as it is written."""
 
 
 @cache
@@ -179,6 +181,7 @@ def facts(path: Path) -> Facts:
         tuple(imports_of(nodes)),
         tuple((node.name, (node.end_lineno or 0) - node.lineno + 1) for node in functions),
         tuple(reaches_of(nodes)),
+        tuple(ast.unparse(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases),
     )
 
 
