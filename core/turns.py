@@ -11,7 +11,7 @@ from curbstone.core.writing.committer import Committer
 TURNS_AT_ONCE = 16
 """Queues that always have their turn before the loop looks at its sockets again: nobody waits for a thousand."""
 TURN_US_MAX = 50_000
-"""And more of them until this time is over."""
+"""And as many again until this time is over."""
 
 
 Turn = Callable[[], object]
@@ -54,7 +54,7 @@ class Turns:
         self._committer.gather()
         for had, turn in enumerate(now, 1):
             turn()
-            if had >= TURNS_AT_ONCE and had < len(now) and self._host.now_us() >= end_us:
+            if had % TURNS_AT_ONCE == 0 and had < len(now) and self._host.now_us() >= end_us:
                 self._dirty = dict.fromkeys(islice(now, had, None)) | self._dirty
                 break
         self._committer.go()

@@ -7,7 +7,6 @@ parser hands over the plan with each frame whose head it has seen before.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from curbstone.access.rights import Right
 from curbstone.core import headers as blocks
@@ -22,6 +21,7 @@ from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.session_state import SessionState
+from curbstone.stomp.targets import Target, Targets
 
 if TYPE_CHECKING:
     from curbstone.access.producing import Producing
@@ -62,22 +62,6 @@ _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 2048
 
 
-class Target:
-    """A queue or topic that is sent to, and the messages for it of the current read."""
-
-    __slots__ = ("__weakref__", "destination", "messages", "name", "producer", "receipts", "wishes")
-
-    def __init__(self, destination: Destination, producer: bytes = b"") -> None:
-        self.producer = producer
-        """If its messages are a numbered producer's: the key of that producer."""
-        self.wishes: dict[int, numbers.Wish] = {}
-        """Likewise: what the heads say of the messages' numbers, by place in `messages`."""
-        self.destination = destination
-        self.name: QueueName = destination.queue
-        self.messages: list[Message] = []
-        self.receipts: list[bytes | None] = []
-
-
 class SendPlan:
     """Everything the head of a SEND says, worked out once for all frames that share it."""
 
@@ -105,9 +89,7 @@ class Publisher:
 
     def __init__(self, connection: SessionState) -> None:
         self._connection = connection
-        # One target for each queue, whatever name it is sent to by: with two, the order of its messages would be lost.
-        # Plans hold their targets; so a target goes when the parser has forgotten all heads that led to it.
-        self._targets: WeakValueDictionary[tuple[Kind, QueueName, str, bytes], Target] = WeakValueDictionary()
+        self._targets = Targets()
         self._destinations: dict[str, Target] = {}
         self.opened: list[Target] = []
         """Targets that hold messages."""
@@ -215,11 +197,7 @@ class Publisher:
         producer = connection.access.producer(head.headers[numbers.PRODUCER])
         if self._producing is None:
             self._producing = connection.access.producing(connection.fail)
-        key = destination.kind, destination.queue, destination.event, producer
-        target = self._targets.get(key)
-        if target is None:
-            target = self._targets[key] = Target(destination, producer)
-        return target, wish
+        return self._targets.get(destination, producer), wish
 
     def _flush_numbered(self, target: Target, messages: list[Message], receipts: list[bytes | None]) -> None:
         wishes, target.wishes = target.wishes, {}
@@ -253,10 +231,7 @@ class Publisher:
             raise ProtocolError("a count can be subscribed to, not sent to", f"destination:{destination}")
         if parsed.kind is Kind.TOPIC and is_mask(parsed.event):
             raise ProtocolError("a topic with wildcards is for subscribing", f"destination:{destination}")
-        key = parsed.kind, parsed.queue, parsed.event, b""
-        target = self._targets.get(key)
-        if target is None:
-            target = self._targets[key] = Target(parsed)
+        target = self._targets.get(parsed)
         if len(self._destinations) >= _DESTINATIONS_MAX:
             self._destinations.clear()
         self._destinations[destination] = target

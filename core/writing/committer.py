@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from curbstone.core.errors import CurbstoneError, Unavailable
@@ -38,7 +39,7 @@ PLAIN_BYTES_MAX = 32 * 1024
 TOLD_AT_ONCE = 8
 """Commits whose ends are always told of before the loop looks at its sockets again. As many are made that waited."""
 TELL_US_MAX = 50_000
-"""And more of them until this time is over, for each: what is answered together is sent together."""
+"""And as many again until this time is over, for each: what is answered together is sent together."""
 MAKE_AGAIN_MS = 60_000
 CATCH_UP_MS = 1000
 """After so long the segments have what the redo files say of them, for those who copy the data directory as it is."""
@@ -49,14 +50,15 @@ logger = logging.getLogger("curbstone.core")
 
 MATTER = "the redo files"
 
-Ended = Callable[[object, BaseException | None], None]
-
 
 class Writing(Protocol):
-    """The writing side of a queue, as far as it is told to go on."""
+    """The writing side of a queue, as far as it is told of commits. Its methods raise nothing."""
 
     def go_on(self) -> None:
-        """Write what waits; raise nothing."""
+        """Write what waits."""
+
+    def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
+        """Its commit is durable, or has failed."""
 
 
 class Group:
@@ -108,11 +110,12 @@ class Committer:
         self._commits = commits
         self.file_bytes = REDO_BYTES
         self._gathering = 0
-        self._waiting: deque[tuple[Commit, Ended]] = deque()
+        self._waiting: deque[tuple[Commit, Writing]] = deque()
         self._put_off: dict[Writing, None] = {}
         """Queues that make their batches when the job under way has ended, in order."""
         self._under_way: Group | None = None
-        self._ends: deque[tuple[Ended, BaseException | None]] = deque()
+        self._ends: deque[tuple[Writing, Commit, BaseException | None]] = deque()
+        """Commits that have ended, of which their queues are to be told."""
         self._is_telling = False
         self._active: RedoFile | None = None
         self._resting: list[RedoFile] = []
@@ -133,12 +136,12 @@ class Committer:
 
     # --- commits
 
-    def submit(self, commit: Commit, done: Ended) -> None:
-        """Run a commit, then call `done(None, error)`: at once, or with the others of this turn."""
+    def submit(self, commit: Commit, writing: Writing) -> None:
+        """Run a commit, then tell who writes that it has ended: at once, or with the others of this turn."""
         if self._gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX:
-            self._waiting.append((commit, done))
+            self._waiting.append((commit, writing))
         else:
-            self._host.submit(commit.run, done)
+            self._host.submit(commit.run, partial(writing.ended, commit))
 
     def puts_off(self, writing: Writing) -> bool:
         """Return whether a commit that was made now would only wait; if so it is told to go on when it would not."""
@@ -161,8 +164,8 @@ class Committer:
         if self._gathering or not waiting:
             return
         if len(waiting) == 1:
-            commit, done = waiting.popleft()
-            self._host.submit(commit.run, done)
+            commit, writing = waiting.popleft()
+            self._host.submit(commit.run, partial(writing.ended, commit))
             return
         if self._under_way is not None:
             return
@@ -170,16 +173,16 @@ class Committer:
         syncs = taken[0][0].syncs
         redo = self._file_for(size) if syncs else None
         if syncs and redo is None:
-            for commit, done in taken:
-                self._host.submit(commit.run, done)
+            for commit, writing in taken:
+                self._host.submit(commit.run, partial(writing.ended, commit))
             self._go()
             return
         group = self._under_way = Group([commit for commit, _ in taken], redo)
-        self._host.submit(group.run, partial(self._ended, group, [done for _, done in taken]))
+        self._host.submit(group.run, partial(self._ended, group, [writing for _, writing in taken]))
 
-    def _take(self) -> tuple[list[tuple[Commit, Ended]], int]:
+    def _take(self) -> tuple[list[tuple[Commit, Writing]], int]:
         """Take as many as go into one record; return the bytes of that, too."""
-        taken: list[tuple[Commit, Ended]] = []
+        taken: list[tuple[Commit, Writing]] = []
         size = HEADER_BYTES + record_bytes(0, 0)
         most = self.file_bytes // 4
         while self._waiting:
@@ -190,12 +193,13 @@ class Committer:
             taken.append(self._waiting.popleft())
         return taken, size
 
-    def _ended(self, group: Group, dones: list[Ended], _: object, error: BaseException | None) -> None:
+    def _ended(self, group: Group, writing: list[Writing], _: object, error: BaseException | None) -> None:
         self._under_way = None
         redo = group.redo
         if redo is not None:
             self._written(redo, group)
-        self._ends.extend(zip(dones, [error] * len(dones) if error else group.errors, strict=True))
+        errors = [error] * len(writing) if error else group.errors
+        self._ends.extend(zip(writing, group.commits, errors, strict=True))
         self._go()  # the next ones are written while these are told
         if not self._is_telling:
             self._tell()
@@ -225,11 +229,13 @@ class Committer:
         self._is_telling = False
         self._gathering += 1
         end_us = self._host.now_us() + TELL_US_MAX
-        least = TOLD_AT_ONCE
-        while self._ends and (least > 0 or self._host.now_us() < end_us):
-            least -= 1
-            done, error = self._ends.popleft()
-            done(None, error)
+        ends = self._ends
+        while ends:
+            for _ in range(min(len(ends), TOLD_AT_ONCE)):
+                writing, commit, error = ends.popleft()
+                writing.ended(commit, None, error)
+            if self._host.now_us() >= end_us:
+                break
         self._make_put_off()
         self._gathering -= 1
         self._go()
@@ -240,12 +246,13 @@ class Committer:
     def _make_put_off(self) -> None:
         """Have the batches made that waited, unless the next job is under way already: some now, others later."""
         end_us = self._host.now_us() + TELL_US_MAX
-        least = TOLD_AT_ONCE
-        while self._put_off and self._under_way is None and (least > 0 or self._host.now_us() < end_us):
-            least -= 1
-            writing = next(iter(self._put_off))
-            del self._put_off[writing]
-            writing.go_on()
+        put_off = self._put_off
+        while put_off and self._under_way is None:
+            for writing in list(islice(put_off, TOLD_AT_ONCE)):
+                del put_off[writing]
+                writing.go_on()
+            if self._host.now_us() >= end_us:
+                break
 
     def _catch_up_later(self) -> None:
         if self._will_catch_up or not self._disk.late:

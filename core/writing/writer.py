@@ -12,7 +12,6 @@ confirmed, in the room that was kept for them. Every second it is tried whether 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Protocol
 
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
@@ -55,7 +54,7 @@ class Writer:
 
     __slots__ = (
         "_agenda", "_busy", "_cleaner", "_committer", "_has_copied", "_is_troubled", "_log", "_outbox", "_owner",
-        "_pops", "_sources", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
+        "_pops", "_sources", "_started_us", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
     )  # fmt: skip
 
     def __init__(self, sources: Sources, pops: Pops, owner: Owner, committer: Committer) -> None:
@@ -79,6 +78,8 @@ class Writer:
         """Whether health says that something can't be written here."""
         self._has_copied = False
         """Whether the last batch held copies, for the cleaner or an undo: then it is the turn of publishes."""
+        self._started_us = 0
+        """When the commit under way was handed over."""
         self._unsynced = False
         """Whether a sync is due, where the server syncs at intervals."""
         self.commits = 0
@@ -188,31 +189,36 @@ class Writer:
                 self._end_revival(QueueFull(NO_SPACE))
             return
         self._busy = True
-        started_us = self._state.host.now_us()
-
-        def done(_: object, error: BaseException | None) -> None:
-            self._busy = False
-            if commit.is_doubtful:
-                self._committer.keep(f"writing {commit.segment.path} failed: {error}")
-            if self._state.broken:
-                return
-            commits = self._state.shared.commits
-            self._state.stats.commits += 1
-            if error is None:
-                commits.took_us.add(self._state.host.now_us() - started_us)
-                commits.messages.add(len(batch.publishes.messages))
-                commits.syncs += self._state.shared.syncs_always and not commit.redo
-                log.succeeded(commit)
-                self._succeeded(batch, commit)
-            else:
-                commits.failed += 1
-                self._commit_failed(batch, commit, error)
-
-        self._committer.submit(commit, partial(self._state.host.contain, done))
+        self._started_us = self._state.host.now_us()
+        self._committer.submit(commit, self)
 
     def go_on(self) -> None:
         """See `core.writing.committer.Writing`."""
         self._state.host.contain(self.flush)
+
+    def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
+        """See `core.writing.committer.Writing`."""
+        self._state.host.contain(self._ended, commit, error)
+
+    def _ended(self, commit: Commit, error: BaseException | None) -> None:
+        """The commit of the batch under way has ended."""
+        self._busy = False
+        if commit.is_doubtful:
+            self._committer.keep(f"writing {commit.segment.path} failed: {error}")
+        batch = self.under_way
+        if batch is None:  # the queue broke down meanwhile
+            return
+        commits = self._state.shared.commits
+        self._state.stats.commits += 1
+        if error is None:
+            commits.took_us.add(self._state.host.now_us() - self._started_us)
+            commits.messages.add(len(batch.publishes.messages))
+            commits.syncs += self._state.shared.syncs_always and not commit.redo
+            self._log.succeeded(commit)
+            self._succeeded(batch, commit)
+        else:
+            commits.failed += 1
+            self._commit_failed(batch, commit, error)
 
     def _nothing_written(self, batch: Batch) -> None:
         """Nothing had to be written: whoever waits for this batch is told at once."""
