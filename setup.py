@@ -17,7 +17,7 @@ COMPILED = {
     "core/recovery": "redo",
     "core/writing": """batch cleaner committer copying holding intake journal meta_writer numbering outbox publishes
         records revival sources spread writer""",
-    "stomp": "acks codec frames header_values liveness server session session_state subscribe subscription",
+    "stomp": "acks codec frames header_values liveness send server session session_state subscribe subscription",
 }
 """Modules by folder: those on the way of a message, and some that know them too well to be left out.
 

@@ -206,7 +206,7 @@ class Queue(AloneQueue):
         """
         refusal = self.state.publish_refusal()
         if self.state.is_closed or not messages:
-            self.host.call_soon(lambda: on_done(refusal, 0, len(messages)))
+            self.host.call_soon(partial(on_done, refusal, 0, len(messages)))
         elif refusal is not None:
             self._intake.refused(messages, on_done, refusal)
         elif atomic or key is not None:

@@ -310,7 +310,7 @@ class Session:
 
     def _make_way(self, name: QueueName) -> None:
         """Before a SEND to a queue come the acks of this read for it: they make room under its cap."""
-        if self._settler.holds(name):
+        if self._settler.opened and self._settler.holds(name):
             self._settler.flush()
         if self._publisher.has_numbers and self._publisher.holds(name):  # the same queue, by another producer or none
             self._publisher.flush()

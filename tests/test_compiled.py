@@ -22,7 +22,6 @@ from tests.wheel import ROOT, copy_of_the_checkout
 
 STAY_SOURCE = {
     "core/host.py": "it is where the event loop and the threads come in, and leaves a loop in a `finally`",
-    "stomp/send.py": "its targets are held by weak references, which compiled objects do not have",
 }
 """Modules of core and stomp on the way of a message that are not compiled, and why."""
 

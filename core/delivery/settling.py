@@ -5,6 +5,8 @@ What is given back to be tried again is `retrying`'s.
 
 from __future__ import annotations
 
+from functools import partial
+
 from curbstone.core.agenda import Agenda
 from curbstone.core.errors import Unavailable
 from curbstone.core.log.format import Reason, Released
@@ -42,7 +44,7 @@ class Settling:
             return False
         error = state.refusal() or Unavailable("the queue is closed")
         if on_done is not None:
-            state.host.call_soon(lambda: on_done(error))
+            state.host.call_soon(partial(on_done, error))
         return True
 
     def settle_now(self, group: str, deliveries: list[Delivery], reason: Reason = Reason.ACK) -> None:
