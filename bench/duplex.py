@@ -140,10 +140,11 @@ class ChurnJob:
     size: int
     outstanding: int
     """Sent and not yet received, at most: what keeps the queue under its cap."""
+    most: int
+    """Messages that are laid out beforehand; it ends when all of them are through, or the time is over."""
     held_back: int = 97
     """Every so manyth message is acknowledged late, so that segments stay live and have to be copied forward."""
     late_by: int = 20_000
-    most: int = 3_000_000
     silence_s: int = SILENCE_S
 
 

@@ -21,6 +21,8 @@ QUEUE = "deep"
 CHURN_CAP = 2 << 20
 """Less than what comes between a message and its late settling, so the cleaner has to copy those forward."""
 CHURN_OUTSTANDING = 5_000
+CHURN_PER_S_MAX = 100_000
+"""So many messages are laid out beforehand for each second: more than come through."""
 WATCH_S = 0.05
 
 Say = Callable[[str], None]
@@ -124,7 +126,8 @@ def churn(folder: Path, seconds: float, scaling: Scaling) -> Tally:
             while not over.wait(WATCH_S):
                 most[0] = max(most[0], backlog.file_bytes(directory))
 
-        job = ChurnJob(target.account, f"/queue/{queue}", seconds, SIZE, CHURN_OUTSTANDING)
+        laid_out = int(seconds * CHURN_PER_S_MAX)
+        job = ChurnJob(target.account, f"/queue/{queue}", seconds, SIZE, CHURN_OUTSTANDING, laid_out)
         watcher = threading.Thread(target=watch)
         watcher.start()
         try:

@@ -24,4 +24,7 @@ if ! "$python" -c "$java_found"; then
     tests/apt_get.sh openjdk-17-jre-headless "Java 17 or newer" spark || complete=1
 fi
 
+# Java processes of the tests start faster with it; without it they start all the same.
+test $complete = 1 || "$python" -m tests.spark.class_archive
+
 exit $complete
