@@ -17,9 +17,9 @@ from tests.stomp.test_engine import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-SEND_CALLS_MAX = 182
+SEND_CALLS_MAX = 179
 SEND_CORE_FILES_MAX = 30
-ACK_CALLS_MAX = 162
+ACK_CALLS_MAX = 161
 ACK_CORE_FILES_MAX = 25
 
 
