@@ -58,7 +58,7 @@ class Writing(Protocol):
         """Write what waits."""
 
     def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
-        """Its commit is durable, or has failed."""
+        """Its commit is durable, or has failed. There is no `result`: it is what the host tells of any job."""
 
 
 class Group:
