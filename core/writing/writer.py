@@ -1,13 +1,14 @@
-"""Group commit: what arrived while the last commit was syncing goes into the next.
+"""Group commit for one queue: everything that arrives while a commit is under way goes into the next one.
 
-Publishes wait in a queue, settles and releases in lists. Each flush makes one batch of what fits,
-hands it to a worker thread and, when that returns, confirms: nothing is confirmed or delivered
-before. A failed commit confirms nothing: its publishes and pops are refused, its settles and releases
-are written again, unconfirmed, to a new segment. If that fails too the queue refuses everything and
-tries again every second.
+Each flush makes one batch of the outbox, as much as fits, and has a worker thread write it. Nothing in
+the batch is confirmed or delivered before the commit has succeeded.
 
-On a full disk publishes are refused, and nothing of them is left there. Settles are written, and
-confirmed, in the room that was kept for them. Every second it is tried whether there is room again.
+If a commit fails, its publishes are refused and whoever waits for its settles and releases gets the error.
+The settles and releases are written again all the same, to a new segment, for they have taken effect in
+memory. If that commit fails too, the queue refuses everything and tries again every second.
+
+If the disk is full, publishes are refused and leave nothing on it. Settles are still written and
+confirmed, in the room that is kept for them. Every second the writer tries whether there is room again.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ NO_SPACE = "no space left on the disk"
 
 
 class Pops(Protocol):
-    """Those who take messages for good, as far as they hear of commits that failed."""
+    """The pops of the queue, which the writer tells of commits that failed."""
 
     def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
-        """Their settles could not be written; `is_undone` where nothing of them can be on the disk."""
+        """The commit with the settles of these pops failed; if it `is_undone`, they are certainly not on the disk."""
 
     def refuse_all(self, error: CurbstoneError) -> None:
-        """Nothing more is written for now, or the queue has ended."""
+        """Refuse the pops that wait: nothing is written for now, or the queue has ended."""
 
 
 class Owner(Protocol):
-    """The queue that is written for, as far as it hears of commits."""
+    """The queue that this writer writes for."""
 
     def committed(self, batch: Batch, commit: Commit) -> None:
-        """Take what is on disk now into memory; nobody was told yet."""
+        """The batch is on disk: take it into memory. Called before anybody is told of the commit."""
 
     def hand_out(self) -> None:
-        """Something was committed: deal it to whoever takes it."""
+        """Deal messages that are ready to consumers and waiters. Called after whoever waited for a commit was told."""
 
     def has_housekeeping(self) -> bool:
-        """Nothing waits to be written. Return whether there is something to write that nobody asked for."""
+        """Return whether there is something to write that nobody asked for, such as the drop of a segment."""
 
 
 class Writer:
@@ -69,24 +70,24 @@ class Writer:
         self._committer = committer
         self._busy = False
         self.under_way: Batch | None = None
-        """The batch that is being made or written, until those who wait for it are told."""
+        """The batch that is being made or written: until its commit has failed, or is on disk and taken into memory."""
         self.disk_is_full = False
-        """Whether only settles are written, in the room that is kept for them."""
+        """Whether only settles and releases are written, in the room that is kept for them."""
         self.missed = 0
-        """Bytes for which there was no room on the disk."""
+        """Bytes that the last commit could not get because the disk was full."""
         self._is_troubled = False
-        """Whether health says that something can't be written here."""
+        """Whether health says that this queue can't write."""
         self._has_copied = False
-        """Whether the last batch held copies, for the cleaner or an undo: then it is the turn of publishes."""
+        """Whether the last batch held copies, for the cleaner or an undo. Then publishes go first in the next one."""
         self._started_us = 0
-        """When the commit under way was handed over."""
+        """When the commit under way was submitted."""
         self._unsynced = False
-        """Whether a sync is due, where the server syncs at intervals."""
+        """Whether a sync is due; only if the server syncs at intervals."""
         self.commits = 0
 
     @property
     def owed_groups(self) -> set[str]:
-        """The groups of which settles are not on disk yet."""
+        """The groups that have settles which are not on disk yet."""
         records = self.under_way.records if self.under_way is not None else None
         written = [*records.settled, *records.ranges] if records is not None else []
         return {name for name, _reason in [*self._outbox.settles, *self._outbox.ranges, *written]}
@@ -98,16 +99,16 @@ class Writer:
 
     @property
     def owes_nothing(self) -> bool:
-        """Whether nobody waits for it."""
+        """Whether nothing is under way and nobody waits for anything to be written."""
         return not (self._busy or self._outbox.is_owed)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is under way."""
+        """Whether a commit or a sync is under way."""
         return self._busy
 
     def refuse_all(self, error: CurbstoneError) -> None:
-        """Refuse what waits to be written, but for what was promised; in a queue that has ended that, too."""
+        """Refuse the publishes, pops and callbacks that wait. Promised publishes stay, unless the queue has ended."""
         self._refuse_publishes(error)
         self._end_revival(error)
         self._pops.refuse_all(error)
@@ -116,7 +117,7 @@ class Writer:
             self._state.host.tell(callback, error)
 
     def abandon(self, error: CurbstoneError) -> None:
-        """The queue broke down: answer all who wait, also for what is on its way to the disk, or there already."""
+        """The queue broke down: refuse all of the batch under way, even what reaches the disk or is there already."""
         self._log.abandon()
         batch, self.under_way = self.under_way, None
         if batch is None:
@@ -126,7 +127,8 @@ class Writer:
         for callback in batch.callbacks:
             self._state.host.tell(callback, error)
         for part in batch.publishes.taken:
-            if not (part.publish.is_promised and part.publish in self._outbox.publishes):  # it was put back
+            # A promised publish that waits in the outbox again is refused there.
+            if not (part.publish.is_promised and part.publish in self._outbox.publishes):
                 self._refuse_taken(part, error)
 
     def _refuse_publishes(self, error: CurbstoneError) -> None:
@@ -142,7 +144,7 @@ class Writer:
                 self._state.host.tell(publish.on_done, publish.refusal or error, 0, count)
 
     def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
-        """Refuse what a batch had taken of a publish; what did not depend on the commit is answered as it would be."""
+        """Refuse the part of a publish that is in a batch. If its answer was known before, it gets that instead."""
         if part.said is not None:
             self._answer(part)
             return
@@ -152,7 +154,7 @@ class Writer:
     # --- a commit
 
     def flush(self) -> None:
-        """Write what waits, unless a commit is under way."""
+        """Make a batch of what waits and submit its commit, unless one is under way."""
         if self._busy or self._state.is_closed:
             return
         if self._state.write_failure:
@@ -183,7 +185,7 @@ class Writer:
         if commit is None:
             self._nothing_written(batch)
             if gives_way or revival is not None or (self._cleaner.is_active and not was_cleaning):
-                self._agenda.dirty()  # it was the turn of publishes, and they have to wait: now copies have theirs
+                self._agenda.dirty()  # publishes had their turn and none could be taken; the next turn is for copies
             if self.disk_is_full:
                 self._refuse_publishes(QueueFull(NO_SPACE))
                 self._end_revival(QueueFull(NO_SPACE))
@@ -221,7 +223,7 @@ class Writer:
             self._commit_failed(batch, commit, error)
 
     def _nothing_written(self, batch: Batch) -> None:
-        """Nothing had to be written: whoever waits for this batch is told at once."""
+        """The batch has nothing to write: answer at once whoever waits for it."""
         self.under_way = None
         self._tell(batch)
 
@@ -236,7 +238,7 @@ class Writer:
             self._end_revival(None)
 
     def _end_revival(self, error: CurbstoneError | None) -> None:
-        """All that was to come back has, or no more will."""
+        """Tell whoever asked for the undo that it has ended, if one is there."""
         revival = self._outbox.end_revival()
         if revival is not None:
             self._state.host.tell(revival.end, error)
@@ -265,10 +267,10 @@ class Writer:
         self._state.host.tell(publish.on_done, error, seq, count)
 
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
-        """Confirm nothing, and write on in a new segment; what was promised is kept.
+        """Confirm nothing of the batch, put back what must be written, and go on in a new segment.
 
-        If the disk was full nothing of it is there, so the segment stays good. What it held beside publishes
-        is tried again alone, and only then answered.
+        If the disk was full, the commit has left nothing on it, so the segment stays good. Then settles and releases
+        are written once more, without publishes, and their callbacks wait for that second commit.
         """
         no_space = commit.is_undone
         text = f"the log can't be written: {told(error)}"
@@ -307,7 +309,7 @@ class Writer:
         self.flush()
 
     def _write_again(self, batch: Batch) -> None:
-        """Put back what must be written sooner or later, though it is not confirmed."""
+        """Put the settles, tries and promised publishes of a failed batch back in the outbox."""
         records = batch.records
         for key, seqs in records.settled.items():
             self._outbox.settles.setdefault(key, []).extend(seqs)
@@ -337,7 +339,7 @@ class Writer:
         self._state.shared.troubles.note(self._state.label, text)
 
     def _let_try(self) -> None:
-        """Find out whether there is room again on the disk."""
+        """Have the next batch find out whether the disk has room again."""
         if not self._state.write_failure and not self._state.is_closed:
             self.disk_is_full = False
             self._outbox.must_write = True
@@ -347,7 +349,7 @@ class Writer:
         if self._state.is_closed:
             return
         self._state.write_failure = ""
-        if not self.disk_is_full:  # then what failed may be on the disk
+        if not self.disk_is_full:  # the batch that failed may be on the disk, behind the last good one
             self._log.fenced = True
         self.disk_is_full = False
         self._outbox.must_write = True
@@ -364,7 +366,7 @@ class Writer:
     def _sync_now(self) -> None:
         if self._state.is_closed:
             return
-        if self._busy:  # the file may be changed for another under way: sync behind it
+        if self._busy:  # the commit under way may begin a new segment, which is then the file to sync
             self._state.host.call_later(1, self._sync_now)
             return
         self._unsynced = False
