@@ -1,7 +1,7 @@
-"""One batch in the making: what goes into the next commit, put together from its parts, and as bytes.
+"""One batch: what goes into the next commit, and the bytes of it.
 
-The parts are taken in this order, for each uses up room: records (`records`); then a copy that the cleaner makes, or
-publishes (`publishes`). What is noted beside them, and the bytes, are made here.
+Records (`records`) are taken first; what they leave of the room is for one of three: a copy of the cleaner, messages
+that an undo brings back, or publishes (`publishes`). The notes and the bytes of the whole batch are made here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Batch:
     )  # fmt: skip
 
     def __init__(self, sources: Sources, *, disk_is_full: bool, missed: int) -> None:
-        """`missed` bytes were not to be had the last time; while the disk is full only records are taken."""
+        """`missed` is what the last commit could not get of a full disk. While the disk is full, take only records."""
         self._sources = sources
         self._disk_is_full = disk_is_full
         self._missed = missed
@@ -48,24 +48,24 @@ class Batch:
         self.publishes = Publishes(sources, self.records)
         self.copies: list[Message] = []
         self._empties = False
-        """Whether nothing of the oldest segment is live any more once this is on disk."""
+        """Whether the oldest segment has nothing live any more once this batch is on disk."""
         self.revival: Revival | None = None
-        """Of which the copies are the next, if they are not the cleaner's."""
+        """The undo that brings the copies back, or None if they are the cleaner's."""
         self.callbacks: list[Done] = []
-        """Who waits until all records of before are on disk."""
+        """Callbacks of those who wait until all earlier settles and releases are on disk."""
         self.after_settles: list[Done] = []
-        """Who waits until all settles of before are on disk."""
+        """Callbacks of those who wait until all earlier settles are on disk."""
         self.marks: dict[str, int] = {}
-        """Up to which seq messages of groups were handed out, or will be as soon as the batch is on disk."""
+        """By group, the last seq that was handed out, or will be as soon as the batch is on disk."""
         self.said = SILENCE
-        """All other notes."""
+        """All notes but the floor and the marks."""
         self.start = 0
         self.end = 0
 
     # --- what goes into it
 
     def take_records(self) -> None:
-        """Take settles and releases, and those who wait for them if that was all."""
+        """Take settles and releases from the outbox and, if none is left there, the callbacks that wait for them."""
         outbox = self._sources.outbox
         if outbox.pops:
             self._sources.drop_unwanted_pops()
@@ -77,7 +77,7 @@ class Batch:
         self._sources.cleaner.recorded(self.records.bytes > 0, is_left)
 
     def take_copy(self, copy: Copy) -> None:
-        """Take what the cleaner copies forward: messages with what groups have settled, and what is known of tries."""
+        """Take what the cleaner copies: messages, which groups have settled them, and records of tries."""
         self.copies = copy.messages
         for group, seqs in self._sources.pending.settled_of(copy.messages).items():
             self.records.settle(group, Reason.STATE, seqs)
@@ -85,7 +85,7 @@ class Batch:
         self._empties = copy.is_last
 
     def take_revival(self, revival: Revival) -> bool:
-        """Take the next of what comes back; False where not even one message has room."""
+        """Take the next messages that an undo brings back; return False if there is no room even for one."""
         sources = self._sources
         if not revival.take(sources.pending, sources.log.room, self.records.bytes):
             return False
@@ -145,12 +145,12 @@ class Batch:
         return commit
 
     def _marks_due(self) -> bool:
-        """Whether to say, though nothing else is to be written, how far messages were handed out."""
+        """Whether to write a batch just to say how far messages were handed out."""
         can_mark = self._sources.log.room.records_left > 0 and not self._disk_is_full
         return can_mark and self._sources.pending.has_unlogged_marks
 
     def _add_delays(self) -> None:
-        """A message that is published with a delay is released at once, with a due time."""
+        """For each message that is published with a delay add a record of tries, with the time when it is due."""
         delayed = [message for message in self.publishes.messages if message.delay_ms]
         now_ms = self._sources.state.host.now_ms()
         released = [
@@ -161,7 +161,7 @@ class Batch:
         self.records.say_tries(sorted(released, key=lambda item: item.group), state=True)
 
     def _notes(self, drops: int) -> bytes:
-        """Return what is to be noted: the floor, how far messages are handed out, and what all others have to say."""
+        """Return the notes of the batch: the floor, how far messages were handed out, and what `Notes` has to say."""
         sources, publishes = self._sources, self.publishes
         floor = sources.log.segments[drops].number if drops else 0
         data = encode_floor(floor) if floor else b""
@@ -175,9 +175,9 @@ class Batch:
         return data + self.said.data
 
     def _delivered_soon(self, group: Group) -> int:
-        """Return up to which seq messages of this very batch will be handed out as soon as it is on disk.
+        """Return the last seq of this very batch that will be handed out as soon as it is on disk, or 0.
 
-        Said beforehand, a crash right after that finds them marked as delivered.
+        The batch says so itself; so a crash right after the hand-out finds these messages marked as delivered.
         """
         messages = len(self.publishes.messages)
         if not messages or group.rdy:

@@ -1,15 +1,17 @@
-"""Runs the commits of all queues: those that one turn has gathered in one job, and with one sync for all of them.
+"""Runs the commits of all queues; those that are made in one turn are run by one job, with one sync for all of them.
 
-A queue that is alone in its turn writes and syncs its own segment. Several plain commits are written, all together, as
-one record of a redo file: that is synced, and all of them are confirmed. To their segments they are written later (see
-`write_behind`): when somebody reads or writes there, or a second later. When the redo file is full the segments that it
-has something of are synced, so that it can be used again. What is not plain (a new segment, a file that grows, much at
-once) goes its own way. So does everything where no redo file can be had; nothing that is promised hangs on
-them. `docs/journal.md` has the fault model.
+A queue that is alone in its turn writes and syncs its own segment. The plain commits of several queues are written
+together, as one record of a redo file; once that is synced, all of them are confirmed. They are written to their
+segments later (see `write_behind`): when somebody reads or writes there, or after a second. When the redo file is full,
+the segments that it has something of are synced, so that it can be used again.
 
-One job of several commits is under way at a time; what comes meanwhile gathers for the next. A queue that has something
-to write in a turn with others makes no batch while that job is under way, for it would only wait: when the job has
-ended, more has come for the queue, and all of it is one batch.
+A commit that is not plain (it begins a segment, makes a file grow, or is large) is run by itself. So is every commit
+while no redo file can be had: nothing that is promised depends on there being one. `docs/journal.md` has the fault
+model.
+
+One job of several commits is under way at a time; commits that are made meanwhile gather for the next. A queue that has
+something to write in a turn with others makes no batch while that job is under way, because its commit would only wait.
+When the job has ended, more has come for the queue, and all of it goes into one batch.
 """
 
 from __future__ import annotations
@@ -35,16 +37,17 @@ from curbstone.core.writing.redo_file import NoRedoFile, RedoFile, sync_segments
 REDO_BYTES = 16 * 1024 * 1024
 FILES_MAX = 2
 PLAIN_BYTES_MAX = 32 * 1024
-"""More than this at once is not worth writing twice."""
+"""A commit of more bytes is not worth writing twice, to a redo file and to its segment."""
 TOLD_AT_ONCE = 8
-"""Commits whose ends are always told of before the loop looks at its sockets again. As many are made that waited."""
+"""In one turn of the loop at least so many queues are told that their commits have ended, and as many batches are made
+that were put off."""
 TELL_US_MAX = 50_000
-"""And as many again until this time is over, for each: what is answered together is sent together."""
+"""Each of the two goes on for so long, if there are more: answers that are given in one turn are sent together."""
 MAKE_AGAIN_MS = 60_000
 CATCH_UP_MS = 1000
 """After so long the segments have what the redo files say of them, for those who copy the data directory as it is."""
 SYNCED_AT_STOP_MAX = 32
-"""Segments: a stop has seconds, and a disk may be slow."""
+"""A stop syncs at most so many segments for a redo file, because it has only seconds and a disk may be slow."""
 
 logger = logging.getLogger("curbstone.core")
 
@@ -52,17 +55,17 @@ MATTER = "the redo files"
 
 
 class Writing(Protocol):
-    """The writing side of a queue, as far as it is told of commits. Its methods raise nothing."""
+    """The writing side of a queue, which is told how its commits end. Its methods raise nothing."""
 
     def go_on(self) -> None:
-        """Write what waits."""
+        """The job that a batch was put off for has ended: make the batch now."""
 
     def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
-        """Its commit is durable, or has failed. There is no `result`: it is what the host tells of any job."""
+        """The commit has succeeded, or failed with `error`. `result` means nothing; the host passes one for any job."""
 
 
 class Group:
-    """Commits that are run together, on a worker thread."""
+    """Commits that are run together by one job; `run` is called on a worker thread."""
 
     def __init__(self, commits: list[Commit], redo: RedoFile | None) -> None:
         self.commits = commits
@@ -71,16 +74,16 @@ class Group:
         self.errors: list[Exception | None] = [None] * len(commits)
 
     def run(self) -> None:
-        """Make them durable together, if that can be, and each by itself if not."""
+        """Make them durable together through the redo file, or each by itself if that fails."""
         good = [n for n, commit in enumerate(self.commits) if self._did(n, commit.open)]
         if self.redo is not None and len(good) > 1 and self._put_in(self.redo, [self.commits[n] for n in good]):
             return
         for n in good:
             if not self._did(n, self.commits[n].run) and self.redo is not None and self.redo.has_failed:
-                self.commits[n].is_undone = False  # the redo file may have it all the same
+                self.commits[n].is_undone = False  # the redo file may hold it, though it failed
 
     def _put_in(self, redo: RedoFile, commits: list[Commit]) -> bool:
-        """Write commits to the redo file and sync it; return whether they are durable by that."""
+        """Write commits to the redo file and sync it; return whether that has made them durable."""
         try:
             buffers = [buffer for commit in commits for buffer in commit.buffers]
             redo.append([commit.part for commit in commits], buffers)
@@ -94,7 +97,7 @@ class Group:
     def _did(self, n: int, step: Callable[[], None]) -> bool:
         try:
             step()
-        except Exception as error:  # it fails this queue's commit alone; those of the others go on
+        except Exception as error:  # fails the commit of this queue only; those of others go on
             self.errors[n] = error
         return self.errors[n] is None
 
@@ -112,22 +115,22 @@ class Committer:
         self._gathering = 0
         self._waiting: deque[tuple[Commit, Writing]] = deque()
         self._put_off: dict[Writing, None] = {}
-        """Queues that make their batches when the job under way has ended, in order."""
+        """Queues whose batches are made when the job under way has ended, in order."""
         self._under_way: Group | None = None
         self._ends: deque[tuple[Writing, Commit, BaseException | None]] = deque()
-        """Commits that have ended, of which their queues are to be told."""
+        """Commits that have ended and whose queues have not been told yet."""
         self._is_telling = False
         self._active: RedoFile | None = None
         self._resting: list[RedoFile] = []
-        """Files that nobody needs, to be used again."""
+        """Files with nothing in them that is still needed, to be used again."""
         self._retiring: list[RedoFile] = []
-        """Files whose segments are being synced, or that are being removed."""
+        """Files whose segments are being synced, or which are being removed."""
         self._made = 0
         self._lives = 0
         self._make_after_ms = 0
         self._will_catch_up = False
         self._kept = ""
-        """Why the redo files are kept until the next start, and nothing more is written to any."""
+        """If not empty: why the redo files are kept until the next start, and nothing more is written to them."""
 
     @property
     def is_working(self) -> bool:
@@ -137,25 +140,25 @@ class Committer:
     # --- commits
 
     def submit(self, commit: Commit, writing: Writing) -> None:
-        """Run a commit, then tell who writes that it has ended: at once, or with the others of this turn."""
+        """Run a commit, at once or together with others of this turn, and then call `writing.ended`."""
         if self._gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX:
             self._waiting.append((commit, writing))
         else:
             self._host.submit(commit.run, partial(writing.ended, commit))
 
     def puts_off(self, writing: Writing) -> bool:
-        """Return whether a commit that was made now would only wait; if so it is told to go on when it would not."""
+        """Return whether a commit made now would only wait. If so, `writing.go_on` is called when it would not."""
         if not self._gathering or self._under_way is None:
             return False
         self._put_off[writing] = None
         return True
 
     def gather(self) -> None:
-        """A turn of several queues begins."""
+        """A turn of several queues begins: plain commits are gathered until `go` is called."""
         self._gathering += 1
 
     def go(self) -> None:
-        """It is over: run what it has gathered."""
+        """The turn is over: run the commits that were gathered."""
         self._gathering -= 1
         self._go()
 
@@ -181,7 +184,7 @@ class Committer:
         self._host.submit(group.run, partial(self._ended, group, [writing for _, writing in taken]))
 
     def _take(self) -> tuple[list[tuple[Commit, Writing]], int]:
-        """Take as many as go into one record; return the bytes of that, too."""
+        """Take as many waiting commits as go into one record; return them, and the bytes of that record."""
         taken: list[tuple[Commit, Writing]] = []
         size = HEADER_BYTES + record_bytes(0, 0)
         most = self.file_bytes // 4
@@ -207,13 +210,13 @@ class Committer:
     def _written(self, redo: RedoFile, group: Group) -> None:
         for commit in group.commits:
             if commit.redo:
-                # Here, and not when its queue is told: the file may be full, and its segments synced, before that.
+                # Not when its queue is told: by then the file may be full, and its segments may have been synced.
                 commit.segment.redo = commit.redo
                 redo.touched[commit.segment] = None
                 redo.uids.add(commit.part.uid)
         self._commits.syncs += any(commit.redo for commit in group.commits)
         self._catch_up_later()
-        if any(commit.is_doubtful for commit in group.commits):  # before anything is done about the file
+        if any(commit.is_doubtful for commit in group.commits):  # first: from then on every file is kept
             self.keep("syncing a segment failed")
         if isinstance(group.redo_error, NoRedoFile):
             self._make_after_ms = self._host.now_ms() + MAKE_AGAIN_MS
@@ -225,7 +228,7 @@ class Committer:
             self._retire(redo)
 
     def _tell(self) -> None:
-        """Tell whoever waits for commits that they have ended, some now, others later if they are many; then go on."""
+        """Tell queues that their commits have ended, then make batches that were put off; if many, in several turns."""
         self._is_telling = False
         self._gathering += 1
         end_us = self._host.now_us() + TELL_US_MAX
@@ -244,7 +247,7 @@ class Committer:
             self._host.call_soon(self._tell)
 
     def _make_put_off(self) -> None:
-        """Have the batches made that waited, unless the next job is under way already: some now, others later."""
+        """Make batches that were put off, until time is up or the next job is under way."""
         end_us = self._host.now_us() + TELL_US_MAX
         put_off = self._put_off
         while put_off and self._under_way is None:
@@ -270,7 +273,7 @@ class Committer:
     # --- the files
 
     def _file_for(self, size: int) -> RedoFile | None:
-        """Return the file for a record of so many bytes, or None where there is none for now."""
+        """Return the file for a record of so many bytes, or None if none can be had for now."""
         active = self._active
         if self._kept or size > self.file_bytes:
             return None
@@ -290,20 +293,20 @@ class Committer:
         return active
 
     def _retire(self, redo: RedoFile) -> None:
-        """Nothing more is written to a file: sync the segments that it has something of."""
+        """Write no more to a file, and sync the segments that it has something of; then reuse it, or remove it."""
         if self._active is redo:
             self._active = None
         if self._kept:
             self._tell_removed(redo)
             return
         if redo.is_retiring or (self._under_way is not None and self._under_way.redo is redo):
-            return  # `_written` comes back to it
+            return  # it is being written to; `_written` retires it after that
         redo.is_retiring = True
         self._retiring.append(redo)
         segments = list(redo.touched)
 
         def done(failed: list[tuple[Segment, OSError]] | None, error: BaseException | None) -> None:
-            # One that was closed meanwhile was synced before that.
+            # A segment that was closed meanwhile was synced before it was closed.
             lost = [each for segment, each in failed or () if segment.file is not None]
             if error is not None or lost:
                 self.keep(f"syncing a segment failed: {error or lost[0]}")
@@ -322,7 +325,7 @@ class Committer:
         self._host.submit(sync_segments(segments), done)
 
     def keep(self, text: str) -> None:
-        """What was confirmed may be in the redo files alone: they stay until the next start has written it again."""
+        """Keep the redo files until the next start has written them again: what was confirmed may be only there."""
         if self._kept:
             return
         self._kept = f"{text}; they are kept for the next start, which writes again what they have"
@@ -348,7 +351,7 @@ class Committer:
     # --- erasing
 
     def erase(self, uid: int, on_done: Done) -> None:
-        """Have nothing of a queue left in a redo file; `on_done(error)` when that is so."""
+        """Remove each redo file that may have something of a queue, then call `on_done(error)`."""
         writing = self._under_way.redo if self._under_way is not None else None
         files = [self._active, writing, *self._retiring, *self._resting]
         found = list(dict.fromkeys(redo for redo in files if redo is not None and uid in redo.uids))
@@ -380,9 +383,9 @@ class Committer:
             self._retire(redo)
 
     def is_cleared(self) -> bool:
-        """The server stops: leave no redo file if that is soon done, and if not the next start does it.
+        """The server stops: remove the redo files that can be removed soon; the next start does it with the others.
 
-        Return whether there is nothing to wait for.
+        Return whether nothing is under way any more.
         """
         for redo in [self._active, *self._resting]:
             if redo is not None and not self._kept and len(redo.touched) <= SYNCED_AT_STOP_MAX:
