@@ -1,8 +1,9 @@
-"""What one batch takes of the publishes that wait: what goes into the segment, and is admitted under the cap.
+"""Takes publishes into one batch: as many of those that wait as its segment and the cap have room for.
 
-They are dealt with in their order, and the first that has to wait makes all behind it wait. Of some nothing is
-written: they are refused, or stored already. That is said in their turn, too: at once, or if the batch has taken
-something before them, behind the answer to that. So a client may tell by the order alone whose answer it is.
+Publishes are taken in their order, and the first that has to wait makes all behind it wait. Some are answered without
+a write, because they are refused or stored already. Their answers keep the order, too: if the batch has taken something
+before them, they come after its answer, else at once. So a client can tell from the order alone which publish an
+answer belongs to.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from curbstone.core.writing.sources import Sources
 BATCH_BYTES_MAX = 1024 * 1024
 """A sync of a file that grows costs about the same for a few large messages as for many."""
 BATCH_MESSAGES_MAX = 4096
-"""No further publish is taken after so many: of small messages the first batch is not to hold all others up."""
+"""After so many messages no further publish is taken, so that a batch of many small ones does not hold up the rest."""
 NOTES_BYTES = 64
 """What the usual notes of a batch take: the oldest segment there must be, and how far messages were handed out."""
 GROUP_BYTES_MAX = 64
-"""Of a group's name."""
+"""The most bytes of a group's name."""
 
 
 class Taken(NamedTuple):
@@ -38,7 +39,7 @@ class Taken(NamedTuple):
     first: int
     span: int
     said: tuple[CurbstoneError | None, int] | None = None
-    """What is said of them, error and first seq, whatever becomes of the commit: nothing of them is written."""
+    """Their answer, error and first seq, if nothing of them is written; it does not depend on how the commit ends."""
 
 
 class Publishes:
@@ -55,24 +56,25 @@ class Publishes:
         self._room = sources.log.room
         self._records = records
         self.taken: list[Taken] = []
-        """Whoever waits for the batch, in order."""
+        """The parts of publishes that are answered when the commit has ended, in order."""
         self.messages: list[Message] = []
         self.bytes = 0
-        """Bytes of their entries."""
+        """Bytes of the entries of these messages."""
         self.is_plain = True
         """Whether no message has a delay, an expiry or groups of its own."""
         self.whole: Publish | None = None
-        """The atomic one, if it is one: only one goes into a batch, and nothing else."""
+        """The publish, if it is an atomic one: that has the batch for itself."""
         self._tries_bytes = 0
+        """Bytes that first records of the tries of these messages may take later."""
         self._space = 0
-        """Bytes of entries that go into the segment."""
+        """Bytes that the segment has for entries."""
         self._budget = 0
-        """Bytes that the cap leaves for entries, and for what is said of them later."""
+        """Bytes that the cap has for entries, and for what will be written about them later."""
         self._numbering: Numbering | None = None
         self.numbers: dict[bytes, LastNumber] = {}
-        """The last numbers with which the batch leaves its producers."""
+        """The last number of each producer after this batch."""
         self._coming_groups: set[str] = set()
-        """Groups that nobody declared and that begin to exist with this batch."""
+        """Undeclared groups that begin to exist with this batch."""
 
     @property
     def tx(self) -> int:
@@ -80,17 +82,17 @@ class Publishes:
         return self.whole.tx if self.whole is not None else 0
 
     def take(self) -> None:
-        """Take what fits: into the active segment, or into a new one; and under the cap."""
+        """Take the publishes that fit into the segment (the active one, or a new one) and under the cap."""
         inbox = self._sources.outbox.publishes
         if inbox:
             self._measure(inbox[0])
             while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
                 pass
-        if self.messages or not inbox:  # the next one that has to wait gets a whole turn of the cleaner, too
+        if self.messages or not inbox:  # so the next publish that has to wait gets a whole turn of the cleaner
             self._sources.cleaner.unblocked()
 
     def _measure(self, first: Publish) -> None:
-        """Find out how much this batch may hold: `_space` in its segment, and `_budget` under the cap."""
+        """Find out how many bytes this batch may take: `_space` in its segment, and `_budget` under the cap."""
         log = self._sources.log
         overhead = BATCH_BYTES + self._records.bytes + NOTES_BYTES
         space = log.room_in_active - overhead
@@ -102,7 +104,7 @@ class Publishes:
         self._budget = self._room.budget - overhead
 
     def _take_next(self, publish: Publish) -> bool:
-        """Deal with the publish that waits first; return whether the next may be looked at."""
+        """Take, answer or refuse the first publish that waits; return whether to go on with the next."""
         if publish.refusal is not None:
             return self._refuse(publish, publish.refusal)
         if publish.numbered is not None:
@@ -124,7 +126,7 @@ class Publishes:
     # --- what is said at once, or in turn
 
     def _say(self, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
-        """Answer the next `count` messages of the first that waits, of which nothing is written, in their turn."""
+        """Answer, in their turn, the next `count` messages of the first publish: nothing of them is written."""
         first = publish.next
         publish.next += count
         if publish.next == len(publish.messages):
@@ -135,17 +137,17 @@ class Publishes:
             self._state.host.tell(publish.on_done, error, first_seq, count)
 
     def _refuse(self, publish: Publish, error: CurbstoneError) -> bool:
-        """Refuse all that is left of the first that waits; what it would have ended is as before."""
+        """Refuse all that is left of the first publish. Deliveries that it would have settled stay as they are."""
         publish.give_up()
         self._say(publish, len(publish.messages) - publish.next, error, 0)
         return True
 
     def _take_numbered(self, publish: Publish, numbered: Numbered) -> bool:
-        """Take what of a numbered publish is not stored already."""
+        """Take those messages of a numbered publish that are not stored yet, and answer the others."""
         numbering = self._numbering = self._numbering or Numbering(self._sources.notes.producers, self.numbers)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
-            return False  # it hangs on what is in this batch: it is known when that is on disk, or refused
+            return False  # that follows from messages in this very batch, whose commit may fail: wait for its end
         if found.gap:
             return self._refuse(publish, found.gap)
         if found.repeats:
@@ -154,13 +156,13 @@ class Publishes:
                 return True
         noted = numbering.note_bytes(numbered)
         self._space -= noted
-        self._budget -= 2 * noted  # it will be said again one day
+        self._budget -= 2 * noted  # the note is written once more when its segment goes
         return self._take(publish)
 
     # --- all or nothing
 
     def _take_whole(self, publish: Publish) -> bool:
-        """Take an atomic publish, if it need not wait."""
+        """Take an atomic publish unless it has to wait: it goes into a batch without any other."""
         size = publish.atomic_bytes
         if self.messages:
             return False
@@ -189,7 +191,7 @@ class Publishes:
         return False
 
     def _keep_room(self, publish: Publish, on_room: Callable[[], None]) -> bool:
-        """Keep room for a transaction that waits in its place."""
+        """Grant room to a transaction over several queues; it keeps its place, and all behind it wait."""
         size = publish.atomic_bytes
         if self.messages or publish.has_room:
             return False
@@ -209,7 +211,7 @@ class Publishes:
     # --- one by one
 
     def _take_some(self, publish: Publish) -> bool:
-        """Take as many messages of a publish as fit; return whether the next may be looked at."""
+        """Take as many messages of a publish as fit; return whether to go on with the next."""
         messages = publish.messages[publish.next :] if publish.next else publish.messages
         if self._fit_at_once(messages):
             self._put_in(publish, messages)
@@ -237,7 +239,7 @@ class Publishes:
         return True
 
     def _fit_at_once(self, messages: list[Message]) -> bool:
-        """Return whether all of these fit, as nearly always; not if there is more to know of one than its size."""
+        """Return whether all of these certainly fit, which is the usual case; False if one names groups."""
         size = (ENTRY_BYTES + EXPIRY_BYTES) * len(messages)
         for message in messages:
             if message.groups:
@@ -251,7 +253,7 @@ class Publishes:
         return True
 
     def _put_in(self, publish: Publish, messages: list[Message]) -> None:
-        """Put messages into the batch: from here on they have a seq and a timestamp."""
+        """Put messages into the batch, which gives them their seqs and timestamps."""
         state = self._state
         seq = state.next_seq + len(self.messages)
         timestamp_ms = state.host.wall_ms()
@@ -282,9 +284,9 @@ class Publishes:
     # --- room
 
     def _has_room(self, size: int) -> bool:
-        """Return whether `size` bytes, of messages and later of their tries, leave free what the ledger keeps free.
+        """Return whether the cap has room for `size` bytes of messages and, later, of records of their tries.
 
-        That includes room to copy these messages forward one day, for they may make the largest segment.
+        That includes room to copy these messages forward one day: if they are many, theirs is the largest segment.
         """
         if size <= self._room.segment_bytes:
             return size <= self._budget
@@ -293,15 +295,15 @@ class Publishes:
     def _has_room_at_last(self, size: int) -> bool:
         """Return whether there is room for a publish that was promised, and so is never refused.
 
-        Settles and releases may have used what was kept for it. Then it waits for the cleaner as long as that may
-        help; after that it takes the room that is kept for copying.
+        Settles and releases may have used up what was granted to it. Then it waits as long as the cleaner may help;
+        after that it takes the room that is kept for copying.
         """
         if self._room.fits(size):
             return True
         return not self._sources.cleaner.can_make_room(size) and self._room.free - size > self._room.segment_bytes
 
     def _blocked(self, publish: Publish, size: int) -> bool:
-        """Let the cleaner make room, or refuse; True if the publish is done with."""
+        """Have room made for the first publish, or refuse it if that can't help; return whether it was refused."""
         if self._numbering is not None and publish.numbered is not None:
             size += 2 * self._numbering.note_bytes(publish.numbered)
         if self._sources.make_room(size + self._room.reserved):
@@ -309,7 +311,7 @@ class Publishes:
         return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._sources.log.fullness}"))
 
     def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
-        """Return why the groups that messages name can't all be, or None."""
+        """Return an error if the groups that messages name can't begin to exist, else None."""
         if not any([message.groups for message in messages]):
             return None
         return self._sources.pending.undeclared.refusal_of(messages, self._coming_groups)

@@ -1,7 +1,8 @@
-"""What one batch says of messages beside publishing them: who is done with which, and how often each was tried.
+"""The records of one batch: which messages are settled, by which group, and how often each was tried.
 
-Settles, pops and releases are taken from the outbox as far as there is room for them. What the cleaner needs to copy
-any one segment is never touched. A publish may bring some of its own (a transaction does), and so does a copy.
+Settles, pops and releases are taken from the outbox as far as there is room for them. The room that the cleaner needs
+to copy any one segment is never touched. A publish may bring records of its own (a transaction does), and so may a
+copy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from curbstone.core.pending.pending import Pending
 from curbstone.core.writing.outbox import Outbox, Pop
 
 RUN_BYTES = 12
-"""One run of settled messages."""
+"""What one run of settled messages takes."""
 
 
 class Records:
@@ -45,19 +46,19 @@ class Records:
         self.released: list[Released] = []
         self.handed: list[Released] = []
         self.tries: list[Released] = []
-        """All that the batch says of tries, in its order: a later record counts."""
+        """All records of tries in the batch, in order; a later one of the same message replaces an earlier one."""
         self.bytes = 0
-        """Of all of it."""
+        """Bytes of all records."""
         self._settles: list[bytes] = []
         self._releases: list[bytes] = []
 
     # --- what waits in the outbox
 
     def take(self) -> None:
-        """Take what waits, as far as there is room for it."""
+        """Take the settles, pops and records of tries that wait, as far as there is room for them."""
         outbox, room = self._outbox, self._log.room
         limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
-        # Settles and first releases end what room was kept for. So they may use that if there is hardly any other left.
+        # A settle or a first release ends what room was kept for, so it may use that room if hardly any other is left.
         settles_limit = limit if limit >= SETTLE_BYTES else max(0, min(room.slack_bytes // 2, room.records_left))
         self._take_settles(settles_limit)
         self._take_ranges(settles_limit)
@@ -66,19 +67,19 @@ class Records:
         self.released, outbox.releases = self._affordable(outbox.releases, limit, settles_limit)
         self.say_tries(self.released)
         if outbox.hand_outs and not outbox.releases and not self._is_needed_for_publishes:
-            # They come behind the releases of before.
+            # Only if no release was left over: these must come behind earlier releases of the same messages.
             self.handed, rest = self._affordable(list(outbox.hand_outs.values()), limit, 0)
             outbox.hand_outs = {(item.group, item.first): item for item in rest}
             self.say_tries(self.handed, state=True)
 
     @property
     def _is_needed_for_publishes(self) -> bool:
-        """Whether publishes wait and find hardly any room: what nobody waits for must not take it from them."""
+        """Whether publishes wait and there is hardly any room: records that nobody waits for must not take it."""
         room = self._log.room
         return bool(self._outbox.publishes) and room.budget < room.segment_bytes
 
     def _most_runs(self, group: str, limit: int) -> int:
-        """Return how many runs of settled messages of a group may still be said."""
+        """Return how many more runs of settled messages a group may have in this batch."""
         return max((limit - self.bytes - settled_bytes(group, 0)) // RUN_BYTES, 0)
 
     def _take_settles(self, limit: int) -> None:
@@ -113,7 +114,7 @@ class Records:
             self._say_settled(*key, taken)
 
     def _take_pops(self, limit: int) -> None:
-        """Take the settles of pops; their messages are given away after the commit, or go back."""
+        """Take the settles of pops; after the commit their messages are given away, or go back to their place."""
         by_group: dict[str, list[Pop]] = {}
         for pop in self._outbox.pops:
             by_group.setdefault(pop.group, []).append(pop)
@@ -125,10 +126,10 @@ class Records:
             del self._outbox.pops[pop]
 
     def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
-        """Split releases into those that go into this batch and those that wait.
+        """Split releases into those that go into this batch and those that go on waiting.
 
-        The first record of a message uses the room that was kept for it, of which `kept` bytes may be used; a
-        further one has to fit `limit`.
+        The first record of a message uses the room that was kept for it, up to `kept` bytes in all. Further records
+        have to fit into `limit`.
         """
         groups = self._pending.groups
         spent = size = self.bytes
@@ -150,12 +151,12 @@ class Records:
     # --- what others bring
 
     def settle(self, group: str, reason: Reason, seqs: list[int]) -> None:
-        """Say that messages are settled; `seqs` is sorted in place."""
+        """Write that messages are settled; `seqs` is sorted in place."""
         if seqs:
             self._say_settled(group, reason, runs_of(seqs))
 
     def say_tries(self, released: list[Released], *, state: bool = False) -> None:
-        """Say how often messages were tried; with `state` that is what is known, not what has just happened."""
+        """Write how often messages were tried. With `state` the records say how it stands, not what just happened."""
         if released:
             data = encode_released(released, state=state)
             self.tries += released
@@ -163,7 +164,7 @@ class Records:
             self.bytes += len(data)
 
     def copy_states(self, states: list[Released]) -> None:
-        """Say again what a segment that goes says of tries: before what happened in this very batch, which counts."""
+        """Repeat records of a segment that goes: before all others of this batch, because those are newer and count."""
         if states:
             data = encode_released(states, state=True)
             self.tries = states + self.tries
