@@ -1,19 +1,20 @@
-"""Decides when segments have to go, so that there is room. Only ever the oldest goes, and the others after it.
+"""Decides when segments have to go, so that there is room. It is always the oldest one that goes.
 
-So a settle is never lost before its message, and one old message that nobody settles never pins the log: what is live
-in the oldest segment is copied to the end (`copying`), and a segment in which nothing is live is dropped.
+What is live in the oldest segment is copied to the end of the log (`copying`); a segment in which nothing is live is
+dropped. Because the oldest goes first, a settle is never lost before its message. Because it goes whatever it holds,
+one old message that nobody settles never keeps the log from shrinking.
 
-There are four reasons to clean. For each the cleaner is in one of these states:
+There are four reasons to clean. For each of them the cleaner is in one of these states:
 
     reason            state      what happens                                             next state
     ----------------  ---------  -------------------------------------------------------  ----------
-    a publish has     RESTING    one has no room, and would have if all else were gone    CLEANING
+    a publish has     RESTING    one has no room, but would if only what is live stayed   CLEANING
     no room           CLEANING   it was taken, or none waits any more                     RESTING
                       CLEANING   the turn is over; something was settled since it began   CLEANING
-                      CLEANING   the turn is over; the next commit drops something still  LAST_DROP
+                      CLEANING   the turn is over; the next commit still drops a segment  LAST_DROP
                       CLEANING   the turn is over: the publish is refused                 SPENT
                       LAST_DROP  it was taken, or none waits any more                     RESTING
-                      LAST_DROP  it has no room still: it is refused                      SPENT
+                      LAST_DROP  it still has no room: it is refused                      SPENT
                       SPENT      something was settled since, and one has no room         CLEANING
     settles have      RESTING    a quarter of the slack is used up                        CLEANING
     used up the       CLEANING   the turn is over                                         SPENT
@@ -21,14 +22,14 @@ There are four reasons to clean. For each the cleaner is in one of these states:
     them                         wait for room, and the last turn helped, or nobody
                                  waited when it was over                                  CLEANING
                       any        less than that quarter is used up                        RESTING
-    the log is        RESTING    it is                                                    CLEANING
+    the log is        RESTING    it is found above its cap                                CLEANING
     above its cap     CLEANING   the turn is over                                         SPENT
                       SPENT      a segment's worth was settled since the turn began       CLEANING
     to erase          RESTING    a purge asks for it, or an empty queue is idle           CLEANING
                       CLEANING   the turn is over: those who asked are told               RESTING
 
-A turn goes once over the log: it is over when all segments are gone that were there when it began. SPENT is what keeps
-the cleaner from going round and round for nothing: a whole turn has brought back all there was.
+A turn goes once over the log: it is over when all segments that were there when it began are gone. SPENT keeps the
+cleaner from going round for ever when there is nothing to gain: a whole turn has brought back all that it could.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class _Reason:
         self._log = log
         self.state = RESTING
         self.through = 0
-        """The last segment that was there when the turn began."""
+        """The number of the last segment that was there when the turn began."""
 
     def begin(self) -> None:
         """Begin a turn."""
@@ -74,7 +75,7 @@ class _Reason:
 
     @property
     def is_over(self) -> bool:
-        """Whether the turn that was begun last is over."""
+        """Whether the latest turn is over."""
         return self._log.segments[0].number > self.through
 
 
@@ -89,7 +90,7 @@ class _ForPublish(_Reason):
         """Bytes that were live when the turn began."""
 
     def may_help(self, live: int, *, drops: bool) -> bool:
-        """A publish has no room: return whether it is to wait. `drops`: the next commit drops something."""
+        """Return whether a publish that has no room is to wait. `drops`: whether the next commit drops a segment."""
         is_spent = self.state is SPENT or (self.state is not RESTING and self.is_over)
         if self.state is RESTING or (is_spent and live < self._live_then):
             self.begin()
@@ -103,7 +104,7 @@ class _ForPublish(_Reason):
 
 
 class _ForSettles(_Reason):
-    """Settles have used up room that was kept for them."""
+    """Settles have used up the room that is kept for them."""
 
     __slots__ = ("_has_helped", "_has_recorded", "_is_short", "_owed_then", "_room_then")
 
@@ -112,27 +113,28 @@ class _ForSettles(_Reason):
         self._room_then = 0
         """The room there was when the turn began, or when it was spent."""
         self._has_helped = False
+        """Whether the last turn brought room back, or a batch took settles or releases during it."""
         self._has_recorded = False
         """Whether a batch took settles or releases since the turn began."""
         self._is_short = False
-        """Whether some found no room in the last batch."""
+        """Whether settles or releases found no room in the last batch."""
         self._owed_then = False
-        """Whether some were owed when the turn was spent, and no batch took any since."""
+        """Whether some were owed when the turn was over, and no batch has taken any since."""
 
     def recorded(self, *, taken: bool, left: bool) -> None:
-        """A batch took settles or releases, or left some that found no room."""
+        """A batch was made: whether it has settles or releases, and whether some found no room in it."""
         self._has_recorded |= taken
         self._is_short = left
         if taken or not left:
             self._owed_then = False
 
     def wants(self, room: int, *, owes_records: bool) -> bool:
-        """Return whether to clean: so little room is left for them."""
+        """Return whether to clean. Asked when more than a quarter of the slack is used up; `room` is what is left."""
         if self.state is CLEANING and self.is_over:
             self._has_helped = self._has_recorded or room > self._room_then
             self.state, self._room_then, self._owed_then = SPENT, room, owes_records
             if self._is_short and not self._has_helped and owes_records:
-                self._log.exceed()  # only if the cap was made smaller than what settling takes
+                self._log.exceed()  # happens only if the cap was made smaller than what settling needs
                 return False
         if self.state is SPENT:
             is_lower = room <= self._room_then - self._log.room.slack_bytes // 8
@@ -157,7 +159,7 @@ class _ForCap(_Reason):
         """Bytes that were live when the turn began."""
 
     def wants(self, live: int) -> bool:
-        """Return whether to clean: a turn brings something back."""
+        """Return whether to clean: whether a turn is under way, or a new one may bring something back."""
         if self.state is CLEANING and not self.is_over:
             return True
         if self.state is not RESTING and live > self._live_then - self._log.room.segment_bytes:
@@ -190,9 +192,9 @@ class Cleaner:
     # --- what is asked for
 
     def can_make_room(self, size: int, largest: int | None = None) -> bool:
-        """Return whether cleaning may make room for a publish of `size` bytes; if so it begins.
+        """Return whether cleaning may make room for a publish of `size` bytes; if so, cleaning begins.
 
-        It is one batch, or has pieces of up to `largest` bytes.
+        The publish goes into one batch, or into several of up to `largest` bytes each.
         """
         live, room = self._pending.runs.bytes_live, self._log.room
         self._holding.give_way()
@@ -201,18 +203,18 @@ class Cleaner:
         return self._publish.may_help(live, drops=self.droppable() > 0)
 
     def unblocked(self) -> None:
-        """No publish waits any more."""
+        """A publish was taken, or none waits any more."""
         if self._publish.state is not SPENT:
             self._publish.state = RESTING
 
     def erase(self, on_done: Done | None = None) -> None:
-        """Drop everything that is not live, and leave no file with its bytes."""
+        """Drop everything that is not live, and leave no file with its bytes; then call `on_done(error)`."""
         self._erase.begin()
         if on_done is not None:
             self._erased.append(on_done)
 
     def trim(self) -> bool:
-        """Begin to shrink an idle, empty queue; return whether there is anything to shrink, now."""
+        """Begin to shrink the log of an idle, empty queue; return False if there is nothing to shrink now."""
         if self._log.bytes <= IDLE_BYTES_MAX or self._holding.idles():
             return False
         self.erase()
@@ -239,17 +241,17 @@ class Cleaner:
 
     @property
     def recycles(self) -> bool:
-        """Whether files of dropped segments are worth keeping."""
+        """Whether files of dropped segments may be used again; not while something is to be erased."""
         return self._log.segments[0].number > self._erase.through
 
     def wants_roll(self) -> bool:
-        """Return whether the oldest segment has to go and is the active one."""
+        """Return whether to begin a new segment, because the active one is the oldest and has to go."""
         return len(self._log.segments) == 1 and self.is_active
 
     def droppable(self, *, emptied: bool = False) -> int:
-        """Return how many of the oldest segments have nothing live, and are to go with the next commit.
+        """Return how many of the oldest segments have nothing live and are to go with the next commit.
 
-        That is so of the oldest, too, once it is `emptied`.
+        `emptied`: what is still live in the oldest one is copied by that same commit, so it goes, too.
         """
         segments = self._log.segments
         count = int(emptied)
@@ -261,11 +263,11 @@ class Cleaner:
     # --- what became of it
 
     def recorded(self, taken: bool, left: bool) -> None:
-        """A batch took settles or releases, or left some that found no room."""
+        """A batch was made: whether it has settles or releases, and whether some found no room in it."""
         self._settles.recorded(taken=taken, left=left)
 
     def committed(self) -> None:
-        """After each commit: tell those who wait for an erase that it is done."""
+        """A commit is on disk: if it has ended an erase, tell those who wait for that."""
         if self._erase.state is CLEANING and self._erase.is_over:
             self._erase.state = RESTING
             waiting, self._erased = self._erased, []

@@ -1,8 +1,8 @@
-"""What of the oldest segment is copied to the end of the log before it goes: its live messages, and then its records.
+"""Chooses what is copied from the oldest segment to the end of the log before it goes: live messages, then records.
 
-A message keeps its seq and its id. The runs that were copied are moved when the copies are on disk, and not before.
-The segment goes with the batch that has the last of it: a batch more for each would make a log grow whose segments hold
-one message each.
+A message keeps its seq and its id. Its run in the index is moved when the copy is on disk, and not before. The batch
+with the last of the copies also drops the segment: with a batch of its own for each drop, a log whose segments hold one
+message each would grow with every turn over it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ COPY_BYTES_MAX = 128 * 1024
 
 
 class Copy(NamedTuple):
-    """What is copied forward in one batch: messages, and what is known of messages that may lie elsewhere."""
+    """What one batch copies: messages, and records of the tries of messages, which may lie in other segments."""
 
     messages: list[Message]
     states: list[Released]
     is_last: bool
-    """Whether that is all there was in the segment."""
+    """Whether nothing else is left to copy from the segment."""
 
 
 class Copying:
@@ -41,12 +41,12 @@ class Copying:
         self._todo: list[Run] = []
         """Runs of the oldest segment, the first at the end."""
         self._asked: set[Run] = set()
-        """Those of them that had to be read first."""
+        """Those of them that had to be read from the disk first."""
         self._under_way: list[tuple[Run, int]] = []
-        """What is in the commit under way, and how many bytes of it."""
+        """The runs that the commit under way copies, and how many bytes of each."""
 
     def next(self) -> Copy | None:
-        """Return what is copied forward next, or None: nothing, or it must be read first."""
+        """Return what to copy next, or None if there is nothing to copy or it must be read from the disk first."""
         if len(self._log.segments) == 1:
             return None
         oldest = self._log.segments[0]
@@ -55,7 +55,7 @@ class Copying:
         todo = self._todo
         while todo and not self._is_left(todo[-1]):
             todo.pop()
-        if self._oldest is not oldest or not todo:  # also where others have begun to lie there since it was listed
+        if self._oldest is not oldest or not todo:  # the second: more runs may have come there since they were listed
             self._oldest = oldest
             self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
             self._asked.clear()
@@ -66,9 +66,9 @@ class Copying:
         return run.segment is self._oldest and bool(run.live())
 
     def _must_read(self, limit: int) -> bool:
-        """Read what is copied next, all of it at once; return whether that is under way.
+        """Have all that is copied next read at once; return whether that is under way.
 
-        Copied one by one, as they are read, messages would not come to lie any closer together.
+        If runs were copied one by one, as they are read, their messages would not come to lie any closer together.
         """
         total = 0
         is_under_way = False
@@ -76,7 +76,7 @@ class Copying:
             is_missing = run.messages is None and self._is_left(run)
             if is_missing and (run not in self._asked or self._pending.reader.is_loading(run)):
                 self._asked.add(run)
-                self._pending.load(run)  # also where somebody else has it read: so it goes on when that is over
+                self._pending.load(run)  # also if it is being read for others: cleaning goes on when that is over
                 is_under_way = True
             total += run.end - run.offset
             if total >= limit:
@@ -86,7 +86,7 @@ class Copying:
     def _states_of(self, oldest: Segment) -> Copy | None:
         """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
         most = self._most_states(self._log.records_span)
-        if most <= 0:  # only if the cap was made smaller: the messages stay, their tries go with the next crash
+        if most <= 0:  # happens only if the cap was made smaller: the messages stay, but a crash forgets their tries
             for group in self._pending.groups.values():
                 group.lose_records(oldest)
             return None
@@ -98,7 +98,7 @@ class Copying:
         return [state for group in self._pending.groups.values() for state in group.states_in(oldest)]
 
     def _most_states(self, span: int, beside: int = 0) -> int:
-        """Return how many records may be said, in `span` bytes, in a batch with so many bytes of messages beside."""
+        """Return how many records fit into `span` bytes of a batch, with `beside` bytes of messages in it."""
         free = self._log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES) - beside
         return min(COPY_BYTES_MAX, span, free) // RELEASE_BYTES
 
@@ -112,7 +112,7 @@ class Copying:
                 self._todo.pop()
                 continue
             if run.messages is None:
-                if not copies:  # it was read, and others took its place in memory
+                if not copies:  # it was read, but had to make way in memory for others
                     self._pending.load(run)
                 break
             live = [run.messages[seq - run.first] for seq in seqs_of(run.first, run.live())]
@@ -129,20 +129,20 @@ class Copying:
         segment_bytes = self._log.room.segment_bytes
         if len(states) > max(self._most_states(max(segment_bytes - total, segment_bytes // 8), total), 0):
             states = []
-        # What began to lie there since this was listed is copied next.
+        # Runs that came into the segment since they were listed are copied by the next batch.
         has_all = not self._todo and oldest.runs == len(self._under_way)
         is_last = has_all and sum([state.span for state in states]) == oldest.states
         return Copy(copies, states, is_last) if copies else None
 
     def written(self, segment: Segment, start: int, end: int) -> None:
-        """The copies are on disk."""
+        """The copies are on disk: have their runs point there."""
         for run, size in self._under_way:
             if run.live() and run.segment is not segment:
                 self._pending.runs.move(run, segment, start, end, size)
         self._under_way = []
 
     def failed(self) -> None:
-        """The commit failed; whatever was being copied is where it was."""
+        """The commit failed: the runs stay where they are, and are copied again."""
         self._under_way = []
         self._todo = []
         self._oldest = None

@@ -1,7 +1,7 @@
-"""What waits to be written to one queue's log: publishes in a queue, settles and releases in lists, pops.
+"""Everything that waits to be written to one queue's log: publishes, settles, records of tries, pops, and an undo.
 
-Whoever has something to write puts it here and has the queue's turn called; `core.writing.batch` takes what fits into
-the next commit, and `core.writing.writer` puts back what a failed one has not written.
+Whoever has something to write puts it here, and the queue gets a turn. `core.writing.batch` takes as much as fits into
+the next commit, and `core.writing.writer` puts back what must still be written after a commit has failed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from curbstone.core.writing.revival import Revival
 
 
 class Pop(Protocol):
-    """A message that somebody takes for good, and hears of when its settle is on disk."""
+    """A message that somebody takes for good, and is given when its settle is on disk."""
 
     group: str
     delivery: Delivery
     on_done: Callable[[Delivery | None | CurbstoneError], None]
     is_wanted: Callable[[], bool] | None
-    """Whether anybody is left to take it, asked just before its settle is written."""
+    """Asked just before the settle is written: whether anybody is left to take the message."""
     is_in_doubt: bool
-    """Whether a commit with it has failed, and no other has succeeded since: its settle may be on disk."""
+    """Whether a commit with its settle has failed and none has succeeded since, so that the settle may be on disk."""
 
 
 _NOTHING: deque[Publish] = deque(maxlen=0)
-"""What all outboxes have until something is published: an empty deque takes more memory than the rest of one."""
+"""All outboxes share it until something is published: an empty deque takes more memory than the rest of an outbox."""
 
 
 class Outbox:
@@ -47,35 +47,35 @@ class Outbox:
         self._agenda = agenda
         self.publishes = _NOTHING
         self.settles: dict[tuple[str, Reason], list[int]] = {}
-        """The seqs of what is done with, by group and why."""
+        """The seqs of settled messages, by group and reason."""
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
-        """Likewise of many at once, such as a purge, as (first, count)."""
+        """Settles of many messages at once, such as those of a purge, as (first, count)."""
         self.releases: list[Released] = []
-        """What was given back, in order."""
+        """Records of messages that were given back, in order."""
         self.hand_outs: dict[tuple[str, int], Released] = {}
-        """Of messages that were handed out, and not for the first time: their tries, as a crash shall find them."""
+        """By group and seq, records of messages that were handed out again: their tries as a crash has to find them."""
         self.pops: dict[Pop, None] = {}
-        """Those whose settles go into the next commits."""
+        """The pops whose settles are not in a commit yet, in order."""
         self.callbacks: list[Done] = []
-        """Who waits until the settles and releases of before are on disk."""
+        """Callbacks of those who wait until all settles and releases of before are on disk."""
         self.after_settles: list[Done] = []
-        """Who waits until the settles of before are on disk, whatever becomes of releases."""
+        """Callbacks of those who wait only for the settles of before."""
         self.revival: Revival | None = None
-        """What comes back of what was settled; one at a time."""
+        """The undo that brings settled messages back, if there is one; there is one at a time."""
         self.must_write = False
-        """Whether something is to be written though nobody asked: to find out whether that works again."""
+        """Whether to make a commit though nothing waits, to find out whether the log can be written again."""
 
     # --- what is asked for
 
     def publish(self, publish: Publish) -> None:
-        """Write messages when their turn comes."""
+        """Write messages, in the order of these calls."""
         if self.publishes is _NOTHING:
             self.publishes = deque()
         self.publishes.append(publish)
         self._agenda.dirty()
 
     def settled(self, group: str, reason: Reason, seqs: list[int]) -> None:
-        """Write that messages are settled; `seqs` is the outbox's from now on."""
+        """Write that messages are settled. The outbox keeps `seqs`, and changes it."""
         if not seqs:
             return
         key = (group, reason)
@@ -87,12 +87,12 @@ class Outbox:
         self._agenda.dirty()
 
     def settled_ranges(self, group: str, reason: Reason, ranges: list[tuple[int, int]]) -> None:
-        """Write that many messages are settled, as (first, count)."""
+        """Write that whole ranges of messages are settled, each as (first, count)."""
         self.ranges.setdefault((group, reason), []).extend(ranges)
         self._agenda.dirty()
 
     def released(self, released: Released) -> None:
-        """Write that messages are ready again; nobody has them any more."""
+        """Write that messages were given back; what was to be written of their being handed out is no longer true."""
         if self.hand_outs:
             for seq in range(released.first, released.first + released.span):
                 self.hand_outs.pop((released.group, seq), None)
@@ -107,35 +107,35 @@ class Outbox:
         self._agenda.dirty()
 
     def handed(self, states: list[Released]) -> None:
-        """Write the tries of messages that were handed out, and not for the first time, as a crash shall find them."""
+        """Write the tries of messages that were handed out, and not for the first time, as a crash has to find them."""
         for state in states:
             self.hand_outs[state.group, state.first] = state
         self._agenda.dirty()
 
     def when_committed(self, on_done: Done) -> None:
-        """Call back when all that was asked for so far in settles and releases is on disk."""
+        """Call `on_done(error)` when all settles and releases that were asked for so far are on disk."""
         self.callbacks.append(on_done)
         self._agenda.dirty()
 
     def when_settled(self, on_done: Done) -> None:
-        """Call back when all settles that were asked for so far are on disk.
+        """Call `on_done(error)` when all settles that were asked for so far are on disk.
 
-        In a full queue releases may wait for room until something more is settled.
+        It does not wait for releases, which may find no room in a full queue until something more is settled.
         """
         self.after_settles.append(on_done)
         self._agenda.dirty()
 
     def pop(self, pop: Pop) -> None:
-        """Write that a message is settled that somebody takes for good."""
+        """Write the settle of a pop."""
         self.pops[pop] = None
         self._agenda.dirty()
 
     def pop_first(self, pops: list[Pop]) -> None:
-        """Write these in the next commit, before those of others."""
+        """Write the settles of these pops before those of all others."""
         self.pops = dict.fromkeys(pops) | self.pops
 
     def take_callbacks(self) -> tuple[list[Done], list[Done]]:
-        """Return who waits for no more than was taken, as `callbacks` and as `after_settles`."""
+        """Take out and return the `callbacks`, and the `after_settles`, if nothing that they wait for is left here."""
         callbacks: list[Done] = []
         after_settles: list[Done] = []
         if not self.settles and not self.ranges:
@@ -145,12 +145,12 @@ class Outbox:
         return callbacks, after_settles
 
     def revive(self, revival: Revival) -> None:
-        """Write messages again that were settled."""
+        """Write settled messages again, so that they are pending once more."""
         self.revival = revival
         self._agenda.dirty()
 
     def stop_revival(self, error: CurbstoneError, then: Callable[[], None]) -> None:
-        """Let no more come back, and call `then` when what is on its way to the disk is there, or at once."""
+        """End the undo with `error` after its commit under way, then call `then`; at once if there is no undo."""
         if self.revival is None:
             then()
         else:
@@ -158,7 +158,7 @@ class Outbox:
             self._agenda.dirty()
 
     def end_revival(self) -> Revival | None:
-        """No more come back; return of what, for that is still to be told."""
+        """Forget the undo and return it, if there is one; the caller tells whoever asked for it."""
         revival, self.revival = self.revival, None
         return revival
 
@@ -171,7 +171,7 @@ class Outbox:
 
     @property
     def owes_records(self) -> bool:
-        """Whether settles wait, whoever asked for them, or somebody for what else was taken down."""
+        """Whether settles wait, or somebody waits for releases."""
         return bool(self.settles or self.ranges or self.pops or self.callbacks)
 
     @property
@@ -182,5 +182,8 @@ class Outbox:
 
     @property
     def is_owed(self) -> bool:
-        """Whether somebody waits for it. What is to be said of tries may wait for room in a full queue for ever."""
+        """Whether anything waits that is owed to somebody.
+
+        Records of tries are not: in a full queue they may wait for room for ever.
+        """
         return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops or self.revival)
