@@ -1,9 +1,9 @@
-"""The broker's journal: what makes a transaction over several queues whole.
+"""The broker's journal: it makes a transaction over several queues happen as a whole, or not at all.
 
-A record holds, for each queue, what the transaction does to it. Once it is synced the transaction has happened: each
-queue then writes its part as a batch that carries the record's number, and after a crash the parts that are not in
-their queue's log yet are written again (`core.recovery.transactions`). A queue's log knows the highest number it has,
-so nothing is done twice. When no part is outstanding the file is used again from its beginning.
+A record has a part for each queue: what the transaction does there. Once the record is synced, the transaction has
+happened. Each queue then writes its part as a batch that carries the record's number. After a crash the parts that are
+not in their queue's log yet are written again (`core.recovery.transactions`). A queue's log knows the highest number
+that it has, so no part is written twice. When no part is outstanding, the file is used again from its beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from curbstone.core.values import Done
 logger = logging.getLogger("curbstone.core")
 
 JOURNAL = "journal"
-"""Its file."""
+"""The name of its file."""
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 REPLACE_AGAIN_MS = 1000
 
@@ -34,15 +34,15 @@ Parts = dict[int, bytes]
 def read_journal(disk: Disk, damage: list[str]) -> tuple[list[Recorded], int]:
     """Return all parts that the journal has, and where its whole records end; blocking.
 
-    `damage` gets what can't be read. Bytes that do not check are none: the file ends with what was never synced, or
-    with what an earlier use has left.
+    A line is added to `damage` for each stretch that can't be read. Bytes that fail a checksum are no damage: behind
+    the last whole record lies what was never synced, or what an earlier use of the file has left.
     """
     try:
         file = disk.open(JOURNAL)
     except FileNotFoundError:
         return [], 0
     try:
-        file.sync()  # a process that was killed may have left what only the system's memory has
+        file.sync()  # a process that was killed may have left bytes that only the system's memory has
         data, bad = read_around(file, 0, file.size())
     finally:
         file.close()
@@ -60,7 +60,7 @@ class _Waiting(NamedTuple):
 
 
 class _Erasing(NamedTuple):
-    """A queue of which nothing but what is needed may stay."""
+    """A queue of which the file is to keep only the parts that are still needed."""
 
     uid: int
     is_deleted: bool
@@ -79,15 +79,15 @@ class Journal:
         """Parts that are not in their queue's log yet, by transaction."""
         self._waiting: list[_Waiting] = []
         self._doubtful: list[tuple[_Waiting, BaseException]] = []
-        """Records that failed: they may be on disk or not, until the file is replaced."""
+        """Records whose write failed: until the file is replaced, they may be on disk or not."""
         self._uids: set[int] | None = None
-        """The queues of which there may be something in the file, also behind its end; None is for any."""
+        """The queues that the file may have something of, even behind its end; None for any queue."""
         self._erasing: list[_Erasing] = []
-        """Who waits until the file has nothing but what is needed."""
+        """The erases that wait for the file to be replaced."""
         self._erase_from = 0
-        """The first transaction that they need not wait for: what came before has to be in the file first."""
+        """The first transaction that they need not wait for: those before it have to be in the file first."""
         self._must_replace = False
-        """Nobody knows what a crash would leave of the file: nothing more is written to it."""
+        """Whether nothing may be written to the file any more, because nobody knows what a crash would leave of it."""
         self._rests = False
         self._busy = False
         self.next_tx = 1
@@ -99,7 +99,7 @@ class Journal:
 
     @property
     def needed_until(self) -> int:
-        """How many bytes of the file are needed by the next start; 0 where every part is in its queue's log."""
+        """How many bytes of the file the next start needs; 0 if every part is in its queue's log."""
         return self._end if self._needed else 0
 
     def recover(self) -> list[Recorded]:
@@ -112,11 +112,14 @@ class Journal:
         return recorded
 
     def keep(self, part: Recorded) -> None:
-        """A part that was read back is not in its queue's log yet: it must stay until it is done."""
+        """Keep a part that was read back and is not in its queue's log yet, until `part_done` is called."""
         self._needed.setdefault(part.tx, {})[part.uid] = part.data
 
     def write(self, parts: Parts, on_done: Done) -> int:
-        """Record a transaction and return its number; `on_done` when it is synced, or can't come into effect."""
+        """Record a transaction and return its number.
+
+        `on_done(error)` comes when the record is synced or, with an error, when it is certain to have no effect.
+        """
         tx = self.next_tx
         self.next_tx += 1
         self._waiting.append(_Waiting(tx, parts, on_done))
@@ -124,17 +127,17 @@ class Journal:
         return tx
 
     def part_done(self, tx: int, uid: int) -> None:
-        """A part is in its queue's log, or that queue is no more."""
+        """A part is in its queue's log, or its queue is gone."""
         parts = self._needed[tx]
         del parts[uid]
         if not parts:
             del self._needed[tx]
 
     def erase(self, uid: int, on_done: Done, *, is_deleted: bool = False) -> None:
-        """Have nothing of a queue left in the file but what is needed; `on_done(error)` when that is so.
+        """Leave nothing of a queue in the file except parts that are needed, then call `on_done(error)`.
 
-        Nothing is needed of a queue that is deleted, though a part of it may be outstanding: it had broken down, or a
-        start could not write it.
+        Of a deleted queue no part is needed, even if one is outstanding because the queue had broken down or a start
+        could not write it.
         """
         is_coming = any(uid in item.parts for item in self._waiting)
         if self._uids is not None and uid not in self._uids and not is_coming:
@@ -147,7 +150,7 @@ class Journal:
     # --- the file
 
     def _go(self) -> None:
-        """Do what is to be done next."""
+        """Begin the next job, if there is anything to do and none is under way."""
         if self._busy or self._rests:
             return
         if self._must_replace or self._erasable:
@@ -157,7 +160,7 @@ class Journal:
 
     @property
     def _erasable(self) -> int:
-        """How many of those who wait for the file to be erased need wait for nothing else."""
+        """How many erases can be done now; 0 while an earlier transaction has to be written first."""
         is_before = self._waiting and self._waiting[0].tx < self._erase_from
         return 0 if is_before else len(self._erasing)
 
@@ -210,10 +213,10 @@ class Journal:
         self._host.submit(job, finished)
 
     def _replace(self) -> None:
-        """Put a file in place that has only what is needed, and not what may or may not be on disk; or none.
+        """Replace the file by one that has only the needed parts and no doubtful records; by none if none are needed.
 
-        Until that is done nobody is told that a doubtful transaction failed: it would come into effect
-        after a crash, when what it did had been done otherwise.
+        Nobody is told before that a doubtful transaction failed. A crash could still make it happen, after whoever was
+        told had done the same in another way.
         """
         erasing = self._erasable
         self._forget({each.uid for each in self._erasing[:erasing] if each.is_deleted})
@@ -224,7 +227,7 @@ class Journal:
             self.close()
             if data:
                 self._file = replace_file(self._disk, JOURNAL, data)
-            else:  # which takes no room on the disk
+            else:  # removing it works on a full disk, too
                 remove_file(self._disk, JOURNAL)
 
         def finished(_: object, error: BaseException | None) -> None:
@@ -249,7 +252,7 @@ class Journal:
         self._host.submit(job, finished)
 
     def _forget(self, deleted: set[int]) -> None:
-        """The outstanding parts of these queues are needed no more; nothing will be said of them."""
+        """Drop the outstanding parts of these queues; `part_done` will not be called for them."""
         for tx, parts in list(self._needed.items()):
             self._needed[tx] = left = {uid: data for uid, data in parts.items() if uid not in deleted}
             if not left:
@@ -271,7 +274,7 @@ class Journal:
         self._host.call_soon(lambda: on_done(error))
 
     def _undo(self, offset: int) -> bool:
-        """Leave nothing of what found no room on the disk; return whether that is so."""
+        """Cut off the records that found no room on the disk; return whether they are certainly gone."""
         assert self._file is not None
         try:
             self._file.truncate(offset)

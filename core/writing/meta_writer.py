@@ -1,6 +1,6 @@
-"""Being there: a queue's creation, and the changes of its `meta`, on disk in order.
+"""Writes the changes of a queue's `meta` in order, once the queue has been created on disk.
 
-A change holds all those before it. So while one is being written the others gather, and the last is written for all.
+Each change contains all earlier ones. So while one is being written others gather, and the last is written for all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from curbstone.core.writing.outbox import Outbox
 
 
 class MetaWriter:
-    """Whether a queue is on disk, and who waits for it."""
+    """Knows whether a queue is on disk, and stores its `meta`."""
 
     __slots__ = (
         "_coming_caps", "_data", "_has_failed", "_is_creating", "_log", "_outbox", "_settles_first", "_state",
@@ -29,19 +29,19 @@ class MetaWriter:
         self._is_creating = True
         self._waiting: list[Done] = []
         self._storing: list[tuple[int, Done]] = []
-        """The changes that are not on disk: the cap each names, and who waits for it."""
+        """The changes that are not on disk yet: the cap that each one sets, and who waits for it."""
         self._data = b""
-        """The last of them."""
+        """The bytes of the last of them."""
         self._settles_first = False
         self._has_failed = False
         self._stored_cap = state.options.cap
-        """The least that may be in the `meta` on disk."""
+        """The cap in the `meta` on disk; after a failed write, the smallest that may be there."""
         self._coming_caps: dict[int, int] = {}
-        """The caps of changes that are not on disk, and how many of them name each."""
+        """The caps that changes which are not on disk set, and how many changes set each."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether `meta` on disk is not what it is in memory, or may not be."""
+        """Whether the `meta` on disk may differ from the one in memory."""
         return self._has_failed or bool(self._storing)
 
     @property
@@ -50,13 +50,13 @@ class MetaWriter:
         return bool(self._storing) or self._is_creating
 
     def opened(self) -> None:
-        """The queue is on disk: what waited for it goes on."""
+        """The queue is on disk: tell those who wait for it."""
         self.is_open = True
         self._is_creating = False
         self._tell(None)
 
     def failed(self, error: CurbstoneError) -> None:
-        """The queue could not be created."""
+        """The queue could not be created: tell those who wait for it."""
         self._is_creating = False
         self._tell(error)
 
@@ -66,7 +66,7 @@ class MetaWriter:
             on_done(error)
 
     def when_open(self, on_done: Done) -> None:
-        """Call back, in a later turn, once the queue is on disk or could not be created."""
+        """Call `on_done(error)`, in a later turn, once the queue is on disk or could not be created."""
         state = self._state
         if self.is_open or state.is_closed:
             error = state.refusal() if state.is_closed else None
@@ -76,11 +76,11 @@ class MetaWriter:
 
     @property
     def cap(self) -> int:
-        """The cap in force: a smaller one at once, a larger one when a crash can't bring the smaller back."""
+        """The cap in force: a smaller one counts at once, a larger one when a crash can't bring the smaller back."""
         return min(self._stored_cap, *self._coming_caps, self._state.options.cap)
 
     def store(self, data: bytes, cap: int, on_done: Done) -> None:
-        """Replace `meta` on disk when the queue is there, and what was asked for before is; it names this cap."""
+        """Replace `meta` on disk, after the queue's creation and all earlier changes; `cap` is the one it sets."""
         self._coming_caps[cap] = self._coming_caps.get(cap, 0) + 1
         self._fit_cap()
 
@@ -102,11 +102,11 @@ class MetaWriter:
             log.come_down()
 
     def settle_first(self) -> None:
-        """The next `meta` counts on settles that were asked for now: it is stored when they are on disk."""
+        """Store the next `meta` only when the settles that wait now are on disk, because it relies on them."""
         self._settles_first = True
 
     def _store_next(self) -> None:
-        """Write all changes that there are now, as one."""
+        """Write all changes that there are now in one go."""
         data, count = self._data, len(self._storing)
         if not self._settles_first:
             self._store_now(data, count)

@@ -1,6 +1,7 @@
 """One redo file: prepared ahead, appended to and synced by one job at a time, and used again in another life.
 
-What its records say lies in segments, too, but is not synced there. So it is kept until each of those segments was.
+Its records hold bytes that belong into segments but are not synced there. So the file stays as it is until each of
+those segments has been synced.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ZEROS_BYTES = 1024 * 1024
 
 
 class NoRedoFile(OSError):
-    """The file could not be made; nothing of it is there."""
+    """The file could not be made, so no record is in it."""
 
 
 class RedoFile:
@@ -34,20 +35,22 @@ class RedoFile:
         self.size = size
         self.end = 0
         self.life = 0
-        """Grows with each life of any file."""
+        """The number of its life. Numbers grow with each life of any file."""
         self.has_failed = False
-        """Nothing more is written to it: nobody can say what the disk has of its last record."""
+        """Whether nothing more may be written to it, because nobody knows how much of its last record is on disk."""
         self.touched: dict[Segment, None] = {}
         """The segments that this life has something of."""
         self.uids: set[int] = set()
-        """The queues of which there may be something in it, from whichever life."""
+        """The queues that the file may have something of, from any of its lives."""
         self.is_retiring = False
+        """Whether its segments are being synced."""
         self.removed: list[Done] = []
-        """Who waits for it to be gone."""
+        """Callbacks of those who wait until it is removed."""
         self.is_doomed = False
+        """Whether it is to be removed, and not used again."""
 
     def live(self, life: int) -> None:
-        """Begin a life: what it had is on disk elsewhere."""
+        """Begin a new life. What the file has so far must be synced in the segments."""
         self.life = life
         self.end = self._records = 0
         self._life_salt = self._salt()
@@ -55,7 +58,7 @@ class RedoFile:
         self.is_retiring = False
 
     def append(self, parts: Sequence[Part], buffers: list[bytes]) -> None:
-        """Write a record, and sync it. Raise NoRedoFile if there can't be such a file, OSError if it failed."""
+        """Write a record and sync it. Raise NoRedoFile if the file can't be made, OSError if the record failed."""
         file = self._file or self._make()
         record = encode_record(self._life_salt, self._records + 1, parts, buffers)
         if not self._records:
@@ -70,7 +73,7 @@ class RedoFile:
         self._records += 1
 
     def _make(self) -> File:
-        """Make the file with real zeros, durably: a later sync then changes no size and no extent."""
+        """Make the file durably, filled with real zeros, so that later syncs change no size and no extents."""
         file: File | None = None
         try:
             file = self._disk.open(self.path, create=True)
@@ -98,13 +101,13 @@ class RedoFile:
 
 
 def sync_segments(segments: Sequence[Segment]) -> Callable[[], list[tuple[Segment, OSError]]]:
-    """Return a job that syncs what of these is not durable yet, and returns what failed."""
+    """Return a job that syncs those segments that need it, and returns those that failed."""
 
     def job() -> list[tuple[Segment, OSError]]:
         failed = []
         for segment in segments:
             file = segment.file
-            if file is None or not segment.redo:  # it was synced before it was closed, or since
+            if file is None or not segment.redo:  # it was synced before it was closed, or by a commit since
                 continue
             try:
                 file.sync()

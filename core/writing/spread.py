@@ -1,7 +1,7 @@
 """A transaction over several queues, on its way to the disk.
 
-It takes its place among what each queue has to write, so that what is published later comes later. When there is
-room for it in every queue, the journal is written; from then on it has happened, and each queue writes its part.
+It takes a place in the outbox of each queue, so whatever is published later is written behind it. When every queue has
+granted it room, the journal is written. From then on the transaction has happened, and each queue writes its part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from curbstone.core.writing.outbox import Outbox
 
 
 class Member(Protocol):
-    """A queue that takes part."""
+    """A queue that takes part in the transaction."""
 
     log: Log
     agenda: Agenda
@@ -33,7 +33,7 @@ class Member(Protocol):
 
 
 class Share(Protocol):
-    """What is done to one of them."""
+    """What the transaction does to one queue."""
 
     messages: list[Message]
     settles: list[Settle]
@@ -41,14 +41,14 @@ class Share(Protocol):
 
     @property
     def size(self) -> int:
-        """The most bytes its batch takes, and later what is said of its messages' tries."""
+        """The most bytes that its batch takes, with the records of its messages' tries that may follow."""
 
     @property
     def ends(self) -> list[Settle | Release]:
         """The deliveries that it ends."""
 
     def may_miss(self, error: CurbstoneError) -> bool:
-        """Return whether the others go on without it."""
+        """Return whether the transaction goes on without this queue if it refuses with `error`."""
 
 
 Q = TypeVar("Q", bound=Member)
@@ -77,7 +77,7 @@ class Spread(Generic[Q, S]):
             queue.outbox.publish(place)
 
     def _room(self) -> None:
-        """One more queue has room, or does without: when all have, write the journal."""
+        """One more queue has granted room, or is left out: when none is missing any more, write the journal."""
         self._left -= 1
         if self._left or self._has_ended:
             return
@@ -94,7 +94,7 @@ class Spread(Generic[Q, S]):
             place.tx = tx
 
     def _refused(self, queue: Q, error: CurbstoneError | None, _first: int, _count: int) -> None:
-        """A queue has no room, can't write, or has ended; the last can come while the journal is written."""
+        """A queue has no room, can't write, or has ended. Only the end can come while the journal is being written."""
         place = self._places[queue]
         if place.tx:
             del self._places[queue]
@@ -104,11 +104,11 @@ class Spread(Generic[Q, S]):
                 return
             del self._places[queue], self._shares[queue]
             queue.log.room.give_back(place.reserved)
-            if not place.has_room:  # else it was counted, or will be
+            if not place.has_room:  # else `_room` has been called for it, or is about to be
                 self._room()
 
     def _end(self, error: CurbstoneError) -> None:
-        """Nothing of it happens."""
+        """Give the transaction up: nothing of it happens, and deliveries that it would have ended are as before."""
         self._has_ended = True
         for queue, place in self._places.items():
             queue.log.room.give_back(place.reserved)
@@ -129,7 +129,7 @@ class Spread(Generic[Q, S]):
         for queue, share in self._shares.items():
             done = partial(self._part_done, queue.log.uid)
             place = self._places.get(queue)
-            if place is None:  # the queue was deleted, and its part with it
+            if place is None:  # the queue has ended meanwhile
                 done(queue.refusal(), 0, 0)
                 continue
             place.settles, place.releases = share.settles, share.releases
@@ -138,7 +138,7 @@ class Spread(Generic[Q, S]):
             queue.agenda.dirty()
 
     def _part_done(self, uid: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
-        if not isinstance(error, Unavailable):  # else the next start writes it
+        if not isinstance(error, Unavailable):  # else the journal keeps the part, and the next start writes it
             self._journal.part_done(self._tx, uid)
         self._left -= 1
         if not self._left:
