@@ -1,7 +1,7 @@
-"""Holds back for a while what could go: the option `undo` has what was settled stay in the log for so long.
+"""Keeps dead segments for a while: with the option `undo`, settled messages stay in the log that long.
 
-Segments in which nothing is live are dropped later, and an empty queue shrinks later. Room comes first: they are held
-back only as long as half of the cap is free beside them, so nothing that is published waits for one to go.
+Segments in which nothing is live are dropped later, and an empty queue shrinks later. Room comes first: segments are
+held back only while half of the cap is free beside them, so no publish waits for one of them to go.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from curbstone.core.state import QueueState
 
 
 class Holding:
-    """What one queue holds back."""
+    """Decides what one queue holds back."""
 
     __slots__ = ("_agenda", "_log", "_settled_ms", "_state", "_through")
 
@@ -21,13 +21,13 @@ class Holding:
         self._agenda = agenda
         self._log = log
         self._settled_ms = state.host.now_ms()
-        """Engine time when something was settled last; after a start that is not known, and begins anew."""
+        """Engine time when something was settled last. After a start it is not known, so the start counts."""
         self._through = 0
-        """The last segment that is not held back, for its room is needed."""
+        """The number of the last segment that is not held back, because room was needed when it was there."""
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is to be held back at all."""
+        """Whether the queue has the option."""
         return self._state.options.undo > 0
 
     def settled(self) -> None:
@@ -35,11 +35,11 @@ class Holding:
         self._settled_ms = self._state.host.now_ms()
 
     def give_way(self) -> None:
-        """Room is needed: hold back nothing of what there is."""
+        """Room is needed: hold back none of the segments that there are now."""
         self._through = self._log.active.number
 
     def idles(self) -> bool:
-        """The queue is empty and idle: return whether it keeps what it has for now; it has a turn when that is over."""
+        """Return whether an empty, idle queue keeps its log for now; if so, it has a turn when the time is over."""
         return self._is_early(self._settled_ms)
 
     def may_go(self, dead: int) -> int:
@@ -57,7 +57,7 @@ class Holding:
         return dead
 
     def _is_early(self, since_ms: int) -> bool:
-        """Return whether what could go since then is held back still; if so the queue has a turn when it is not."""
+        """Return whether what could go since then is still held back; if so, the queue has a turn when that is over."""
         due_ms = since_ms + int(self._state.options.undo * 1000)
         if self._state.host.now_ms() >= due_ms:
             return False

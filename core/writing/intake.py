@@ -1,6 +1,7 @@
-"""Messages on their way to the outbox of one queue: what can be said of them before there is a batch.
+"""Puts publishes into the outbox of one queue, and checks what can be checked before there is a batch.
 
-Nothing is answered here. What is refused waits for its turn like the others, so that answers come in their order.
+Nothing is answered here. A publish that is refused waits for its turn like the others, so that answers keep the order
+of the publishes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from curbstone.core.values import IdempotencyKey, Numbered, Published
 from curbstone.core.writing.outbox import Outbox
 
 ATOMIC_SHARE = 2
-"""What is published as a whole takes at most the cap divided by this."""
+"""An atomic publish may take at most the cap divided by this."""
 
 
 class Intake:
@@ -32,7 +33,7 @@ class Intake:
     def whole(
         self, messages: list[Message], on_done: Published, key: IdempotencyKey | None, numbered: Numbered | None
     ) -> None:
-        """Publish all or nothing."""
+        """Publish messages all or nothing."""
         cap = self._state.options.cap
         tries = RELEASE_BYTES * sum(map(self._pending.entitled_count, messages))
         size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries
@@ -46,7 +47,7 @@ class Intake:
         self._outbox.publish(publish)
 
     def each(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
-        """Publish messages one by one; what may not come in is answered in its turn."""
+        """Publish messages one by one; those that may not come in are refused in their turn."""
         start = 0
         if self._may_be_unfit(messages):
             for place, message in enumerate(messages):
@@ -61,7 +62,7 @@ class Intake:
         return self._state.door is not None or any([len(message.body) > most for message in messages])
 
     def refused(self, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:
-        """Say of messages that they are refused."""
+        """Refuse messages in their turn."""
         publish = Publish(messages, on_done)
         publish.refusal = refusal
         self._outbox.publish(publish)

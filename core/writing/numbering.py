@@ -1,7 +1,7 @@
-"""The numbered publishes of one batch: what of them is stored already, and what came too early.
+"""The numbered publishes of one batch: which messages are stored already, and which came too early.
 
-That is looked at when the batch is made, so in the order of the log, where all that came before is on disk, was
-refused, or is in this very batch.
+This is decided when the batch is made, so in the order of the log: everything that came before is on disk, was refused,
+or is in this very batch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Found(NamedTuple):
     """What is known of the next messages of a producer."""
 
     repeats: int
-    """So many of them are stored."""
+    """How many of them, from the first on, are stored already."""
     gap: NumberGap | None
-    """Why none of them is taken."""
+    """If numbers before theirs are missing: the error that refuses them."""
     is_certain: bool
-    """Whether that is so whatever becomes of the batch."""
+    """Whether this is so even if the commit of this batch fails."""
 
 
 class Numbering:
@@ -32,21 +32,23 @@ class Numbering:
     def __init__(self, producers: Producers, coming: dict[bytes, LastNumber]) -> None:
         self._producers = producers
         self.coming = coming
-        """The last numbers with which the batch leaves its producers."""
+        """The last number of each producer after this batch."""
 
     def look(self, numbered: Numbered, count: int) -> Found:
         """Return what is known of a producer's next `count` messages."""
         coming = self.coming.get(numbered.producer)
         known = coming or self._producers.last(numbered.producer)
-        last = 0 if known is None else known.number  # else what was refused would pass for a repeat once more is stored
+        # A producer that is not known begins at 0. If any first number were taken, messages before it that were refused
+        # would later pass for repeats.
+        last = 0 if known is None else known.number
         repeats = max(0, min(last - numbered.first + 1, count))
         gap = NumberGap(last + 1) if not repeats and numbered.after > last else None
         return Found(repeats, gap, coming is None)
 
     def note_bytes(self, numbered: Numbered) -> int:
-        """Return how much longer the notes of the batch get with a publish."""
+        """Return by how many bytes a publish makes the notes of the batch longer."""
         return 0 if numbered.producer in self.coming else PRODUCER_NOTE_BYTES
 
     def taken(self, producer: bytes, last: LastNumber) -> None:
-        """A message goes into the batch, as the last of its producer."""
+        """Messages of a producer go into the batch; `last` is the number of the last one."""
         self.coming[producer] = last

@@ -1,8 +1,8 @@
-"""Messages that come back: an undo has found them in the log, settled, and they are written again at its end.
+"""Messages that an undo brings back: it has found them in the log, settled, and they are written again at its end.
 
-A message that comes back is a copy like one of the cleaner's, with its seq and its id, that is pending again in one
-group. So the log needs no word of its own for it, and recovery none either. They are written in pieces, between
-publishes, each into the room that there is at that moment: nothing is cleaned for them, and nobody gives way.
+A message that comes back is a copy with its seq and its id, like the cleaner's, which is pending again in one group.
+So neither the log nor recovery needs anything new for it. The messages are written in pieces, between publishes, each
+into the room that there is at that moment: nothing is cleaned for them, and no group skips messages for them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from curbstone.core.pending.pending import Pending
 
 PIECE_BYTES_MAX = 128 * 1024
 HEADS_BYTES = 2 * BATCH_BYTES
-"""Beside the messages: the batch's head, notes, and the heads of its lists."""
+"""What a batch takes beside its messages: its head, notes, and the heads of its lists."""
 
 
 class Revival:
-    """What comes back in one group; `on_done(error, how many did)` once."""
+    """The messages that come back in one group; `on_done(error, how many came back)` is called once."""
 
     def __init__(
         self, group: str, messages: list[Message], on_done: Callable[[CurbstoneError | None, int], None]
     ) -> None:
-        """`messages` are in the order of their seqs."""
+        """`messages` must be in the order of their seqs."""
         self.group = group
         self.restored = 0
         self.piece: list[Message] = []
-        """What is in the commit that is made or under way."""
+        """The messages in the commit that is being made or under way."""
         self._left = deque(messages)
         self._on_done = on_done
         self._stopped: CurbstoneError | None = None
@@ -39,11 +39,14 @@ class Revival:
 
     @property
     def is_over(self) -> bool:
-        """Whether all have come back."""
+        """Whether nothing is left to write."""
         return not self._left and not self.piece
 
     def take(self, pending: Pending, room: Room, said_bytes: int) -> bool:
-        """Take the next piece; False where not even one message has room. `said_bytes` are in its batch already."""
+        """Take the next piece; return False if not even one message has room.
+
+        `said_bytes` is what the records take that its batch has already.
+        """
         left, size = self._left, HEADS_BYTES + said_bytes
         most = min(PIECE_BYTES_MAX, room.segment_bytes // 2)
         piece: list[Message] = []
@@ -63,7 +66,7 @@ class Revival:
         return bool(piece) or not left
 
     def records(self) -> list[Released]:
-        """Return what is written of the tries of the piece: there were none."""
+        """Return the records of tries for the piece: its messages count as never tried."""
         return [
             Released(self.group, first, span, 0, 0) for first, span in runs_of([message.seq for message in self.piece])
         ]
@@ -76,13 +79,13 @@ class Revival:
         return count
 
     def stop(self, error: CurbstoneError, then: Callable[[], None]) -> None:
-        """No more come back than the piece under way: end with this error, and call `then`."""
+        """Bring back no more than the piece under way; `end` then reports this error, and calls `then`."""
         self._left.clear()
         self._stopped = error
         self._after.append(then)
 
     def end(self, error: CurbstoneError | None) -> None:
-        """All have come back, or no more will."""
+        """All messages have come back, or no more will: tell whoever asked for the undo."""
         self._on_done(error or self._stopped, self.restored)
         for then in self._after:
             then()

@@ -15,10 +15,10 @@ from curbstone.core.writing.outbox import Outbox
 
 
 class MakesRoom(Protocol):
-    """Makes room for a publish that has none."""
+    """Has room made for a publish that has none."""
 
     def __call__(self, size: int, largest: int | None = None) -> bool:
-        """Return whether room may be made for `size` bytes, in pieces of up to `largest`; if so that has begun."""
+        """Return whether room may be made for `size` bytes, in pieces of up to `largest`; if so, it has begun."""
 
 
 class Sources(NamedTuple):
@@ -32,7 +32,7 @@ class Sources(NamedTuple):
     outbox: Outbox
     cleaner: Cleaner
     room: Callable[[str, int], int]
-    """How many deliveries the takers of a group take now, of so many."""
+    """`room(group, messages)` returns how many of so many messages the takers of a group would take now."""
     drop_unwanted_pops: Callable[[], None]
-    """Gives back what nobody is left to take."""
+    """Gives back the messages of pops that nobody is left to take."""
     make_room: MakesRoom
