@@ -15,18 +15,18 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import Done
 
 AUTO_WINDOW = 256
-"""Deliveries that a consumer which settles nothing itself takes at a time."""
+"""The most deliveries that a consumer with `auto` takes at a time."""
 
 
 def _nobody(_said: object) -> None:
-    """Nobody listens to a consumer that has ended."""
+    """Stands in for the callbacks of a consumer that has ended."""
 
 
 class Consumer:
     """Takes deliveries as they come, up to its window, and settles them.
 
-    `unsettled` holds them by seq in the order of delivery. Settling calls raise StaleDelivery, and
-    change nothing, where a seq is not among them; `on_done` comes after the commit.
+    `unsettled` holds them by seq, in the order of delivery. Calls that settle raise StaleDelivery, and
+    change nothing, if a seq is not among them; `on_done(error)` comes after the commit.
     """
 
     may_give_up = False
@@ -54,7 +54,7 @@ class Consumer:
         self.window = window
         self.weight = weight
         self.auto = auto
-        """Whether deliveries are settled as soon as they were handed over."""
+        """Whether deliveries are settled as soon as they have been handed over."""
         self.on_closed = on_closed
         self.unsettled: dict[int, Delivery] = {}
         self._deliver = deliver
@@ -72,7 +72,7 @@ class Consumer:
         return AUTO_WINDOW if self.auto else self.window - len(self.unsettled)
 
     def give(self, deliveries: list[Delivery]) -> None:
-        """Hand deliveries over; the queue calls this. What is settled by that is so once they were taken."""
+        """Hand deliveries over; the queue calls this. With `auto` they are settled once `deliver` has returned."""
         if self.closed or self.paused:  # it has left since it was its turn
             self._desk.settling.put_back(self.group, deliveries)
         elif self.auto:
@@ -89,14 +89,14 @@ class Consumer:
             self._deliver(deliveries)
 
     def when_open(self, on_open: Callable[[], None]) -> None:
-        """It takes part from the turn it was made in."""
+        """Call `on_open` at once: this consumer has taken part since it was made."""
         on_open()
 
     def none_ready(self) -> None:
-        """Never called: it waits for what will be."""
+        """Never called, because a consumer does not give up."""
 
     def fail(self) -> None:
-        """What its client raised ends it."""
+        """`deliver` raised an exception: end the consumer."""
         self.close()
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
@@ -114,13 +114,13 @@ class Consumer:
             self.unclaim(deliveries)
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
-        """Send deliveries to the dead-letter queue, or drop them where there is none."""
+        """Send deliveries to the dead-letter queue, or drop them if there is none."""
         deliveries = self.claim(seqs)
         if not self._desk.retrying.reject(self.group, deliveries, error, on_done):
             self.unclaim(deliveries)
 
     def claim(self, seqs: Sequence[int]) -> list[Delivery]:
-        """Take deliveries out of `unsettled`: all of them, or StaleDelivery and none."""
+        """Take deliveries out of `unsettled`; raise StaleDelivery, and take none, if one of them is not there."""
         unsettled = self.unsettled
         if len(seqs) == 1:
             delivery = unsettled.pop(seqs[0], None)
@@ -135,7 +135,7 @@ class Consumer:
         return claimed
 
     def unclaim(self, deliveries: list[Delivery]) -> None:
-        """Put claimed deliveries back, or release them where the consumer has ended."""
+        """Put claimed deliveries back into `unsettled`, or release them if the consumer has ended."""
         if self.closed:
             self._desk.retrying.release(self.group, deliveries)
             return
@@ -158,7 +158,7 @@ class Consumer:
             self._desk.agenda.wake(self.group)
 
     def resize(self, window: int) -> None:
-        """Change how many deliveries may be unsettled. If that is less than are, they stay, and no more come."""
+        """Change how many deliveries may be unsettled. If more are, they stay, and no others come meanwhile."""
         self.window = window
         self._desk.agenda.wake(self.group)
 
@@ -177,12 +177,12 @@ class Consumer:
         deliveries = list(self.unsettled.values())
         self.unsettled.clear()
         self._desk.retrying.release(self.group, deliveries)
-        # Whoever took the deliveries usually holds this consumer: without these it goes at once, and not only with
-        # the next full collection.
+        # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
+        # and not only by the next full collection.
         self._deliver = self.on_closed = _nobody
 
     def end(self) -> None:
-        """The queue ends; `Desk.end` says why."""
+        """The queue ends; `Desk.end` tells the consumer why, so nothing is done here."""
 
 
 class Desk:
@@ -196,10 +196,10 @@ class Desk:
         self.settling = settling
         self.retrying = retrying
         self.attached: dict[Consumer, None] = {}
-        """All consumers that have not ended, those that paused included."""
+        """All consumers that have not ended, including those that are paused."""
 
     def attach(self, consumer: Consumer) -> None:
-        """Let a consumer take part."""
+        """Let a new consumer take part in the ring of its group."""
         self.attached[consumer] = None
         self.rings.join(consumer)
 

@@ -21,20 +21,20 @@ PREFIX = b"x-dead-"
 ERROR_CHARS_MAX = 1000
 TRY_AGAIN_MS = 5000
 AT_ONCE = 100
-"""The most dead letters that failed and are tried again at once."""
+"""The most messages that could not be dead-lettered and are tried again at the same time."""
 
 REASONS = {Reason.REJECT: "rejected", Reason.MAX_TRIES: "max_tries", Reason.EXPIRE: "expired"}
 
 
 def without_provenance(block: bytes) -> bytes:
-    """Return a header block without what an earlier death added."""
+    """Return a header block without the headers that an earlier death has added."""
     if PREFIX not in block:
         return block
     return b"".join(line for line in block.splitlines(keepends=True) if not line.startswith(PREFIX))
 
 
 class Elsewhere(Protocol):
-    """The other queues of the server, as far as messages of this one go there."""
+    """The other queues of the server, as places where messages of this one go."""
 
     def get(self, name: QueueName) -> port.Queue:
         """Return a queue; raise NoSuchQueue."""
@@ -51,11 +51,11 @@ class Elsewhere(Protocol):
         letters: list[tuple[port.Queue, Message]],
         on_done: Done,
     ) -> None:
-        """Settle deliveries here and publish letters there, all or nothing; `undo` takes the deliveries back."""
+        """Settle deliveries here and publish letters there, all or nothing; if nothing, `undo` gets the deliveries."""
 
 
 def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int, error: str) -> Message:
-    """Return the message as it goes to the dead-letter queue: a new one, with its provenance."""
+    """Return the new message that goes to the dead-letter queue, with headers that say where it comes from and why."""
     provenance = [
         ("x-dead-queue", str(state.name)),
         ("x-dead-reason", REASONS[reason]),
@@ -96,7 +96,7 @@ class Deaths:
         return bool(most) and tries >= most
 
     def end(self, group: Group, dead: list[Delivery]) -> None:
-        """End what was taken and is not to be delivered."""
+        """End messages that were taken and must not be delivered."""
         for delivery in dead:
             message, tries = delivery.message, delivery.tries
             condemned = self._condemned.pop((group.name, message.seq), None)
@@ -121,10 +121,10 @@ class Deaths:
     def bury(
         self, group: Group, delivery: Delivery, reason: Reason, tries: int, error: str, on_done: Done | None = None
     ) -> None:
-        """Move a message that counts as wip to the dead-letter queue, or drop it where there is none.
+        """Move a message that counts as wip to the dead-letter queue, or drop it if the queue has none.
 
-        The move is one transaction over both queues; `on_done` comes when it is on disk. If it fails, the
-        message waits and dies again later.
+        The move is one transaction over both queues; `on_done(error)` comes when it has ended. If it fails, the
+        message is delayed, and the move is tried again later.
         """
         state = self._state
         message = delivery.message
@@ -158,7 +158,10 @@ class Deaths:
         self._elsewhere.move(group.name, [delivery], reason, undo, [(target, letter)], done)
 
     def try_again(self) -> None:
-        """Try some of those whose time has come; no consumer is needed. If they succeed the next follow."""
+        """Try again to dead-letter some of the messages whose delay is over, even if nobody consumes from the queue.
+
+        If they succeed, the next ones follow.
+        """
         while self._condemned and self._trying < AT_ONCE and not self._state.is_closed:
             name, seq = next(iter(self._condemned))
             group = self._pending.groups.get(name)

@@ -14,13 +14,13 @@ from curbstone.core.state import QueueState
 from curbstone.core.writing.outbox import Outbox
 
 DISPATCH_MAX = 512
-"""Messages that one group of a queue hands out in one turn."""
+"""The most messages that one group of a queue hands out in one turn."""
 
 log = logging.getLogger("curbstone.core")
 
 
 class Taker(Protocol):
-    """One place in the round robin of a group."""
+    """Whoever takes part in the round robin of a group."""
 
     weight: int
     may_give_up: bool
@@ -28,23 +28,23 @@ class Taker(Protocol):
 
     @property
     def group(self) -> str:
-        """In which it takes part."""
+        """The group in which it takes part."""
 
     @property
     def room(self) -> int:
         """How many deliveries it takes now."""
 
     def give(self, deliveries: list[Delivery]) -> None:
-        """Hand them over; at most `room`."""
+        """Take deliveries, at most `room` of them."""
 
     def none_ready(self) -> None:
-        """Nothing is ready now: it may give up. Only called where `may_give_up`."""
+        """Nothing is ready now, so it may give up. Called only if `may_give_up` is set."""
 
     def fail(self) -> None:
-        """`give` raised what nobody expected."""
+        """`give` raised an exception."""
 
     def end(self) -> None:
-        """There will be nothing more: the queue ends."""
+        """The queue ends: there will be no more deliveries."""
 
 
 class Ring:
@@ -61,15 +61,15 @@ class Ring:
         self.takers: OrderedDict[Taker, None] = OrderedDict()
         """Who takes part."""
         self._impatient: dict[Taker, None] = {}
-        """Those of them that may give up."""
+        """The takers that may give up."""
         self._given = 0
         """How many messages the first has had in this turn."""
 
     def rooms(self, messages: int) -> dict[Taker, int]:
-        """Return the takers to which so many messages go, in their turn, each with how many deliveries it takes now.
+        """Return the takers that would get so many messages, in order, each with how many deliveries it takes now.
 
-        Takers without room are left out, and it is looked no further than needed: so a message costs the same however
-        many takers there are.
+        Takers without room are left out. The search ends as soon as there is room for all the messages, so a message
+        costs the same however many takers there are.
         """
         rooms: dict[Taker, int] = {}
         given = self._given
@@ -95,7 +95,7 @@ class Ring:
             self._impatient[taker] = None
 
     def leave(self, taker: Taker) -> None:
-        """Let it take part no more."""
+        """Let a taker take part no more."""
         if taker in self.takers:
             if self._given and taker is next(iter(self.takers)):
                 self._given = 0
@@ -103,7 +103,7 @@ class Ring:
             self._impatient.pop(taker, None)
 
     def deal(self, taken: list[Delivery], rooms: dict[Taker, int]) -> None:
-        """Deal deliveries to those with room, on from where the last deal ended."""
+        """Deal deliveries to the takers in `rooms`, going on where the last deal ended."""
         first = next(iter(rooms))
         if len(rooms) == 1 and (len(self.takers) == 1 or len(taken) > first.weight):  # nobody else takes any
             self._give(first, taken)
@@ -142,7 +142,7 @@ class Ring:
 
 
 class Rings(dict[str, Ring]):
-    """The rings of one queue, by group: of those groups in which somebody takes part."""
+    """The rings of one queue, by group; a group without takers has none."""
 
     __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_state")
 
@@ -166,7 +166,7 @@ class Rings(dict[str, Ring]):
         self._agenda.changed()
 
     def leave(self, taker: Taker) -> None:
-        """Let it take part no more."""
+        """Let a taker take part no more."""
         ring = self.get(taker.group)
         if ring is not None:
             ring.leave(taker)
@@ -175,12 +175,12 @@ class Rings(dict[str, Ring]):
         self._agenda.changed()
 
     def room(self, group: str, messages: int) -> int:
-        """Return how many deliveries the takers of a group take now; it is looked no further than for `messages`."""
+        """Return how many deliveries the takers of a group take now; counting may stop when it reaches `messages`."""
         ring = self.get(group)
         return sum(ring.rooms(messages).values()) if ring is not None else 0
 
     def dispatch(self, name: str) -> None:
-        """Hand out what is ready in a group, a bounded amount; the next turn goes on where there may be more."""
+        """Hand out what is ready in a group, up to a limit; if there may be more, the next turn goes on."""
         ring = self.get(name)
         if ring is None:
             return

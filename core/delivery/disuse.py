@@ -1,7 +1,8 @@
-"""A queue that goes when it is unused: nobody consumed from it, leased, popped or waited for so long.
+"""Deletes a queue that is unused: nobody has consumed, leased, popped or waited there for the time of its option.
 
-Publishing is no use of it: what is published to a queue that nobody reads is what is to go. The time runs anew when the
-server starts. One that goes at once, when its last consumer has left, is given a minute for the first to come.
+Publishing is no use, because the option is meant for queues that are published to and not read any more. The time
+begins anew when the server starts. A queue that is to go as soon as its last consumer has left gets a minute for the
+first one to come.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Disuse:
         self._was_used = False
 
     def option_changed(self) -> None:
-        """The queue may have the option from now on, or no more."""
+        """Act on the option as it is now: it may have been set, changed or taken away."""
         if self._unwatch is None and self._state.options.unused is not None:
             self._unwatch = self._agenda.watch(self._look)
             self._agenda.changed()

@@ -11,7 +11,7 @@ READ_AGAIN_MS = 100
 
 
 class Expiry:
-    """Of one queue; `core.pending.expiries` knows when."""
+    """Ends the expired messages of one queue; `core.pending.expiries` knows when there are any."""
 
     __slots__ = ("_deaths", "_pending", "_state")
 
@@ -21,7 +21,7 @@ class Expiry:
         self._deaths = deaths
 
     def expire_due(self, now_ms: int) -> None:
-        """End what has expired."""
+        """End the messages that have expired by now."""
         for seq in self._pending.expiries.take_due(now_ms):
             self._expire_at(seq)
 

@@ -1,4 +1,4 @@
-"""The book of leases: which deliveries return by themselves, and when. What happens then is `leasing`'s."""
+"""The book of leases: which deliveries return by themselves, and when. `leasing` decides what happens then."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from curbstone.core.values import Lease, Leased
 
 
 class Leases:
-    """All leases of one queue, by seq and group; expired ones are given back by the queue."""
+    """All leases of one queue, by token, and by group and seq."""
 
     __slots__ = ("_alarm", "_by_token", "_due", "_leased", "_leases", "_name")
 
     def __init__(self, alarm: Callable[[int], None], leased: Leased, name: QueueName) -> None:
-        """`alarm` is told when a lease ends; in `leased` each is noted, with the queue's name."""
+        """`alarm` is called with the time when a lease ends; each lease is noted in `leased`, with the queue's name."""
         self._name = name
         self._alarm = alarm
         self._leased = leased
         self._leases: dict[tuple[str, int], Lease] = {}
         self._by_token: dict[str, Lease] = {}
         self._due: list[tuple[int, str]] = []
-        """A heap of when leases end. What was settled or extended since is stale, and swept out now and then."""
+        """A heap of (when it ends, token). Entries of leases that were settled or extended since are stale; they are
+        swept out now and then."""
 
     def __len__(self) -> int:
         return len(self._by_token)
 
     @property
     def due_entries(self) -> int:
-        """How many times are kept in memory, stale ones included."""
+        """How many entries the heap has, stale ones included."""
         return len(self._due)
 
     def ends(self) -> list[tuple[str, int]]:
-        """Return the group of each, and when it ends."""
+        """Return the group of each lease, and when it ends."""
         return [(lease.group, lease.expires_ms) for lease in self._by_token.values()]
 
     def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str) -> Lease:
@@ -48,7 +49,7 @@ class Leases:
         return lease
 
     def _note(self, lease: Lease) -> None:
-        """Keep when a lease ends."""
+        """Remember when a lease ends."""
         due.note(self._due, lease.expires_ms, lease.token, len(self._by_token), self._current)
         self._alarm(lease.expires_ms)
 
@@ -78,7 +79,7 @@ class Leases:
         return self.take(token) if lease is not None and lease.owner == owner else None
 
     def extend(self, token: str, expires_ms: int, owner: str) -> bool:
-        """Move a lease's end; False if it has ended or is another's."""
+        """Move a lease's end; return False if it has ended or is another's."""
         lease = self._by_token.get(token)
         if lease is None or lease.owner != owner:
             return False
@@ -104,7 +105,7 @@ class Leases:
         return ended
 
     def sweep(self) -> None:
-        """Forget when leases would have ended that did so before."""
+        """Drop stale entries from the heap."""
         due.sweep(self._due, len(self._by_token), self._current)
 
     def take_all(self) -> list[Lease]:
@@ -119,4 +120,4 @@ class Leases:
 
 
 NO_LEASES = Leases(lambda _due_ms: None, Leased(), QueueName("", ""))
-"""What all queues have that nothing was leased from yet; nothing is added to it."""
+"""Shared by all queues until something is leased from them; nothing is ever added to it."""

@@ -53,15 +53,15 @@ class Leasing:
 
     @property
     def due_entries(self) -> int:
-        """How many ends of leases are kept in memory."""
+        """How many ends of leases are kept in memory, stale ones included."""
         return self._leases.due_entries
 
     def sweep(self) -> None:
-        """Forget when leases would have ended that did so before."""
+        """Drop stale ends of leases from memory."""
         self._leases.sweep()
 
     def end_due(self, now_ms: int) -> None:
-        """Give back what has run out."""
+        """Give back the messages whose leases have run out."""
         for lease in self._leases.take_due(now_ms):
             self._retrying.release(lease.group, [lease.delivery], error="the lease ran out")
 

@@ -1,9 +1,11 @@
 """Pops: one message, taken for good.
 
-It stays with its queue, as if it were leased, until the disk says that it is settled; only then it is given away.
-If that can't be written, or whoever asked is gone before it is, the message goes back to its place, and no try is
-counted: nobody has seen it. A commit that fails may be on the disk all the same until another one has succeeded: so
-long the pops in it are in doubt. They are not refused, but tried again until they are settled, or not wanted any more.
+The message stays with its queue, as if it were leased, until its settle is on disk; only then it is given away. If the
+settle can't be written, or whoever asked is gone before it is, the message goes back to its place. No try is counted
+then, because nobody has seen it.
+
+A commit that has failed may be on the disk all the same, until another one has succeeded. So long the pops in it are in
+doubt: they are not refused, but tried again until they are settled or nobody wants them any more.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Popped = Callable[[Delivery | None | CurbstoneError], None]
 
 
 class Popping:
-    """The pops of one queue that have their message and are not settled: they are in its outbox."""
+    """The pops of one queue that have a message which is not settled on disk yet; they are kept in its outbox."""
 
     __slots__ = ("_agenda", "_outbox", "_pending", "_settling", "_state")
 
@@ -36,7 +38,7 @@ class Popping:
         self._settling = settling
 
     def settle(self, pop: Pop) -> None:
-        """Have a message settled; the answer comes with the commit."""
+        """Have the message of a pop settled; the answer comes after the commit."""
         failure = self._state.failure
         if failure:
             self._put_back([pop])
@@ -45,7 +47,7 @@ class Popping:
             self._outbox.pop(pop)
 
     def withdraw(self, pop: Pop) -> bool:
-        """Give a message back, unless its settle is being written, or may have been; return whether that was so."""
+        """Give the message of a pop back; return False if its settle is being written, or may have been."""
         if pop not in self._outbox.pops or pop.is_in_doubt:
             return False
         self._drop(pop)
@@ -56,14 +58,14 @@ class Popping:
         self._put_back([pop])
 
     def drop_unwanted(self) -> None:
-        """Give back what nobody is left to take."""
+        """Give back the messages of pops that nobody is left to take."""
         unwanted = [pop for pop in self._outbox.pops if pop.is_wanted is not None and not pop.is_wanted()]
         for pop in unwanted:
             self._drop(pop)
             self._state.host.call_soon(partial(pop.on_done, None))
 
     def written(self, pops: list[Pop]) -> None:
-        """A commit is on disk, their settles with it: give the messages away. No earlier one is in doubt any more."""
+        """A commit with the settles of these pops is on disk: give the messages away. No pop is in doubt any more."""
         for pop in self._outbox.pops:
             pop.is_in_doubt = False
         held: dict[str, list[Message]] = {}
@@ -77,7 +79,7 @@ class Popping:
             self._state.host.tell(pop.on_done, pop.delivery)
 
     def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
-        """Their settles could not be written; `is_undone` where nothing of them can be on the disk."""
+        """The commit with the settles of these pops failed; if it `is_undone`, they are certainly not on the disk."""
         if not is_undone:
             for pop in pops:
                 pop.is_in_doubt = True
@@ -89,7 +91,7 @@ class Popping:
             self._state.host.tell(pop.on_done, error)
 
     def refuse_all(self, error: CurbstoneError) -> None:
-        """Nothing more is written for now, or the queue has ended."""
+        """Refuse the pops that wait: nothing is written for now, or the queue has ended."""
         waiting, self._outbox.pops = list(self._outbox.pops), {}
         self.failed(waiting, error, is_undone=True)
 
@@ -98,7 +100,7 @@ class Popping:
             self._settling.put_back(pop.group, [pop.delivery])
 
     def _held(self, pops: list[Pop]) -> list[Pop]:
-        """Return those whose message was not settled meanwhile, by its id or with all before another."""
+        """Return the pops whose message was not settled meanwhile: by its id, or by an ack of all up to a seq."""
         return [pop for pop in pops if pop.delivery.message.seq in self._pending.group(pop.group).wip]
 
 
@@ -120,7 +122,7 @@ class PopWaiter(Waiter):
         self.is_wanted = is_wanted
         self.is_in_doubt = False
         self.delivery: Delivery
-        """What it has been given."""
+        """What it has been given; not there before."""
 
     def _given(self, deliveries: list[Delivery]) -> None:
         if deliveries:
@@ -130,5 +132,5 @@ class PopWaiter(Waiter):
             self._state.host.call_soon(partial(self.on_done, None))
 
     def cancel(self) -> bool:
-        """See `Waiter.cancel`: it is too late once its settle is being written."""
+        """See `Waiter.cancel`. It is too late once the settle is being written."""
         return super().cancel() or self._popping.withdraw(self)

@@ -1,7 +1,7 @@
-"""Retrying: what was delivered and not settled goes back to its place, one try older, or is dead.
+"""Retrying: a message that was delivered and not acked goes back to its place, one try older, or is dead.
 
-All ways back end here: a nack, a consumer that went away, a lease that ran out, a transaction. How often a message was
-tried is kept by its group (`core.pending.group`) and written by the outbox; what becomes of the dead is `dead`'s.
+All ways back lead here: a nack, a consumer that went away, a lease that ran out, a transaction. The group keeps how
+often a message was tried (`core.pending.group`), and the outbox has it written; `dead` ends messages that are dead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from curbstone.core.writing.outbox import Outbox
 
 
 class Retrying:
-    """See the module's docstring; of one queue."""
+    """The retrying of one queue."""
 
     __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_settling", "_state")
 
@@ -43,7 +43,7 @@ class Retrying:
     def nack(
         self, group: str, deliveries: list[Delivery], delay_ms: int | None, error: str, on_done: Done | None
     ) -> bool:
-        """Give back deliveries that their consumer has claimed; False if that can't be now: they stay its own."""
+        """Give back deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
         if self._settling.is_refused(on_done):
             return False
         for each_ms, some in self.delayed(deliveries, delay_ms):
@@ -53,21 +53,21 @@ class Retrying:
         return True
 
     def reject(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> bool:
-        """Dead-letter deliveries that their consumer has claimed; False if that can't be now: they stay its own."""
+        """Dead-letter deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
         if self._settling.is_refused(on_done):
             return False
         self.reject_now(group, deliveries, error, on_done)
         return True
 
     def delayed(self, deliveries: list[Delivery], delay_ms: int | None) -> list[tuple[int, list[Delivery]]]:
-        """Return how long deliveries that are given back wait: as was asked for, else by the queue's options."""
+        """Return deliveries that are given back with their delays: `delay_ms`, or what the queue's options say."""
         options = self._state.options
         if delay_ms is not None or not options.backs_off:
             return [(options.nack_delay_ms(0, 0) if delay_ms is None else delay_ms, deliveries)]
         return [(options.nack_delay_ms(each.tries, each.message.seq), [each]) for each in deliveries]
 
     def reject_now(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> None:
-        """Dead-letter deliveries; `on_done` comes once, when all of that is on disk, or with the first error."""
+        """Dead-letter deliveries; `on_done` is called once, when all of them have ended, with the first error."""
         self._state.stats.rejected += len(deliveries)
         done = _after(len(deliveries), on_done) if on_done is not None else None
         if on_done is not None and not deliveries:
@@ -78,7 +78,7 @@ class Retrying:
         self._agenda.wake(group)
 
     def release(self, name: str, deliveries: list[Delivery], *, delay_ms: int = 0, error: str = "") -> None:
-        """Give deliveries back to their place, one try older; those tried too often, or too old, are dead."""
+        """Give deliveries back to their place, one try older; those that were tried too often or expired are dead."""
         state = self._state
         if not deliveries or state.is_closed:
             return
@@ -101,7 +101,7 @@ class Retrying:
         self._agenda.changed()
 
     def released(self, release: Release) -> None:
-        """A transaction has given deliveries back, one try older; it is on disk."""
+        """A transaction that gives deliveries back is on disk: put them back to their place, one try older."""
         state = self._state
         group = self._pending.group(release.group)
         now_ms, wall_ms = state.host.now_ms(), state.host.wall_ms()

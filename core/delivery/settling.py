@@ -1,6 +1,6 @@
-"""Settling: what was delivered is done with, in memory at once and on disk with the next commit.
+"""Settling: ends deliveries for good, in memory at once and on disk with the next commit.
 
-What is given back to be tried again is `retrying`'s.
+`retrying` takes care of those that are given back to be tried again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Settling:
         self._outbox = outbox
 
     def ack(self, group: str, deliveries: list[Delivery], on_done: Done | None) -> bool:
-        """Settle deliveries that their consumer has claimed; False if nothing can be settled now: they stay its own."""
+        """Settle deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
         if self.is_refused(on_done):
             return False
         self.settle_now(group, deliveries)
@@ -38,7 +38,7 @@ class Settling:
         return True
 
     def is_refused(self, on_done: Done | None) -> bool:
-        """Return whether nothing can be settled now; then `on_done` hears why."""
+        """Return whether nothing can be settled now; if so, `on_done` gets the reason, in a later turn."""
         state = self._state
         if not (state.write_failure or state.broken or state.is_closed):
             return False
@@ -57,7 +57,7 @@ class Settling:
         self._agenda.wake(group)
 
     def settle_by_id(self, seq: int, on_done: WasThere) -> bool:
-        """Settle a message of the unnamed group in whatever state it is; return whether it was there."""
+        """Settle a message of the unnamed group, whatever state it is in; return whether it was there."""
         state, pending = self._state, self._pending
         refusal = state.refusal()
         run = pending.runs.find(seq)

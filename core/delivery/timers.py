@@ -13,7 +13,7 @@ IDLE_MS = 1000
 
 
 class Timers:
-    """See the module's docstring; of one queue. Whoever has something to wait for says so to the agenda."""
+    """The timers of one queue. Whoever has something that is due later tells the agenda when."""
 
     __slots__ = ("_agenda", "_deaths", "_expiry", "_leasing", "_pending", "_state")
 
@@ -28,7 +28,7 @@ class Timers:
         self._leasing = leasing
 
     def run(self) -> None:
-        """Do what is due, and have another turn when the next is."""
+        """Do what is due, and have a turn again when the next thing is."""
         now_ms = self._state.host.now_ms()
         groups = self._pending.groups
         for name, group in groups.items():
@@ -45,7 +45,7 @@ class Timers:
             self._agenda.at(due_ms)
 
     def sweep(self) -> None:
-        """Forget what there is no use for in an empty queue."""
+        """Drop from memory what an empty queue has no use for."""
         self._pending.undeclared.sweep()
         for group in self._pending.groups.values():
             group.sweep()

@@ -1,4 +1,4 @@
-"""Who waits for a single answer: what is ready now, or within a time. Pops and leases are made of it."""
+"""Takers of a single answer: of the messages that are ready now, or within a time. Pops and leases are made of them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from curbstone.core.pending.undeclared import Undeclared
 from curbstone.core.state import QueueState
 
 LEASE_BYTES_MAX = 4 * 1024 * 1024
-"""One answer takes no more messages once theirs are so many bytes, headers and bodies."""
+"""An answer takes no more messages once it has so many bytes of headers and bodies."""
 
 
 def _nobody(_deliveries: list[Delivery]) -> None:
-    """Waits no more."""
+    """Stands in for the answer of a waiter that waits no more."""
 
 
 class Counter(NamedTuple):
-    """Where the waiters of one queue stand in line."""
+    """The parts of one queue that its waiters need."""
 
     state: QueueState
     rings: Rings
@@ -33,9 +33,9 @@ class Counter(NamedTuple):
 class Waiter:
     """Takes deliveries for one answer, now or within `wait_ms`; then it is gone.
 
-    It gathers until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready; what must be read from disk first
-    counts as ready. `answer` is called once, unless it was given up before: with what it has, or nothing. If there is
-    no such group, nor may be, `refuse` is called instead.
+    It gathers until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready; a message that must be read from the
+    disk first counts as ready. Then `answer` is called once, with what was gathered or an empty list, unless the
+    waiter was cancelled before. If the group does not exist and can't begin to, `refuse` is called instead.
     """
 
     weight = 1
@@ -74,11 +74,11 @@ class Waiter:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits on, now that nothing is ready: not if it has something already."""
+        """Whether it goes on waiting when nothing is ready; not if it has gathered something."""
         return self._waits and not self._gathered
 
     def give(self, deliveries: list[Delivery]) -> None:
-        """Take deliveries, and answer when that is all; the queue calls this."""
+        """Take deliveries, and answer when there are enough; the queue calls this."""
         if not self.room:  # it was given up while its hand was dealt
             self._counter.settling.put_back(self.group, deliveries)
             return
@@ -101,19 +101,19 @@ class Waiter:
             self._finish()
 
     def none_ready(self) -> None:
-        """Answer with what there is, unless it waits on."""
+        """Answer with what there is, unless it goes on waiting."""
         if not self.waits:
             self.give_nothing()
 
     def fail(self) -> None:
-        """Whoever was given the answer failed; it is gone already."""
+        """`answer` raised an exception; the waiter has left already, so nothing is left to do."""
 
     def end(self) -> None:
         """The queue ends."""
         self.give_nothing()
 
     def cancel(self) -> bool:
-        """Give it up; what was gathered goes back. False if it is too late: the answer has come, or will."""
+        """Give up and put back what was gathered; return False if it is too late, for the answer has come or will."""
         if not self.room:
             return False
         self._leave()
@@ -127,7 +127,7 @@ class Waiter:
 
     def _leave(self) -> None:
         self.room = 0
-        self._answer = _nobody  # it may be a method of a waiter, which would keep itself in memory
+        self._answer = _nobody  # it may be a method of this very waiter, which would keep itself in memory
         if self._timer is not None:
             self._timer.cancel()
         self._counter.rings.leave(self)
