@@ -13,9 +13,10 @@ from curbstone.core.state import QueueState
 
 
 def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: Found) -> None:
-    """Tell the first live seq that was published at `timestamp_ms` or later, else `next`; in a later turn.
+    """Find the first live seq that was published at `timestamp_ms` or later, or else the queue's next seq.
 
-    If the wall clock was set back the first run of messages that begins late enough decides.
+    `on_done(error, seq)` is called in a later turn. If the wall clock was set back, times along the log do not only
+    grow: then the first run of messages that begins late enough ends the search.
     """
     before: Run | None = None
     after: Run | None = None
@@ -32,10 +33,10 @@ def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: F
 
     def look() -> None:
         refusal = state.refusal() if state.is_closed else None
-        if refusal is not None:  # nothing is read for it any more
+        if refusal is not None:  # the messages of a closed queue are not read any more
             on_done(refusal, 0)
             return
-        if place.messages is None and place.live():  # it was moved meanwhile
+        if place.messages is None and place.live():  # the cleaner moved it meanwhile
             find_time(state, pending, timestamp_ms, on_done)
             return
         found = _first_since(place, timestamp_ms)
@@ -61,7 +62,7 @@ def _first_live(run: Run) -> int:
 
 
 class Wait:
-    """Calls back once: when `has_come` says so, when the time is up, or when the queue ends."""
+    """Calls `on_done(error)` once: when `has_come` returns true, when the time is up, or when the queue ends."""
 
     def __init__(
         self, state: QueueState, agenda: Agenda, has_come: Callable[[], bool], wait_ms: int, on_done: Waited
@@ -85,7 +86,7 @@ class Wait:
         on_done(NoSuchQueue(f"no such queue: {self._state.name}") if self._state.is_closed else None)
 
     def cancel(self) -> bool:
-        """Nobody waits for the answer any more; False where it has come."""
+        """Do not call back any more; return False if it was done already."""
         was_waiting = self._on_done is not None
         self._on_done = None
         self._unwatch()

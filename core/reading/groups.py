@@ -1,8 +1,7 @@
-"""Declared groups as readers that keep a position: they look at messages and say up to where they are done.
+"""Declared groups as readers that keep a position: they look at messages, and ack all of them up to some seq.
 
-The position of a group is its first pending seq, so it needs no record of its own: a cumulative ack is a
-settle of everything below. A group may give up messages when the cap is reached instead of holding
-them (see `core.reading.skipping`).
+The position of a group is its first pending seq, so it needs no record of its own: a cumulative ack is one settle of
+everything below. At the cap a group may give up messages instead of holding them (see `core.reading.skipping`).
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class ReadingGroups:
         store: Callable[[Meta, Done], None],
         end_deliveries: Callable[[str, list[int]], None],
     ) -> None:
-        """`store` changes what the queue is; `end_deliveries` makes what is handed out stale, whoever holds it."""
+        """`store` writes a changed `Meta`; `end_deliveries` makes deliveries stale, whoever holds them."""
         self._state = state
         self._agenda = agenda
         self._log = log
@@ -95,7 +94,7 @@ class ReadingGroups:
     # --- looking
 
     def check_epoch(self, epoch: str | None) -> None:
-        """Raise Conflict where a reader knew another queue of this name."""
+        """Raise Conflict if a reader knew an earlier queue of this name."""
         if epoch is not None and epoch != self._state.uid:
             raise Conflict(f"the queue was made anew: its epoch is {self._state.uid}, not {epoch[:80]}")
 
@@ -106,13 +105,13 @@ class ReadingGroups:
         return self._pending.groups[name]
 
     def names(self) -> list[str]:
-        """Return the declared groups."""
+        """Return the names of the declared groups, sorted."""
         return sorted(self._state.meta.groups)
 
     def backlogs(self) -> list[Backlog]:
-        """Return what waits for each named group that is declared, or that a message waits for; by name."""
+        """Return what waits for each named group that is declared or has pending messages, sorted by name."""
         declared = self._state.meta.groups
-        if len(self._pending.groups) == 1:  # most queues have the unnamed one alone
+        if len(self._pending.groups) == 1:  # most queues have only the unnamed one
             return []
         return [
             Backlog(name, group.rdy, len(group.wip), group.delayed, name in declared)
@@ -121,7 +120,7 @@ class ReadingGroups:
         ]
 
     def infos(self) -> list[GroupInfo]:
-        """Return what is told about each group of `backlogs`."""
+        """Return an info for each group of `backlogs`."""
         return [self.info(b.group) if b.declared else self._undeclared(b.group) for b in self.backlogs()]
 
     def _undeclared(self, name: str) -> GroupInfo:
@@ -130,11 +129,11 @@ class ReadingGroups:
         return GroupInfo(name, self._state.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
 
     def position(self, name: str) -> int:
-        """Return up to where a group is done; raise NoSuchGroup."""
+        """Return a group's position: below it the group is done with everything. Raise NoSuchGroup."""
         return self.declared(name).first_pending(self.next)
 
     def loss(self, name: str) -> Loss:
-        """Return what a group has lost: nothing below that floor is pending in it."""
+        """Return what a group has lost: nothing below the loss's floor is pending in it."""
         return self._notes.losses.of(name)
 
     def first(self) -> int:
@@ -148,7 +147,7 @@ class ReadingGroups:
         return self.next
 
     def info(self, name: str) -> GroupInfo:
-        """Return what is told about a group; raise NoSuchGroup."""
+        """Return an info about a declared group; raise NoSuchGroup."""
         group = self.declared(name)
         loss = self.loss(name)
         on_full = "skip" if name in self._state.meta.skips else "hold"
@@ -158,17 +157,17 @@ class ReadingGroups:
     # --- declaring
 
     def declare(self, name: str, start: Start, skips: bool | None, on_done: Informed) -> None:
-        """Declare a group that begins at `start`, or change what one that is there does at the cap.
+        """Declare a group that begins at `start`; if it is declared already, change what it does at the cap.
 
-        `on_done` comes when it is on disk. BadRequest for a start behind the end, and for more groups than
-        there may be.
+        `on_done` comes when that is on disk, or with an error: BadRequest if the start is behind the end, or if there
+        would be too many groups.
         """
 
         def stored(error: CurbstoneError | None) -> None:
             on_done(error, self.info(name) if error is None and name in self._state.meta.groups else None)
 
         def go_on(error: CurbstoneError | None) -> None:
-            """All that was said of an earlier group of that name is on disk."""
+            """All records of an earlier group of that name are on disk, before the batch from which this one counts."""
             if error is not None or name in self._state.meta.groups:
                 self._change(name, skips, stored, error)
             elif isinstance(start, Since):
@@ -205,7 +204,7 @@ class ReadingGroups:
             changed = meta.with_group(name, 0, 0, skips=wanted)
             self._store(changed, stored)
         elif error is None:
-            self._store(meta, stored)  # what was declared a moment ago is on disk by then
+            self._store(meta, stored)  # its callback comes after a declaration that is still being written
         else:
             stored(error)
 
@@ -218,9 +217,9 @@ class ReadingGroups:
         error: CurbstoneError | None,
         last_segment: int = 0,
     ) -> None:
-        """Declare a group that sees what is live from `first` on.
+        """Declare a group that sees the live messages from `first` on.
 
-        If the cleaner has to make room it is tried again, until the segments up to `last_segment` are gone.
+        If the cleaner has to make room, try again until it has, or until the segments up to `last_segment` are gone.
         """
         if error is None and first > self.next:
             error = BadRequest(f"bad start {first}: the queue's next message is {self.next}")
@@ -236,7 +235,7 @@ class ReadingGroups:
                 again = partial(self._found, name, first, skips, stored)
                 self._state.host.call_later(1, lambda: again(self._state.refusal(), last_segment))
                 return
-            # What it does not see is settled for it; so it is entitled to everything but what names others.
+            # It is entitled to all messages but those that name other groups; what it is not to see is settled for it.
             start = self.next if first == self.next else 1
             meta = self._state.meta.with_group(name, start, self._log.next_batch, skips=bool(skips))
             self._readers.pop(name, None)
@@ -250,9 +249,9 @@ class ReadingGroups:
         self._agenda.changed()
 
     def _has_room(self, name: str, first: int, last_segment: int) -> bool:
-        """Return whether there is room to say of each message how often the group tried it; raise QueueFull.
+        """Return whether there is room for a record of the tries of each message that the group will hold.
 
-        If there is not, and the cleaner may make some, it has begun.
+        If not, the cleaner has begun to make some. Raise QueueFull if it can't.
         """
         group = self._pending.groups.get(name)
         count = sum(_seen(run, first).bit_count() for run in self._pending.runs) - (group.pending if group else 0)
@@ -264,7 +263,7 @@ class ReadingGroups:
         raise QueueFull(f"queue {self._state.name} has no room for one more group to hold {count} messages")
 
     def _admit(self, group: Group, first: int) -> None:
-        """Let a group see what is live from `first` on, and settle everything else for it."""
+        """Make the live messages from `first` on pending in a group, and settle everything else for it."""
         absent: list[tuple[int, int]] = []
         end = 1
         for run in self._pending.runs:
@@ -285,10 +284,10 @@ class ReadingGroups:
     # --- being done
 
     def ack_to(self, name: str, seq: int, on_done: Informed, reader: str = "") -> None:
-        """Settle everything of a group up to and with `seq`; `on_done` when it is on disk.
+        """Settle everything of a group up to and including `seq`; `on_done` comes when that is on disk.
 
-        Raise NoSuchGroup, BadRequest for a seq that is not there yet, and OtherReader where `reader`, if it is
-        given, does not have the group.
+        Raise NoSuchGroup, BadRequest if there is no such seq yet, and OtherReader if a `reader` is given and does not
+        have the group.
         """
         group = self.declared(name)
         if seq >= self.next:
@@ -313,7 +312,7 @@ class ReadingGroups:
             on_done(error, self.info(name) if error is None and name in self._state.meta.groups else None)
 
         def settled(error: CurbstoneError | None) -> None:
-            if error is None and self._meta_writer.is_behind:  # the group itself must be on disk
+            if error is None and self._meta_writer.is_behind:  # the declaration of the group must be on disk, too
                 self._meta_writer.store(self._state.meta.encode(), self._state.options.cap, done)
             else:
                 done(error)
@@ -323,11 +322,11 @@ class ReadingGroups:
     # --- by position
 
     def is_declared(self, name: str) -> bool:
-        """Tell whether a group is declared."""
+        """Return whether a group is declared."""
         return name in self._state.meta.groups
 
     def floor(self, name: str) -> int:
-        """Return the seq below which a declared group has lost messages; raise NoSuchGroup."""
+        """Return the seq below which a declared group has lost messages, else 0; raise NoSuchGroup."""
         self.declared(name)
         return self.loss(name).floor
 
@@ -378,9 +377,9 @@ class ReadingGroups:
     # --- room
 
     def can_make_room(self, size: int, largest: int | None = None) -> bool:
-        """Return whether room may be made for a publish of `size` bytes; groups that skip give up what is needed.
+        """Return whether room may be made for a publish of `size` bytes; if needed, groups that skip give up messages.
 
-        It is one batch, or has pieces of up to `largest` bytes.
+        The publish goes into one batch, or into several of up to `largest` bytes each.
         """
         clean = partial(self._cleaner.can_make_room, size, largest)
         if not (self._state.meta.skips or self._state.options.drops_oldest):
@@ -396,6 +395,6 @@ class ReadingGroups:
 
 
 def _seen(run: Run, first: int) -> int:
-    """Return the mask of what a group that begins at `first` sees of a run."""
+    """Return the mask of the messages of a run that a group that begins at `first` sees."""
     seen = run.live() & ~run.naming
     return seen >> (first - run.first) << (first - run.first) if first > run.first else seen

@@ -1,8 +1,8 @@
-"""What happened to a queue's messages, read out of the log: it says all of that anyway, so nothing is written for it.
+"""The journal of a queue: what happened to its messages. It is read from the log, so nothing is written just for it.
 
 A position is a segment's number and an offset in it, as one integer that grows along the log. Within a batch
-the offset counts on by one for each event, so that a page may end anywhere. The journal reaches as
-far back as there are segments. What the cleaner repeats of messages it copies is no event.
+the offset grows by one with each event, so that a page may end anywhere. The journal reaches as
+far back as there are segments. What the cleaner copies, and repeats with its copies, is no event.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SETTLED: dict[int, int] = {
 
 
 def start_of(log: Log) -> int:
-    """Return the position of the oldest event there may be."""
+    """Return the position of the oldest event that there may be."""
     return _position(log.segments[0].number, SEGMENT_BYTES)
 
 
@@ -64,10 +64,10 @@ def read_history(
     render: Callable[[list[Event]], bytes],
     on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
 ) -> None:
-    """Read a page: `on_done(error, what render made of the events, where to go on)`.
+    """Read a page and call `on_done(error, what `render` returned for the events, position to go on at)`.
 
-    `render` is called on a worker thread, for a few events at a time. Raise Gone, with the `first` position there
-    is, where the log does not reach back so far or was made anew.
+    `render` is called on a worker thread, for some of the events at a time. Raise Gone, with the `first` position that
+    there is, if the log does not reach back so far or the queue was made anew.
     """
     _Reading(state, log, asked, render, on_done).attempt()
 
@@ -90,14 +90,14 @@ class _Reading:
         self._on_done = on_done
 
     def attempt(self) -> None:
-        """Read what the log holds now; again where a segment that was read was dropped meanwhile."""
+        """Read the log as it is now; if a segment that was read is dropped meanwhile, begin again."""
         state, log = self._state, self._log
         position = self._asked.position or start_of(log)
         number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
         segments = [segment.as_it_is() for segment in log.segments if segment.number >= number]
         if number < log.segments[0].number or not segments or position > end_of(log):
             raise Gone(f"the journal has nothing at {position}", first=start_of(log), epoch=state.uid)
-        if segments[0].number > number:  # there never was one of that number: its creation had failed
+        if segments[0].number > number:  # no segment has this number, because its creation failed
             offset = SEGMENT_BYTES
         disk = log.disk
 
@@ -148,7 +148,7 @@ def _read(
 
 
 def _batch_start(disk: Disk, segment: Segment, offset: int) -> int:
-    """Return where the batch begins that the offset lies in."""
+    """Return where the batch begins in which `offset` lies."""
     file = disk.open(segment.path)
     try:
         window = Window(file, segment.end)

@@ -9,7 +9,7 @@ from curbstone.core.values import Holder
 
 
 def holders(consumers: Iterable[Consumer], leases: Iterable[tuple[str, int]]) -> list[Holder]:
-    """Return the consumers, and the leases of each group, of which the group and the end of each is given."""
+    """Return a holder for each consumer, and one for all leases of each group; a lease is given as (group, end)."""
     found = [_of_consumer(consumer) for consumer in consumers]
     ends: dict[str, list[int]] = {}
     for group, until_ms in leases:

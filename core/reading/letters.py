@@ -1,4 +1,4 @@
-"""Where a redrive gets its letters from: the next of the queue, or one that is named."""
+"""Where a redrive gets its letters from: the next ones of the queue, or a single one."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Refuse = Callable[[CurbstoneError], None]
 
 
 class Letters(Protocol):
-    """Hands out letters of the unnamed group; they count as handed out."""
+    """Takes letters out of the unnamed group; they count as delivered."""
 
     stayed: dict[str, int]
-    """How many were not handed out, by the reason."""
+    """How many letters could not be taken, by the reason."""
     has_more: bool
-    """Whether there may be others when a redrive ends."""
+    """Whether there may be more letters when a redrive ends early."""
 
     def take(self, most: int, give: Take, refuse: Refuse) -> None:
-        """Call `give` with up to `most` letters, with none where there are no more; or `refuse`."""
+        """Call `give` with up to `most` letters, or none if there are no more; or call `refuse`."""
 
 
 class NextLetters:
-    """All of a queue, in order."""
+    """All letters of a queue, in order."""
 
     has_more = True
 
@@ -43,7 +43,7 @@ class NextLetters:
 
 
 class OneLetter:
-    """The one of a seq, out of turn, if it is ready."""
+    """The letter with a given seq, out of turn, if it is ready."""
 
     has_more = False
 
@@ -63,7 +63,7 @@ class OneLetter:
         self._find(give)
 
     def _find(self, give: Take) -> None:
-        if self._state.is_closed:  # nothing is read for it any more
+        if self._state.is_closed:  # the messages of a closed queue are not read any more
             give([])
             return
         seq, group = self._seq, self._pending.unnamed

@@ -17,7 +17,7 @@ STATES = ("rdy", "wip", "delayed")
 
 
 class Peek:
-    """One look: walks the runs, reading what is not in memory, and answers once."""
+    """One look: walks the runs, has those read that are not in memory, and answers once."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Peek:
         self._found: list[Peeked] = []
 
     def go_on(self) -> None:
-        """Walk on until there is enough, or something has to be read first."""
+        """Walk on until there are enough messages, or a run has to be read first."""
         while len(self._found) < self._limit:
             run = self._pending.runs.at_or_after(self._next)
             if run is None:
                 break
             if run.messages is None:
                 refusal = self._state.refusal() if self._state.is_closed else None
-                if refusal is not None:  # nothing is read for it any more
+                if refusal is not None:  # the messages of a closed queue are not read any more
                     self._state.host.call_soon(partial(self._on_done, refusal))
                     return
                 self._pending.reader.load(run, self.go_on, keeps=False)
@@ -79,7 +79,7 @@ class Peek:
                 return
 
     def _groups(self) -> Iterable[Group]:
-        """Return the groups to look for, the first that a message is pending in counts."""
+        """Return the groups to look in; a message is told once, for the first in which it is pending."""
         groups = self._pending.groups
         if self._group is None:
             return groups.values()

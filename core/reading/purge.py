@@ -1,4 +1,4 @@
-"""Emptying a queue: what nobody holds is settled in every group, in memory at once."""
+"""Empties a queue: messages that nobody holds are settled in every group, in memory at once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def purge(
     erasing: Callable[[Done], Done] | None,
     on_done: Callable[[CurbstoneError | None, int], None],
 ) -> None:
-    """See `Queue.purge`; `erasing` puts off an answer until nothing of the queue is left outside of its directory.
+    """See `core.port.Queue.purge`.
 
-    Without it nothing is erased.
+    `erasing(on_done)` returns a callback that first has erased what is outside of the queue's directory, and then calls
+    `on_done`. Without it no bytes are erased.
     """
     refusal = state.refusal()
     if refusal is not None:
@@ -51,7 +52,7 @@ def purge(
 
 
 def _settle_all(state: QueueState, pending: Pending, losses: Losses, outbox: Outbox) -> int:
-    """Settle all that is rdy or delayed in every group; return how many messages."""
+    """Settle, in every group, the messages that are rdy or delayed; return how many are gone from all groups."""
     purged = 0
     lost: dict[str, tuple[int, int]] = {}
     for run in list(pending.runs):
@@ -75,7 +76,7 @@ def _settle_all(state: QueueState, pending: Pending, losses: Losses, outbox: Out
             purged += gone
             pending.runs.shrink(run, run.bytes_live * gone // before.bit_count())
             pending.drop_if_dead(run)
-    for name, (count, end) in lost.items():  # what is handed out stays, and so the position of its group
+    for name, (count, end) in lost.items():  # a delivery that is not settled stays, and so does its group's position
         losses.add(name, count, min(end, pending.groups[name].first_pending(end)))
     state.stats.purged += purged
     return purged

@@ -1,9 +1,10 @@
-"""Whether two programs read as one group at once: each ack may say who reads, by an id of its own making.
+"""Notices when two programs read as one group at once: each ack may name its reader by an id of the reader's choice.
 
-The reader that came last has the group. One that comes back after another has taken over, or a new one that
-is not as far as the group was acked, would miss what the other was given, so it is refused. The ids are kept in
-memory only: after a restart the first reader that acks has the group, and two at once are noticed again. Up to where
-the group was acked is in the log, so a reader with an old position is told at any time.
+The reader that came last has the group. A reader that comes back after another has taken over is refused, and so is a
+new one whose position is behind what the group was acked up to: both would miss what the other was given.
+
+The ids are kept in memory only. After a restart the first reader that acks has the group, and two at once are noticed
+again. The log says up to where a group was acked, so a reader with an old position is always refused.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from curbstone.core.errors import OtherReader
 
 KNOWN_MAX = 16
-"""Ids that are remembered of a group."""
+"""The most ids that are remembered for a group."""
 
 
 class Readers:
@@ -21,9 +22,9 @@ class Readers:
         self._ids: list[str] = []
 
     def ack(self, group: str, reader: str, seq: int, acked: int) -> None:
-        """Note that a reader is done with everything up to `seq`, where the group was acked up to `acked` so far.
+        """Note that a reader is done with everything up to `seq`; so far the group was acked up to `acked`.
 
-        Raise OtherReader where it does not have the group, and can't take it over.
+        Raise OtherReader if the reader neither has the group nor can take it over.
         """
         if reader not in self._ids[-1:]:
             if reader in self._ids:

@@ -1,4 +1,4 @@
-"""Sending dead letters home: in pieces that fit, so that each piece has moved or has not."""
+"""Sends dead letters home, in pieces that fit. A piece moves as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from curbstone.core.values import UNNAMED, May, Moved, Redriven
 AT_ONCE = 100
 STAYING_MAX = 10_000
 STAYING_BYTES_MAX = 32 * 1024 * 1024
-"""What of letters that stay is held back meanwhile, so that it is not looked at twice."""
+"""Letters that stay are held until the end, up to so many bytes of bodies, so that none is looked at twice."""
 
 _EXTRAS_BYTES = 16
 _OF_LETTERS = (QueueFull, MessageTooLarge, SchemaViolation, NoSuchQueue)
-"""Refusals that say something of the letters, or of where they go: others may move."""
+"""Refusals that concern only some letters, or a queue that they go to: other letters may still move."""
 
 
 class Redrive:
-    """Moves up to `limit` letters to a queue, or each where it came from; `on_done` once.
+    """Moves up to `limit` letters to a queue, or each back to where it came from; `on_done` is called once.
 
-    Each piece is a transaction over the queue and those that get letters. If a piece does not fit, half of it is
-    tried, down to one letter; that one then stays.
+    Each piece is a transaction over this queue and those that get letters. If a piece is refused, half of it is tried,
+    down to one letter; if that is refused, it stays.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Redrive:
         may: May | None = None,
         seq: int = 0,
     ) -> None:
-        """`may`: whether letters may go to a queue; None for any. `seq`: of the one letter to move; 0 for all."""
+        """`may` says whether letters may go to a queue; None for any. `seq` is that of the one letter to move, or 0."""
         self._counter = counter
         self._letters: Letters = OneLetter(counter.state, pending, seq) if seq else NextLetters(counter)
         self._state = counter.state
@@ -59,14 +59,14 @@ class Redrive:
         self._moved = 0
         self._taken: deque[Delivery] = deque()
         self._most = AT_ONCE
-        """Letters of a piece."""
+        """The most letters of a piece."""
         self._staying: list[Delivery] = []
         self._staying_bytes = 0
         self._stayed: dict[str, int] = {}
         self._full: dict[port.Queue, QueueFull] = {}
 
     def begin(self) -> None:
-        """Start; raise NoSuchQueue or BadRequest where there is nowhere to move them."""
+        """Start; raise NoSuchQueue or BadRequest if the letters can't go to the queue that was named."""
         if self._to is not None:
             if self._to == self._state.name:
                 raise BadRequest("bad to: the letters are in this very queue")
@@ -74,7 +74,7 @@ class Redrive:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Move the next piece, of what was taken or of the next letters."""
+        """Move the next piece of the letters that were taken, or take more, or finish."""
         is_over = self._left <= 0 or (self._to is not None and self._full)
         if self._state.is_closed or is_over:
             self._finish(None)
@@ -142,7 +142,7 @@ class Redrive:
         self._taken.extendleft(reversed(deliveries))
 
     def _moved_or_not(self, piece: list[Delivery], targets: list[port.Queue], error: CurbstoneError | None) -> None:
-        """A piece is on disk where it belongs, or it is as if it had never been tried."""
+        """The transaction of a piece has ended: the letters have moved, or were put back into `_taken`."""
         if error is None:
             self._moved += len(piece)
             self._left -= len(piece)
@@ -164,7 +164,10 @@ class Redrive:
         self._stayed[why] = self._stayed.get(why, 0) + 1
 
     def _finish(self, error: CurbstoneError | None, *, is_all: bool = False) -> None:
-        """Give back what stays, and answer: that the queue has ended, or that all that was tried found no room."""
+        """Give back the letters that stay, and answer.
+
+        It is an error if the queue has ended, or if nothing has moved because a queue was full.
+        """
         if error is None and self._state.is_closed:
             error = self._state.refusal()
         elif error is None and not self._moved and self._full:

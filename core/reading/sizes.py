@@ -1,4 +1,4 @@
-"""How far a reader gets with so many bytes, without reading anything: the index knows what runs of messages take."""
+"""How far a reader gets with so many bytes. Nothing is read for it: the index knows the bytes of runs of messages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from curbstone.core.positions import Stretch
 
 
 def stretch(runs: Runs, end: int, group: str, first: int, bytes_max: int) -> Stretch:
-    """Return how far `bytes_max` reach from the seq `first` on: by whole runs of messages, or a part of the first.
+    """Return how far `bytes_max` reach from the seq `first` on: over whole runs, or over a part of the first run.
 
-    What counts is pending in the group, and below `end`. A part of a run is an estimate, and at least one message.
+    Only messages that are pending in the group and below `end` count. A part of a run is an estimate, of at least one
+    message.
     """
     size, until = 0, first
     run = runs.at_or_after(first)

@@ -1,13 +1,13 @@
-"""What gives way to what is published at the cap.
+"""Decides which messages give way to a publish when the cap is reached.
 
-A declared group may be one that is overtaken: all that it has not read gives way. In a queue that drops the oldest
-(option `overflow`) the other groups give up what nobody holds.
+A declared group may skip: then its messages give way even if they are delivered. In a queue that drops the oldest
+(option `overflow`) the other groups give up messages too, but only those that nobody holds.
 
-The oldest messages that are pending in such groups alone are given up, up to the end of the segment they
-lie in, since only whole segments make room. A group that is overtaken gives up everything from its position to
-there, so what it loses is one stretch. What a declared group loses is noted in the log with the settles.
+The oldest messages that are pending in no other groups are given up, up to the end of the segment they lie in, because
+only whole segments make room. A group that skips gives up everything from its position to there, so it loses one
+stretch. What a declared group loses is noted in the log, with the settles.
 
-That comes before the cleaner turns over a log that is nearly all live: it would copy much to gain little, again
+If the log is nearly all live, this is done before the cleaner begins a turn: that would copy much to gain little, again
 and again.
 """
 
@@ -27,11 +27,11 @@ from curbstone.core.values import UNNAMED
 from curbstone.core.writing.outbox import Outbox
 
 WORTH_CLEANING = 8
-"""Cleaning comes first where it brings back more than one part in so many of the cap."""
+"""Cleaning comes first if it brings back more than the cap divided by this."""
 
 
 class Skipping:
-    """See the module's docstring; that of one queue."""
+    """The skipping of one queue."""
 
     __slots__ = ("_agenda", "_end_deliveries", "_futile", "_losses", "_outbox", "_pending", "_room", "_state")
 
@@ -53,10 +53,13 @@ class Skipping:
         self._outbox = outbox
         self._end_deliveries = end_deliveries
         self._futile: tuple[int, int] | None = None
-        """How much was wanted, and how much had to stay, when giving up could not make room."""
+        """How many bytes were wanted, and how many pending messages had to stay, when giving up last made no room."""
 
     def is_due(self, size: int, largest: int) -> bool:
-        """Return whether cleaning would bring too little for a publish of `size` bytes, `largest` at most at once."""
+        """Return whether to give up messages before cleaning, which would bring too little for such a publish.
+
+        It has `size` bytes, of which up to `largest` go into one batch.
+        """
         return not self._room.fits_compacted(size, self._live + self._state.options.cap // WORTH_CLEANING, largest)
 
     @property
@@ -64,7 +67,7 @@ class Skipping:
         return self._pending.runs.bytes_live + self._room.tries_bytes
 
     def give_up(self, size: int, largest: int) -> bool:
-        """Give up as much as such a publish needs; False, and nothing changes, where that is not enough."""
+        """Give up as much as such a publish needs. If that can't be enough, change nothing and return False."""
         whole, partly = self._groups()
         staying = sum([group.pending for group in self._pending.groups.values()])
         staying -= sum([group.pending for group in whole]) + sum([group.pending - len(group.wip) for group in partly])
@@ -86,14 +89,14 @@ class Skipping:
         return end > 0
 
     def _groups(self) -> tuple[list[Group], list[Group]]:
-        """Return the groups that give up everything, and those that keep what is handed out."""
+        """Return the groups that give up everything, and those that keep messages which somebody holds."""
         skips = self._state.meta.skips
         groups = [self._pending.groups[name] for name in sorted(self._pending.groups)]
         whole = [group for group in groups if group.name in skips]
         return whole, [group for group in groups if group.name not in skips] if self._state.options.drops_oldest else []
 
     def _given_up(self, group: Group, lost: int, end: int, ranges: list[tuple[int, int]]) -> None:
-        """A group has given up messages below `end`."""
+        """A group has given up messages below `end`: have that written, and count it."""
         if not ranges:
             return
         self._outbox.settled_ranges(group.name, Reason.SKIPPED, ranges)
@@ -103,7 +106,7 @@ class Skipping:
         self._agenda.wake(group.name)
 
     def _end(self, size: int, largest: int, whole: list[Group], partly: list[Group]) -> int:
-        """Return the seq below which giving up makes enough room, or 0 where nothing does."""
+        """Return the seq below which messages are to be given up, or 0 if that can't make enough room."""
         live = self._live
         freed = 0
         last: Run | None = None
@@ -125,9 +128,9 @@ class Skipping:
 
 
 def _freed(run: Run, whole: frozenset[str], held: Mapping[str, list[int]]) -> int:
-    """Return the bytes of the messages that nobody waits for but groups that give them up.
+    """Return how many live bytes of a run are freed if the groups give up its messages.
 
-    `held` has what groups keep that give up the rest.
+    Groups in `whole` give up all of them; those in `held` all but the seqs that are listed there.
     """
     live = run.live()
     staying = 0

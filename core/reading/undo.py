@@ -1,9 +1,10 @@
-"""Undo: what was acked, popped, or purged so that it can be undone comes back, as far as the log still has it.
+"""Undo: brings back messages that were acked, popped or purged, as far as the log still has them.
 
-Nothing is kept for this. The log is read from its beginning, on a worker thread: first for what was settled, and how,
-then for the messages. Those are written again (`core.writing.revival`) with the seqs and ids they had. What is pending
-is not settled; so nothing comes back twice. What was rejected, expired or tried too often may live on as a dead letter,
-and what was redriven is in another queue: that never comes back.
+The log keeps nothing just for this. It is read from its beginning, on a worker thread: first for what was settled, and
+how, then for the messages. Those are written again (`core.writing.revival`) with the seqs and ids that they had.
+
+Messages that are pending are left alone, so none comes back twice. A message that was rejected, expired or tried too
+often never comes back, because it may live on as a dead letter; neither does one that was redriven to another queue.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from curbstone.core.writing.outbox import Outbox
 from curbstone.core.writing.revival import Revival
 
 UNDO_BYTES_MAX = 16 * 1024 * 1024
-"""One call brings back no more than this, but one message at least."""
+"""One call brings back no more bytes than this, but at least one message."""
 
 _NONE = Undone(0, 0, 0, more=False)
 _UNDONE = (Reason.ACK, Reason.PURGE)
 
 
 class _Found(NamedTuple):
-    """What the log has."""
+    """What the log has of the messages that were asked for."""
 
     messages: list[Message]
     """In the order of their seqs."""
@@ -46,7 +47,7 @@ class _Found(NamedTuple):
 
 
 class Undo:
-    """The undos of one queue, one at a time; so what was found settled still is when it comes back."""
+    """The undos of one queue, one at a time; so a message that one has found settled is not brought back by another."""
 
     __slots__ = ("_is_busy", "_log", "_outbox", "_pending", "_purges", "_state", "_stop")
 
@@ -57,13 +58,13 @@ class Undo:
         self._outbox = outbox
         self._is_busy = False
         self._stop = False
-        """Whether what is under way is to end, for a purge has begun."""
+        """Whether the undo under way is to end, because a purge has begun."""
         self._purges = 0
         """How many purges are under way."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is under way."""
+        """Whether an undo is under way."""
         return self._is_busy
 
     def begin(self, wish: UndoWish, on_done: Undoing) -> None:
@@ -119,7 +120,7 @@ class Undo:
     # --- purges
 
     def before_purge(self, purge: Callable[[Callable[[], None]], None]) -> None:
-        """End what is under way, then call `purge(over)`; none begins until `over` was called."""
+        """End the undo under way, then call `purge(over)`; no other begins until `over` has been called."""
         self._stop = True
         self._purges += 1
         self._outbox.stop_revival(self._conflict_of_purge(), partial(purge, self._purged))
@@ -155,23 +156,24 @@ def _look(disk: Disk, segments: list[Segment], wish: UndoWish, since_ms: int, no
 
 
 class _Settled:
-    """What the log says was settled in the group in a way that can be undone, and is settled at its end."""
+    """The messages that are settled in the group at the end of the log, in a way that can be undone."""
 
     def __init__(self, wish: UndoWish, since_ms: int) -> None:
         self._wish = wish
         self._since_ms = since_ms
         self.seqs: dict[int, None] = {}
-        """In the order in which that happened; of very many the last."""
+        """Their seqs, in the order in which they were settled; only the last if there are very many."""
         self.is_cut = False
-        """Whether there were others."""
+        """Whether there were others before those."""
         self.damaged = False
-        """Whether some of the log can't be read; `seqs` has nothing from before it."""
+        """Whether some of the log can't be read; then `seqs` has nothing from before that."""
         self._last_batch = 0
 
     def read(self, disk: Disk, segment: Segment) -> None:
-        """Read one segment. Where some of it can't be read, what is known from before may not be true any more.
+        """Read one segment.
 
-        It may have been dropped meanwhile, and then those before it are gone, too.
+        Behind a stretch that can't be read, what is known from before it may not be true any more, so it is forgotten.
+        The segment may have been dropped meanwhile; then all before it are gone, too.
         """
         scan = Scan(disk, segment, self._last_batch, is_active=True)
         passed: list[tuple[int, int]] = []
@@ -184,7 +186,7 @@ class _Settled:
         except FileNotFoundError:
             self.seqs.clear()
             return
-        # Of a bad sector it is said at the end again, where it is.
+        # At its end the scan names bad sectors once more, with exact bounds.
         new = [
             (start, end) for start, end in scan.holes if not any(low <= start and end <= high for low, high in passed)
         ]
@@ -204,7 +206,7 @@ class _Settled:
         if header.flags & Flag.COPY and seqs:
             stay = {seq for item in settled if item.reason == Reason.STATE for seq in self._span(item.first, item.span)}
             for seq, _ in decode_seqs(batch.data, batch.messages_at, header.messages, header.first_seq):
-                if seq not in stay:  # it is pending since then
+                if seq not in stay:  # the copy does not say that it is settled: it has been pending since
                     seqs.pop(seq, None)
         for item in settled:
             if item.reason == Reason.STATE:
@@ -220,7 +222,7 @@ class _Settled:
                 del seqs[seq]
 
     def _span(self, first: int, span: int) -> range:
-        """Return the seqs of a settle that are asked for."""
+        """Return those seqs of a settle that were asked for."""
         seq = self._wish.seq
         if not seq:
             return range(first, first + span)
@@ -228,7 +230,7 @@ class _Settled:
 
 
 def _messages(disk: Disk, segments: list[Segment], chosen: set[int]) -> Iterator[Message]:
-    """Yield the messages of some seqs, as far as they are there; some more than once."""
+    """Yield the messages of the chosen seqs that are still in the log; those that were copied come more than once."""
     ordered = sorted(chosen)
     last_batch = 0
     for segment in segments if chosen else ():
@@ -243,7 +245,7 @@ def _messages(disk: Disk, segments: list[Segment], chosen: set[int]) -> Iterator
 
 
 def _may_have(batch: Batch, seqs: list[int]) -> bool:
-    """Return whether a batch may have a message of these ascending seqs: one of copies has gaps."""
+    """Return whether a batch may have a message of these ascending seqs; a batch of copies always may."""
     header = batch.header
     if not header.messages or header.flags & Flag.COPY:
         return header.messages > 0

@@ -1,4 +1,4 @@
-"""What an operator does to one queue: look at it, empty it, bring dead letters home, bring back what was settled."""
+"""What an operator does to one queue: look at it, empty it, send dead letters home, undo settles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Upkeep:
         elsewhere: Elsewhere,
         erasing: Callable[[int, Done], Done],
     ) -> None:
-        """For `erasing`, which is given the queue's uid, see `core.reading.purge`."""
+        """`erasing` is called with the queue's uid and a callback; see `core.reading.purge`."""
         self._state = state
         self._agenda = agenda
         self._log = log
@@ -70,9 +70,9 @@ class Upkeep:
         Peek(self._state, self._pending, limit, after, state, group, on_done).go_on()
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk.
+        """Remove messages that are rdy or delayed; `on_done(error, count)` comes when the disk has none of their bytes.
 
-        Or, to `keep` them as long as there is room, when it is on disk that they are settled.
+        With `keep` it comes when their settles are on disk, and the log keeps them while it has room.
         """
         self._undo.before_purge(lambda over: self._purge(on_done, over, keep=keep))
 
@@ -88,7 +88,7 @@ class Upkeep:
         purge(self._state, self._agenda, self._pending, losses, self._outbox, self._cleaner, erasing, done)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
-        """See `core.port.Queue.redrive`; an error's `members` say how many have moved, and no others are gone."""
+        """See `core.port.Queue.redrive`. The `members` of an error say how many have moved; all others stay."""
         room = self._log.room
         Redrive(self._counter, self._pending, room, self._elsewhere, to, limit, on_done, may, seq).begin()
 
@@ -98,5 +98,5 @@ class Upkeep:
 
     @property
     def is_undoing(self) -> bool:
-        """Whether an undo is under way: what the log has is still needed."""
+        """Whether an undo is under way, which still needs what the log has."""
         return self._undo.is_busy
