@@ -1,10 +1,11 @@
-"""Browsing: stretches of the log as they lie on disk, with a mask that says which messages are meant.
+"""Browsing: returns stretches of the log as they lie on disk, with masks that say which messages are wanted.
 
-A page is planned on the engine's thread from the runs (which stretches, which seqs, what was tried) and read by
-a worker, whole batches at a time: nothing is done per message, but at the ends of a page, in copied batches,
-and where few of a batch are meant. Nothing in the queue changes by it. A stretch that the cleaner moved in
-between does not check, and the page is planned again. One that is damaged is read around, and what is in memory of it
-comes from there.
+A page is planned on the engine's thread, from the runs of the index: which stretches, which seqs, what was tried. A
+worker thread reads it, whole batches at a time. Nothing is done for each message, except at the ends of a page, in
+batches of copies, and if few messages of a batch are wanted. Nothing in the queue changes by it.
+
+If the cleaner has moved a stretch in between, its checksums fail, and the page is planned again. A damaged stretch is
+read around; messages of it that can be had from memory are taken from there.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ ATTEMPTS_MAX = 5
 
 T = TypeVar("T")
 
-_SIZE_DELTA = struct.Struct("<II")  # how an entry begins
+_SIZE_DELTA = struct.Struct("<II")  # an entry begins with its size, and its seq minus the first of the batch
 
 
 class _Place(NamedTuple):
-    """A stretch of a segment file, and the seqs in it that are meant: bit i of `mask` is `first` + i."""
+    """A stretch of a segment file, and the seqs in it that are wanted: bit i of `mask` stands for `first` + i."""
 
     path: str
     salt: int
@@ -50,18 +51,18 @@ class _Place(NamedTuple):
     mask: int
     tries: dict[int, int]
     kept: list[Message] | None = None
-    """What is meant, where it does not come from the disk but from memory."""
+    """The wanted messages, if they come from memory and not from the disk."""
 
     @property
     def last(self) -> int:
-        """The last seq that is meant."""
+        """The last seq that is wanted."""
         return self.first + self.mask.bit_length() - 1
 
 
 class _Plan(NamedTuple):
     places: list[_Place]
     next: int
-    """Where to go on once all places are read."""
+    """The seq to go on at once all places have been read."""
 
 
 class Positions(Protocol):
@@ -71,14 +72,14 @@ class Positions(Protocol):
         """Return the first seq that is pending anywhere."""
 
     def position(self, name: str) -> int:
-        """Return up to where a group is done; raise NoSuchGroup."""
+        """Return the position of a group; raise NoSuchGroup."""
 
     def loss(self, name: str) -> Loss:
         """Return what a group has lost."""
 
 
 class Source(NamedTuple):
-    """The queue that is looked into."""
+    """The parts of the queue that is browsed."""
 
     state: QueueState
     log: Log
@@ -100,9 +101,9 @@ def browse(
     render: Callable[[list[Frame]], T],
     on_done: Callable[[CurbstoneError | None, T | None, int], None],
 ) -> None:
-    """Look at one page: `on_done(error, render(frames), where to go on)`. `render` is called on a worker thread.
+    """Read one page: `on_done(error, render(frames), seq to go on at)`. `render` is called on a worker thread.
 
-    Raise NoSuchGroup, and Gone where what is wanted is lost, with the `first` there is, `epoch` and `lost`.
+    Raise NoSuchGroup; and Gone, with the `first` seq that there is, `epoch` and `lost`, if wanted messages are lost.
     """
     _check(source, wanted)
     _Browse(source, wanted, render, on_done).attempt()
@@ -137,10 +138,10 @@ class _Browse(Generic[T]):
         self._failed: Counter[int] = Counter()
         """How often a place could not be read, by its first seq."""
         self._from_memory: set[Run] = set()
-        """Those whose place on the disk is damaged."""
+        """Runs whose place on the disk is damaged."""
 
     def attempt(self) -> None:
-        """Plan and read; again where the log changed meanwhile."""
+        """Plan the page and read it; try again if the log has changed meanwhile."""
         source, wanted, render = self._source, self._wanted, self._render
         plan = _plan(source, wanted, self._from_memory)
         disk = source.log.disk
@@ -166,8 +167,10 @@ class _Browse(Generic[T]):
         source.state.host.submit(job, done)
 
     def _mend(self, place: _Place) -> None:
-        """Where the second look at a place fails it is damaged: go on with what is in memory of it; what is not the
-        reader looks at, and finds out what is left.
+        """Try again after a place could not be read.
+
+        If that happens twice, the place is damaged. Then its messages are taken from memory; if they are not there, the
+        reader of the index loads them first, and so finds out which are left.
         """
         self._failed[place.first] += 1
         runs = self._source.pending.runs
@@ -185,7 +188,7 @@ class _Browse(Generic[T]):
 
 
 def _plan(source: Source, wanted: Wanted, from_memory: set[Run]) -> _Plan:
-    """Return the stretches to read; about as many as make a page. `from_memory`: what of it is not to be read."""
+    """Return the stretches to read, about as many as make a page. Runs in `from_memory` are not read from the disk."""
     group = source.pending.group(wanted.group or UNNAMED)
     end = source.state.committed_end if wanted.end is None else min(wanted.end, source.state.committed_end)
     places: list[_Place] = []
@@ -209,7 +212,7 @@ def _within(run: Run, mask: int, start: int, end: int) -> int:
 
 
 def _tries(group: Group, run: Run, mask: int) -> dict[int, int]:
-    """Return how often the messages of a mask were tried, those that were not left out."""
+    """Return how often messages of a mask were tried, by seq; messages that were not tried are left out."""
     if run.first <= group.recovered:
         tried = {seq: group.tries_of(seq) for seq in seqs_of(run.first, mask)}
     elif group.retries:
@@ -221,7 +224,7 @@ def _tries(group: Group, run: Run, mask: int) -> dict[int, int]:
 
 
 def _add(places: list[_Place], run: Run, mask: int, tries: dict[int, int], from_memory: bool) -> int:
-    """Add a run, to the place before where it lies in the same batch; return how many bytes more there are to read."""
+    """Add a run to the places, joined to the last one if it lies in the same stretch; return the bytes added."""
     where = (run.segment.path, run.segment.salt, run.offset, run.end)
     if from_memory and run.messages is not None:
         kept = [run.messages[seq - run.first] for seq in seqs_of(run.first, mask)]
@@ -240,7 +243,7 @@ def _add(places: list[_Place], run: Run, mask: int, tries: dict[int, int], from_
 
 
 def _read(disk: Disk, places: list[_Place], wanted: Wanted) -> tuple[list[Frame], int]:
-    """Return the frames, and where the page was cut because it was full, else 0. Raise Stale."""
+    """Return the frames, and the first seq that was left out because the page was full, else 0. Raise Stale."""
     frames: list[Frame] = []
     count, room = wanted.limit, wanted.bytes_max
     files: dict[str, File] = {}
@@ -292,7 +295,7 @@ def _frame_in_memory(kept: list[Message], tries: dict[int, int]) -> Frame:
 
 
 def _frames_of(file: File, place: _Place) -> Iterator[Frame]:
-    """Yield what is meant of a stretch, a frame for each of its batches; raise Stale where some of it is not there."""
+    """Yield a frame with the wanted messages of each batch of a stretch; raise Stale if some of them are not there."""
     data, _ = read_around(file, place.offset, place.end - place.offset)
     view = memoryview(data)
     end = 0
@@ -311,7 +314,7 @@ def _frames_of(file: File, place: _Place) -> Iterator[Frame]:
 
 
 def _check_rest(data: bytes, place: _Place, bad_at: int) -> None:
-    """Raise Stale unless all that is meant is in batches that check: what was in others is given up already."""
+    """Raise Stale unless all wanted messages are in good batches: those in others have been given up already."""
     view = memoryview(data)
     batches = [batch for batch in batches_in(data, place.salt) if batch.header.messages]
     frames = [_frame_of(view, batch.messages_at, batch.header, place) for batch in batches]
@@ -320,7 +323,7 @@ def _check_rest(data: bytes, place: _Place, bad_at: int) -> None:
 
 
 def _frame_of(view: memoryview, offset: int, header: BatchHeader, place: _Place) -> Frame | None:
-    """Return what is meant of a batch whose entries are at `offset`."""
+    """Return a frame with the wanted messages of a batch whose entries are at `offset`, or None if there are none."""
     count, first_seq = header.messages, header.first_seq
     entries = view[offset : offset + header.messages_bytes]
     if header.flags & Flag.COPY:
@@ -373,7 +376,7 @@ def _slice(frame: Frame, low: int, high: int) -> Frame:
 
 
 def _picked(frame: Frame) -> Frame:
-    """Return a frame without the entries that are not meant."""
+    """Return a frame with only the wanted entries of another."""
     assert frame.mask is not None
     view = memoryview(frame.entries)
     parts: list[memoryview] = []
@@ -390,7 +393,7 @@ def _picked(frame: Frame) -> Frame:
 
 
 def _cut(frame: Frame, count: int, room: int, *, at_least_one: bool) -> tuple[Frame | None, int]:
-    """Return the beginning of a frame that fits into `count` messages and `room` bytes, and the first seq left out."""
+    """Return the beginning of a frame, at most `count` messages and `room` bytes, and the first seq left out."""
     entries = frame.entries
     offset = index = delta = 0
     for taken, wanted in enumerate(range(frame.span) if frame.mask is None else seqs_of(0, frame.mask)):
