@@ -168,7 +168,7 @@ class Consumer:
         self._desk.rings.leave(self)
 
     def close(self) -> None:
-        """End the consumer: what is unsettled goes back to its place, with one more try."""
+        """End the consumer: its unsettled deliveries go back to their place, one try older."""
         if self.closed:
             return
         self.closed = True
@@ -186,7 +186,7 @@ class Consumer:
 
 
 class Desk:
-    """Where the consumers of one queue take their deliveries and settle them."""
+    """The parts of one queue that its consumers need, and the consumers themselves."""
 
     __slots__ = ("agenda", "attached", "retrying", "rings", "settling")
 

@@ -1,6 +1,6 @@
-"""Deletes a queue that is unused: nobody has consumed, leased, popped or waited there for the time of its option.
+"""Deletes a queue that is unused: nobody has consumed, leased, popped or waited there for as long as `unused` says.
 
-Publishing is no use, because the option is meant for queues that are published to and not read any more. The time
+Publishing does not count as use: the option is meant for queues that are published to and not read any more. The time
 begins anew when the server starts. A queue that is to go as soon as its last consumer has left gets a minute for the
 first one to come.
 """

@@ -8,7 +8,7 @@ There are four reasons to clean. For each of them the cleaner is in one of these
 
     reason            state      what happens                                             next state
     ----------------  ---------  -------------------------------------------------------  ----------
-    a publish has     RESTING    one has no room, but would if only what is live stayed   CLEANING
+    a publish has     RESTING    one has no room, but would if only live data stayed      CLEANING
     no room           CLEANING   it was taken, or none waits any more                     RESTING
                       CLEANING   the turn is over; something was settled since it began   CLEANING
                       CLEANING   the turn is over; the next commit still drops a segment  LAST_DROP

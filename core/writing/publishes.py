@@ -78,7 +78,7 @@ class Publishes:
 
     @property
     def tx(self) -> int:
-        """The number in the broker's journal of the transaction of which the batch is a part; 0 for none."""
+        """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
         return self.whole.tx if self.whole is not None else 0
 
     def take(self) -> None:
