@@ -1,4 +1,4 @@
-"""Where a listener binds, and what comes first on its connections."""
+"""The addresses that listeners bind to: host and port, and whether TLS or the PROXY protocol comes first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 LOOPBACK = "127.0.0.1"
 
 _WAYS = {"": (False, False), "tls": (True, False), "proxy": (False, True), "proxy+tls": (True, True)}
-"""What may stand before ://, and whether that is TLS and the PROXY protocol."""
+"""The prefixes that may stand before ://, and whether each means TLS and the PROXY protocol."""
 
 
 class Address(NamedTuple):
@@ -19,7 +19,7 @@ class Address(NamedTuple):
     tls: bool = False
     """Whether clients speak TLS to it."""
     proxy: bool = False
-    """Whether the PROXY protocol comes first, before TLS: a proxy says for whom it connects."""
+    """Whether each connection begins with a PROXY header, before TLS, in which a proxy says for whom it connects."""
 
     def __str__(self) -> str:
         way = next(way for way, (tls, proxy) in _WAYS.items() if (tls, proxy) == (self.tls, self.proxy))
@@ -36,9 +36,9 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the address of "host:port", "[::1]:port" or ":port" (loopback), None for ""; raise ValueError.
+    """Parse "host:port", "[::1]:port" or ":port" (loopback); return None for "". Raise ValueError for anything else.
 
-    Before it may stand tls://, proxy:// or proxy+tls://.
+    A prefix tls://, proxy:// or proxy+tls:// is allowed.
     """
     text = text.strip()
     if not text:

@@ -1,13 +1,14 @@
 """How many clients the process serves at once, over all its listeners.
 
-Each connection takes a file descriptor, and so does what the engine writes to. So connections have a share of what the
-system allows, and whoever comes beyond it is told and sent away: those who are there keep their service. The share is
-asked for each time, as the limit may be changed from outside while the process runs.
+Each connection takes a file descriptor, and the engine needs descriptors for its files. So connections get a share of
+the descriptors that the system allows. A client beyond that share is told so and sent away, and the clients that are
+already connected keep their service. The share is computed anew for each connection, because the limit can be changed
+from outside while the process runs.
 
-No single other machine may take the whole share: of one address there are so many at most. Clients of this machine are
-not counted like that, for behind a proxy they are many. A few more may come if they can ask for health alone, for a
-server that is full must not look dead. If clients log in, those who have not are fewer still, and
-so are those of one user. It knows no sockets.
+No other machine may take the whole share: there is a bound for each address. Clients of this machine are not counted by
+address, because behind a proxy many clients have the same one. When the server is full, a few more connections may
+still ask for its health, so that a full server does not look dead. If clients log in, those that have not logged in
+have a lower bound, and so has each user. This module knows no sockets.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ USER = "{} connections of this user are open, and there may be no more"
 
 
 class Troubles(Protocol):
-    """Where it is told that the limit bites; `core.troubles` has one."""
+    """What an admission tells when it refuses connections; `core.troubles` implements it."""
 
     def note(self, matter: str, text: str) -> None:
-        """It does."""
+        """The limit is reached: `text` says how."""
 
     def over(self, matter: str) -> None:
-        """It does no more."""
+        """The limit is no longer reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most connections of each kind; 0 for any number."""
+    """The most connections of each kind; 0 means no bound."""
 
     address: int = 0
     """From one address of another machine."""
     strangers: int = 0
-    """In all, of clients that have not logged in."""
+    """From clients that have not logged in, together."""
     address_strangers: int = 0
-    """Of those, from one address of another machine."""
+    """From clients of one address of another machine that have not logged in."""
     user: int = 0
-    """Of one user."""
+    """From one user."""
 
 
 class Admission:
-    """See the module's docstring. Called from the event loop only."""
+    """Counts connections and decides who may come; see the module's docstring. Called from the event loop only."""
 
     def __init__(
         self,
@@ -63,24 +64,24 @@ class Admission:
         troubles: Troubles | None = None,
         bounds: Bounds | None = None,
     ) -> None:
-        """`most`: how many connections there may be now."""
+        """`most` returns how many connections there may be now."""
         self.bounds = bounds or Bounds()
         self.refused: Counter[str] = Counter()
-        """How many were sent away, by the reason: full, address, strangers, user."""
+        """How many connections were refused, by the reason: full, address, strangers, user."""
         self.visits: set[Visit] = set()
-        """Who is here."""
+        """The open connections."""
         self._most = most
         self._troubles = troubles
         self._strangers = 0
         self._spares = 0
         self._visitors: Counter[object] = Counter()
-        """How many there are from each address, of strangers from it, and of each user."""
+        """Counts by (kind, who): connections of each address, of strangers of each address, and of each user."""
         self._is_full = False
 
     def come(self, may_be_spare: bool = False) -> Visit | None:
-        """Count one more connection; None if there may be no more.
+        """Count one more connection and return its visit, or None if there may be no more.
 
-        `may_be_spare`: beyond those it may be one of a few that get nothing but health.
+        `may_be_spare`: when the server is full, the connection may become one of a few that can ask for health only.
         """
         most = self._most()
         is_full = len(self.visits) - self._spares >= most
@@ -101,7 +102,7 @@ class Admission:
     # --- what a visit says
 
     def enter(self, kind: str, who: object, most: int) -> bool:
-        """Count one more of `who`; return whether it may come."""
+        """Count one more connection of `who` if there are fewer than `most`; return whether it was counted."""
         count = self._visitors[kind, who]
         if most and count >= most:
             self.refused[kind] += 1
@@ -116,7 +117,7 @@ class Admission:
             del self._visitors[kind, who]
 
     def is_crowded(self) -> bool:
-        """Return whether no more strangers may come."""
+        """Return whether there are more connections without a login than allowed."""
         most = self.bounds.strangers
         if most and self._strangers > most:
             self.refused["strangers"] += 1
@@ -124,7 +125,7 @@ class Admission:
         return False
 
     def known(self) -> None:
-        """A stranger logged in, or left."""
+        """A connection without a login has logged in or ended."""
         self._strangers -= 1
 
     def left(self, visit: Visit) -> None:
@@ -144,18 +145,18 @@ class Visit:
 
     def __init__(self, admission: Admission, is_spare: bool = False) -> None:
         self.is_spare = is_spare
-        """Whether it gets nothing but health."""
+        """Whether this connection can ask for health only, because the server was full when it came."""
         self.line: object = None
-        """What the entrance knows it by."""
+        """The transport of the connection, set by the entrance."""
         self.login: Any = None
-        """What its protocol knows of the login of its last request."""
+        """What the protocol keeps of the login of the last request."""
         self._admission = admission
         self._counted: list[tuple[str, object]] = []
         self._is_stranger = True
         self._user = ""
 
     def comes_from(self, host: str) -> str:
-        """Say from which address; return why it may not come, "" if it may. Called once."""
+        """Tell the client's address; return why it may not come in, or "" if it may. Called once."""
         admission, bounds = self._admission, self._admission.bounds
         if admission.is_crowded():
             return STRANGERS
@@ -169,7 +170,10 @@ class Visit:
         return ""
 
     def logged_in(self, user: str) -> str:
-        """Say whose it is; return why it may not go on, "" if it may. Again with another user, it is theirs."""
+        """Tell the connection's user; return why it may not go on, or "" if it may.
+
+        May be called again with another user, who is then counted instead of the one before.
+        """
         if user == self._user:
             return ""
         if self._is_stranger:
@@ -185,7 +189,7 @@ class Visit:
         return ""
 
     def leave(self) -> None:
-        """The connection ended; may be called twice."""
+        """Stop counting the connection, which has ended. A second call does nothing."""
         if self not in self._admission.visits:
             return
         for kind, who in self._counted:
@@ -210,7 +214,10 @@ class Visit:
 
 @lru_cache(maxsize=1024)
 def visitor_of(address: str) -> object:
-    """Return whom an address belongs to, None for this machine: of IPv6 one has 2^64 of them at least."""
+    """Return the key that an address is counted by, or None if it is this machine's.
+
+    For IPv6 the key is the address's first 64 bits, because a single client has at least 2^64 addresses.
+    """
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:

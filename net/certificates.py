@@ -1,7 +1,8 @@
-"""The server's certificate, its key, and whose client certificates are believed: read from files, and read again.
+"""The server's certificate, its key, and the authorities it trusts for client certificates, loaded from files.
 
-What is read is tried in memory before it counts: a key of another certificate changes nothing. A connection keeps what
-it began with, so nobody notices a change. TLS 1.2 with ephemeral keys and authenticated ciphers, and TLS 1.3.
+The files can be loaded again while the server runs. New files are tried with a handshake in memory before they are
+used, so a key that does not fit its certificate changes nothing. A connection keeps the context it began with, so a
+change disturbs nobody. Allowed are TLS 1.3, and TLS 1.2 with ephemeral keys and authenticated ciphers.
 """
 
 from __future__ import annotations
@@ -14,55 +15,56 @@ from pathlib import Path
 from typing import Protocol
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2; those of 1.3 are all of this kind."""
+"""The ciphers for TLS 1.2. Those of TLS 1.3 are all of this kind."""
 FILE_BYTES_MAX = 1024 * 1024
 
 
 class BadCertificate(Exception):
-    """The files can't serve; the text is one line that names the file and the reason."""
+    """The files can't be used; the message is one line that names the file and the reason."""
 
 
 class Contexts(Protocol):
-    """What gives a new connection its TLS."""
+    """Supplies the TLS context of each new connection."""
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The one to use now."""
+        """The context for connections that come now."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Where the certificate is; all in PEM."""
+    """The files of a certificate, all in PEM."""
 
     certificate: Path
-    """The server's own first, then those that lead from it to an authority."""
+    """The server's own certificate first, then the chain up to an authority."""
     key: Path | None = None
-    """None if it is in the same file."""
+    """The private key; None if it is in the same file as the certificate."""
     client_authorities: Path | None = None
-    """Who signs client certificates. Without them none is asked for; with them one that others signed is refused."""
+    """The authorities that sign client certificates. With None, no client certificate is asked for; otherwise one that
+    is signed by anybody else is refused."""
 
     @property
     def paths(self) -> Sequence[Path]:
-        """All of them."""
+        """All files that are given."""
         return [path for path in (self.certificate, self.key, self.client_authorities) if path is not None]
 
 
 class Certificates:
-    """What the files said when they were read last, and were right."""
+    """The TLS context of the last version of the files that was good."""
 
     def __init__(self, files: CertificateFiles) -> None:
-        """Read them; raise BadCertificate."""
+        """Load the files; raise BadCertificate."""
         self.files = files
         self.context = load(files)
-        """For connections that come now."""
+        """The context for connections that come now."""
 
     def take(self, context: ssl.SSLContext) -> None:
-        """From now on this one counts, which `load` returned."""
+        """Use this context, which `load` returned, for new connections."""
         self.context = context
 
 
 def load(files: CertificateFiles) -> ssl.SSLContext:
-    """Return what serves with these files; raise BadCertificate. Blocks, and may run in a thread."""
+    """Return a server context made from these files; raise BadCertificate. Blocks, and may run in a thread."""
     for path in files.paths:
         _check_file(path)
     key = files.key or files.certificate
@@ -106,7 +108,7 @@ def _check_file(path: Path) -> None:
 
 
 def _try(context: ssl.SSLContext, files: CertificateFiles) -> None:
-    """Shake hands with it in memory: some certificates load, and then no cipher fits them."""
+    """Try a handshake in memory, because some certificates load although no cipher fits them."""
     any_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     any_server.check_hostname = False
     any_server.verify_mode = ssl.CERT_NONE

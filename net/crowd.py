@@ -1,4 +1,4 @@
-"""Those who are connected to one server, and how it takes leave of them. Knows no sockets."""
+"""The clients that are connected to one server, and how a stopping server lets them finish. Knows no sockets."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ C = TypeVar("C", bound=Client)
 
 
 class Crowd(set[C]):
-    """Who is connected; whoever joins and leaves is added and discarded."""
+    """The set of connected clients. The server adds each client that joins and discards each that leaves."""
 
     def __init__(self) -> None:
         super().__init__()
         self._empty = asyncio.Event()
 
     def discard(self, client: object) -> None:
-        """Forget one."""
+        """Remove a client that has left."""
         super().discard(client)
         if not self:
             self._empty.set()
 
     async def leave(self, seconds: float) -> None:
-        """Let all of them finish; whoever is there after so long is cut off."""
+        """Shut all clients down and wait until they have left; abort those that are still there after `seconds`."""
         for client in list(self):
             client.shutdown()
         try:

@@ -1,8 +1,8 @@
-"""The one way in: every listener of every protocol is made here, and every connection passes here.
+"""The way in: every listener of every protocol is made here, and every connection passes through here.
 
-Before its protocol begins, a connection is counted (`admission`). If the listener is for proxies, the proxy then says
-for whom it connects (`proxy_protocol`), and if it is for TLS the handshake follows (`tls`). All of that has to be done
-by one deadline. Nothing is guessed from the first byte: the address of the listener says what must come.
+Before a connection's protocol begins, the connection is counted (`admission`). On a listener for proxies, the proxy
+then says for whom it connects (`proxy_protocol`), and on a listener for TLS the handshake follows (`tls`). All of this
+shares one deadline. Nothing is guessed from the first byte: the listener's address says what must come.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from curbstone.net.tls import Handshakes, TlsConnection
 SWEEP_S = 15
 
 _INFO_BYTES, _RETRANSMITS_AT = 8, 2
-"""Of struct tcp_info: as much as is needed, and the place of tcpi_retransmits."""
+"""How much of struct tcp_info is read, and the offset of tcpi_retransmits in it."""
 
 Serve = Callable[[Peer, Visit], asyncio.Protocol]
-"""Returns what is spoken on a new connection, which must call `Visit.leave` when that is over."""
+"""Returns the protocol of a new connection, which must call `Visit.leave` when the connection has ended."""
 Word = Callable[[str], bytes]
-"""Returns what a client is told that is sent away, as its protocol says it."""
+"""Returns, encoded for the protocol, the reason that a refused client is told."""
 
 log = logging.getLogger("curbstone.net")
 
 
 class Entrance:
-    """Of the process. Needs a running event loop."""
+    """The process's entrance. Needs a running event loop."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Entrance:
         certificates: Contexts | None = None,
         trusted_proxies: Networks | None = None,
     ) -> None:
-        """Any number of clients, no TLS and no proxies, if nothing else is given."""
+        """By default there is no bound on clients, no TLS, and no trusted proxy."""
         self.admission = admission or Admission()
         self.certificates = certificates
         self.trusted_proxies = trusted_proxies or Networks()
@@ -52,7 +52,7 @@ class Entrance:
         self._sweep: asyncio.TimerHandle | None = None
 
     def _look_for_vanished(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cut connections whose peer has vanished: the system would go on trying for a quarter of an hour."""
+        """Abort connections whose peer has vanished: the system would go on sending for a quarter of an hour."""
         self._sweep = loop.call_later(SWEEP_S, self._look_for_vanished, loop)
         for visit in list(self.admission.visits):
             transport = cast(asyncio.Transport, visit.line)
@@ -62,7 +62,7 @@ class Entrance:
     async def listen(
         self, address: tuple[str, int] | Address, serve: Serve, word: Word, *, has_spares: bool = False
     ) -> Listener:
-        """Listen there; OSError where that is impossible. `has_spares`: see `Admission.come`."""
+        """Listen on an address; raise OSError if that is impossible. `has_spares`: see `Admission.come`."""
         at = Address(*address)
         assert self.certificates or not at.tls, "TLS without a certificate"
         loop = asyncio.get_running_loop()
@@ -81,15 +81,15 @@ class Listener:
     def __init__(self, server: asyncio.Server, bound: tuple[str, int]) -> None:
         self._server = server
         self.bound = bound
-        """Where it listens, with the port that was picked."""
+        """The address it listens on, with the port that was picked if port 0 was asked for."""
 
     def close(self) -> None:
-        """Accept no more; those who came stay."""
+        """Accept no more connections; those that are open stay open."""
         self._server.close()
 
 
 class Arrival(asyncio.Protocol):
-    """A connection that was accepted, until what is spoken on it begins."""
+    """An accepted connection, until its own protocol begins."""
 
     def __init__(self, entrance: Entrance, address: Address, serve: Serve, word: Word, has_spares: bool) -> None:
         self._entrance = entrance
@@ -104,8 +104,8 @@ class Arrival(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count it, and decide what must come first."""
-        # A cast, for uvloop's transports have the methods and not the type.
+        """Count the connection, and decide what must come first."""
+        # A cast, because uvloop's transports have the methods of asyncio's type but do not inherit from it.
         self._transport = cast(asyncio.Transport, transport)
         host, port = transport.get_extra_info("peername", ("?", 0))[:2]
         self._peer = Peer(plain_host(str(host)), port)
@@ -123,7 +123,7 @@ class Arrival(asyncio.Protocol):
             self._cut("it is none of --trusted-proxy, and this listener is for those")
 
     def data_received(self, data: bytes) -> None:
-        """Read what a proxy says of its client."""
+        """Read the PROXY header."""
         if self._transport.is_closing():
             return
         self._header += data
@@ -139,11 +139,11 @@ class Arrival(asyncio.Protocol):
         self._come_in(self._header[header.size :])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client went away before it was let in."""
+        """The client left before its protocol began."""
         self._gone()
 
     def _come_in(self, rest: bytes) -> None:
-        """Its address is known now: let it in, or send it away."""
+        """Start TLS or the protocol, now that the client's address is known; or send the client away."""
         assert self._visit is not None
         refusal = self._visit.comes_from(self._peer.host)
         if refusal:
@@ -181,7 +181,7 @@ class Arrival(asyncio.Protocol):
         self._transport.abort()
 
     def _send_away(self, text: str) -> None:
-        """Close; the client is told why, if it can read that without TLS."""
+        """Close the connection. The client is told the reason unless it expects TLS, where it could not read it."""
         if not self._address.tls:
             self._transport.write(self._word(text))
         self._transport.close()
@@ -200,8 +200,8 @@ class Arrival(asyncio.Protocol):
 def _set_up(raw: socket.socket | None) -> None:
     if raw is None:
         return
-    # asyncio sets it only on sockets made with the TCP protocol number; without it a small
-    # reply waits 40 ms for the client's delayed acknowledgment.
+    # asyncio sets TCP_NODELAY only on sockets that were made with the TCP protocol number. Without it a small reply
+    # waits 40 ms for the client's delayed acknowledgment.
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
@@ -210,15 +210,16 @@ def _set_up(raw: socket.socket | None) -> None:
 
 
 def is_vanished(raw: socket.socket | None) -> bool:
-    """Return whether a peer acknowledges nothing any more, however often it is sent again: for a minute or so.
+    """Return whether the peer has acknowledged nothing for about a minute, although the same data was sent again and
+    again.
 
-    A peer that is there and reads nothing does acknowledge. Only Linux tells.
+    A peer that is alive but reads nothing still acknowledges. Only Linux can tell; elsewhere this is always False.
     """
     option = getattr(socket, "TCP_INFO", None)
     if raw is None or option is None or not sys.platform.startswith("linux"):
         return False
     try:
         found = raw.getsockopt(socket.IPPROTO_TCP, option, _INFO_BYTES)
-    except OSError:  # it is closed
+    except OSError:  # the socket is closed
         return False
     return len(found) == _INFO_BYTES and found[_RETRANSMITS_AT] >= RETRANSMITS_MAX

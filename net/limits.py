@@ -1,39 +1,40 @@
-"""Every bound of what all protocols have in common: connections, greetings, output, and messages that are not whole.
+"""The bounds that all protocols share: connections, greetings, output, and unfinished messages.
 
-docs/limits.md says what happens beyond each.
+docs/limits.md says what happens when each is exceeded.
 """
 
 from __future__ import annotations
 
 BACKLOG = 1024
-"""How many connections wait in the kernel to be accepted."""
+"""How many connections may wait in the kernel to be accepted."""
 
 SPARES = 4
-"""Connections beyond the most there may be, on which health alone is told."""
+"""How many connections beyond the limit may still come, to ask for health only."""
 
 GREETING_S_MAX = 10
-"""How long a connection may take until the PROXY header has come and hands are shaken."""
+"""How long a connection may take for its PROXY header and TLS handshake together."""
 
 PROXY_HEADER_BYTES_MAX = 4096
 
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Seconds and probes after which a peer that vanished without a word is given up, where the system can."""
+"""TCP keep-alive, in seconds and probes: when a peer that vanished silently is given up, if the system supports it."""
 
 RETRANSMITS_MAX = 8
-"""What was sent again so often, each time after twice as long, will not arrive."""
+"""The count of retransmissions at which a peer counts as vanished. The kernel waits twice as long before each."""
 
 UNFINISHED_BYTES_MAX = 64 * 1024 * 1024
-"""What all connections of a server together hold of large messages that are not whole, or twice the largest message
-where that is more."""
+"""The most bytes that all connections of a server together hold of large unfinished messages; or twice the largest
+message, if that is more."""
 
 WRITE_BUFFER_BYTES = 256 * 1024
-"""Unsent output at which consumers are held."""
+"""Unsent output, in bytes, at which deliveries to the connection pause."""
 
 TURN_OUTPUT_BYTES_MAX = 1024 * 1024
-"""More output of one turn than that does not wait for its end: what many queues deliver together is soon too much."""
+"""Output of one turn beyond which it is sent at once and not at the end of the turn. Otherwise the deliveries of many
+queues in one turn would take too much memory."""
 
 LINGER_S = 2.0
-"""How long a client gets after the last of the output to read it and close; see `Linger`."""
+"""How long a client has to read the last output and close; see `Linger`."""
 
 STOP_S = 5.0
-"""How long a server that stops waits for its clients to go before it cuts them off."""
+"""How long a stopping server waits for its clients to leave before it aborts their connections."""

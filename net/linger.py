@@ -1,7 +1,8 @@
-"""The end of a connection, so that the client really gets the last of the output.
+"""Closing a connection so that the client receives all of the output.
 
-Closing a socket with unread input makes the kernel send a reset, which destroys what the client has not read yet. So
-only our half is closed; what still comes is read and dropped until the client closes its own, within bounds.
+When a socket is closed while it has unread input, the kernel sends a reset, which destroys what the client has not read
+yet. So only our half is closed. What still comes is read and dropped until the client closes its own half, for a
+bounded time and number of bytes.
 """
 
 from __future__ import annotations
@@ -16,31 +17,34 @@ class Timer(Protocol):
     """A pending call."""
 
     def cancel(self) -> object:
-        """Make it not happen."""
+        """Cancel the call."""
 
 
 class Loop(Protocol):
-    """What is used of an event loop."""
+    """The part of an event loop that is used here."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
-        """Call back after so many seconds."""
+        """Call `callback` after `delay` seconds."""
 
 
 class Transport(Protocol):
-    """What is used of a transport."""
+    """The part of a transport that is used here."""
 
     def write_eof(self) -> object:
-        """Close our half behind what was written."""
+        """Close our half after everything that was written."""
 
     def abort(self) -> object:
         """Close at once."""
 
 
 class Linger:
-    """Our half is closed with the first call, and the other one in time."""
+    """A connection in its last seconds: our half is closed, and the whole connection within a deadline."""
 
     def __init__(self, transport: Transport, loop: Loop, seconds: float, bytes_max: int = sys.maxsize) -> None:
-        """Close our half; the client has so many seconds and bytes. The caller reads on, and says so in `dropped`."""
+        """Close our half. The connection is aborted after `seconds`, or when more than `bytes_max` bytes have come.
+
+        The caller goes on reading, and reports what it drops to `dropped`.
+        """
         self._transport = transport
         self._bytes_left = bytes_max
         self._timer = loop.call_later(seconds, transport.abort)
@@ -48,11 +52,11 @@ class Linger:
             transport.write_eof()
 
     def dropped(self, size: int) -> None:
-        """So much came that nobody wants."""
+        """Count input that was read and dropped."""
         self._bytes_left -= size
         if self._bytes_left < 0:
             self._transport.abort()
 
     def close(self) -> None:
-        """The connection is closed."""
+        """Cancel the deadline: the connection is closed."""
         self._timer.cancel()

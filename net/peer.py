@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as far as the connection itself says it; and networks of such."""
+"""The other end of a connection: its address, its client certificate, and the networks it may be in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, NamedTuple
 
 _KINDS = {"DNS": "DNS", "URI": "URI", "email": "EMAIL"}
-"""The names of a certificate that say whose it is, as Python calls their kinds and as we do."""
+"""The kinds of alternative names that identify a certificate's holder: Python's name of each, and ours."""
 _SHORT = {
     **{"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"},
     **{"stateOrProvinceName": "ST", "localityName": "L", "streetAddress": "STREET", "domainComponent": "DC"},
@@ -19,20 +19,20 @@ _SPECIAL = frozenset(',+"\\<>;')
 
 
 class Certificate(NamedTuple):
-    """What a verified client certificate says of its holder."""
+    """The names in a verified client certificate."""
 
     names: tuple[str, ...]
-    """Its alternative names, with their kind: `URI:spiffe://example/orders`, `DNS:…`, `EMAIL:…`."""
+    """The alternative names, each with its kind: `URI:spiffe://example/orders`, `DNS:…`, `EMAIL:…`."""
     subject: str
-    """Its subject as RFC 4514 writes it, the most specific part first: `CN=orders,O=Example`."""
+    """The subject as RFC 4514 writes it, the most specific part first: `CN=orders,O=Example`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One end of a connection. Behind a trusted proxy it is the proxy's client."""
+    """The client of a connection. If it comes through a trusted proxy, this is the proxy's client, not the proxy."""
 
     host: str
-    """An address, for which IPv4 is never written as IPv6; "?" if there is none."""
+    """The address; IPv4 is never in its IPv6-mapped form. "?" if there is none."""
     port: int
     tls: bool = False
     """Whether it speaks TLS, to us or to a trusted proxy."""
@@ -46,10 +46,10 @@ NOBODY = Peer("?", 0)
 
 
 class Networks:
-    """Some networks, as `10.0.0.0/8` or single addresses."""
+    """A set of networks, each written like `10.0.0.0/8` or as a single address."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        """Raise ValueError for what is neither a network nor an address."""
+        """Raise ValueError for a text that is neither a network nor an address."""
         self._networks: list[IPv4Network | IPv6Network] = []
         for text in texts:
             try:
@@ -69,7 +69,7 @@ class Networks:
 
 @lru_cache(maxsize=1024)
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a text is, IPv4 if it is one in the form of IPv6; None for any other text."""
+    """Return the address in a text, or None if it is not one. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -78,13 +78,15 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def plain_host(host: str) -> str:
-    """Return an address without the form that a socket for both IPs gives to IPv4, `::ffff:10.0.0.1`."""
+    """Return an address with `::ffff:10.0.0.1` turned into `10.0.0.1`. A socket for both IPs shows IPv4 peers in the
+    first form.
+    """
     address = address_of(host) if host.startswith("::") else None
     return str(address) if isinstance(address, IPv4Address) else host
 
 
 def certificate_of(fields: Mapping[str, Any]) -> Certificate:
-    """Return what the fields of `ssl.SSLObject.getpeercert` say."""
+    """Return the names in the fields that `ssl.SSLObject.getpeercert` returned."""
     names = [f"{_KINDS[kind]}:{value}" for kind, value in fields.get("subjectAltName", ()) if kind in _KINDS]
     parts = [
         "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in part) for part in fields["subject"]

@@ -1,4 +1,4 @@
-"""The PROXY protocol, versions 1 and 2: for whom a proxy connects, told before the first byte of its client. Pure.
+"""The PROXY protocol, versions 1 and 2: a header with which a proxy says for whom it connects. Pure.
 
 https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
 """
@@ -20,29 +20,29 @@ _LOCAL, _PROXY = 0x20, 0x21
 _IPV4, _IPV6 = 0x11, 0x21
 _ADDRESS_BYTES = {_IPV4: 4, _IPV6: 16}
 _NAMELESS = (0x00, 0x31, 0x32)
-"""Families without an internet address: none is told, or sockets of the proxy's own machine."""
+"""Address families that name no internet address: "unspecified", and Unix sockets on the proxy's own machine."""
 _TLS_FIELD = 0x20
 _CLIENT_TLS = 0x01
 
 
 class BadHeader(ValueError):
-    """What came is no header of the PROXY protocol."""
+    """The bytes are not a PROXY header."""
 
 
 class Header(NamedTuple):
-    """What a proxy says."""
+    """The content of a PROXY header."""
 
     host: str
-    """The address of its client; "" if it connects for itself, as to look whether we are alive."""
+    """The address of the proxy's client. "" if the proxy connects for itself, for example for a health check."""
     port: int
     tls: bool
-    """Whether its client speaks TLS to it."""
+    """Whether the client speaks TLS to the proxy."""
     size: int
-    """How many bytes the header had."""
+    """The length of the header in bytes."""
 
 
 def read_header(data: bytes) -> Header | None:
-    """Return the header that stands at the start, None if more must come; raise BadHeader."""
+    """Return the header at the start of `data`, or None if more bytes are needed; raise BadHeader."""
     if data[:12] == SIGNATURE[: len(data)]:
         return _binary(data) if len(data) >= _HEAD.size else None
     if data[:6] == b"PROXY "[: len(data)]:
@@ -99,7 +99,7 @@ def _binary(data: bytes) -> Header | None:
 
 
 def _is_tls(fields: bytes) -> bool:
-    """Return whether one of the fields behind the addresses says that the client speaks TLS."""
+    """Return whether one of the fields after the addresses says that the client speaks TLS."""
     while len(fields) >= 3:
         kind, length = fields[0], int.from_bytes(fields[1:3], "big")
         value, fields = fields[3 : 3 + length], fields[3 + length :]

@@ -1,9 +1,9 @@
-"""One connection between the event loop and a protocol, both ways: what every protocol's connections have in common.
+"""One connection between the event loop and a protocol: what the connections of all protocols have in common.
 
-What comes is handed on in turns (`turns`), and not read while the protocol has too much of it on its way or while too
-much output waits for the client to read. What goes out is gathered for the end of the turn and sent in one write; once
-that is too much it is sent before, so that a full socket holds back what the rest of the turn would bring. It knows no
-protocol, and not whether what is sent is encrypted on the way.
+Input is handed to the protocol in turns (`turns`). The client is not read while the protocol has too much input under
+way, or while too much output waits for the client to read it. Output is gathered and sent in one write at the end of
+the turn. If much output has gathered, it is sent at once, so that a full socket can hold back what the rest of the turn
+would add. This module knows no protocol, and does not know whether its output is encrypted on the way.
 """
 
 from __future__ import annotations
@@ -18,94 +18,94 @@ from curbstone.net.turns import Intake, Turns
 
 
 class Loop(Protocol):
-    """What is used of an event loop."""
+    """The part of an event loop that is used here."""
 
     def call_soon(self, callback: Callable[[], object]) -> object:
-        """Call it in the next turn."""
+        """Call `callback` in the next turn of the loop."""
 
 
 class Transport(Protocol):
-    """What is used of a transport."""
+    """The part of a transport that is used here."""
 
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """Return whether the transport is closed or closing."""
 
     def get_write_buffer_size(self) -> int:
-        """How much of what was written waits for the client to read."""
+        """Return how many written bytes the socket has not taken yet."""
 
     def pause_reading(self) -> object:
-        """Read no more."""
+        """Stop reading."""
 
     def resume_reading(self) -> object:
-        """Read on."""
+        """Go on reading."""
 
     def abort(self) -> object:
         """Close at once."""
 
 
 class Stream(ABC):
-    """See the module's docstring."""
+    """Input and output of one connection, with back-pressure both ways; see the module's docstring."""
 
     _transport: Transport
 
     def __init__(self, loop: Loop, turns: Turns) -> None:
-        """`turns`: those of all that is read in the process."""
+        """`turns` are shared by everything that is read in the process."""
         self._call_soon = loop.call_soon
         self._intake = Intake(turns, self)
         self._flush_due = False
         self._gathered_bytes = 0
-        """How much output has come since the last flush."""
+        """The bytes of output that have come since the last flush."""
         self._is_reading = True
         self._is_full = False
         self._unsent_bytes_max = sys.maxsize
-        """Unsent output at which the client is not read."""
+        """Unsent output, in bytes, beyond which the client is not read."""
 
     # --- what a protocol adds
 
     @abstractmethod
     def take(self, data: bytes) -> None:
-        """Carry out what was read; see `turns.Taker`."""
+        """Carry out input; see `turns.Taker`."""
 
     @abstractmethod
     def _flush(self) -> None:
-        """Send all output there is in one write. Must set `_flush_due` to False and `_gathered_bytes` to 0 first."""
+        """Send all output in one write. Must first set `_flush_due` to False and `_gathered_bytes` to 0."""
 
     @abstractmethod
     def _hold(self) -> None:
-        """Deliver nothing more: the socket is full."""
+        """Pause deliveries: the socket is full."""
 
     @abstractmethod
     def _go_on(self) -> None:
-        """Go on after `_hold`."""
+        """Resume deliveries after `_hold`."""
 
     @abstractmethod
     def _is_congested(self) -> bool:
-        """Return whether too much of what came is on its way to read on."""
+        """Return whether so much input is under way that the client must not be read."""
 
     @abstractmethod
     def reading(self, on: bool) -> None:
-        """Reading stopped, or goes on: a client that is not read can't be late."""
+        """Note that reading stopped or went on: a client that is not read can't be late."""
 
     # --- pressure
 
     def pause_writing(self) -> None:
-        """The socket is full."""
+        """Called by asyncio: the socket is full."""
         self._is_full = True
         self._hold()
         self._steer()
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
+        """Called by asyncio: the socket takes output again."""
         self._is_full = False
         self._go_on()
         self._steer()
 
     def caught_up(self) -> None:
-        """Nothing waits any more; see `turns.Taker`."""
+        """No input waits for its turn any more; see `turns.Taker`."""
         self._steer()
 
     def _steer(self) -> None:
-        """Read or do not read, as the protocol, the socket and the turns can take it."""
+        """Start or stop reading, depending on the protocol, the socket and the turns."""
         transport = self._transport
         if transport.is_closing():
             return
@@ -123,7 +123,7 @@ class Stream(ABC):
     # --- output
 
     def changed(self, more_bytes: int = 0) -> None:
-        """There is so much more output, or the end: flush once for all of this turn, or at once what is too much."""
+        """Note `more_bytes` of new output, or the end: flush at the end of the turn, or at once if it is much."""
         self._gathered_bytes += more_bytes
         if self._gathered_bytes > TURN_OUTPUT_BYTES_MAX:
             self._flush()

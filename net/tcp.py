@@ -1,9 +1,10 @@
-"""The TCP side of a protocol whose connections are sessions without a socket: bytes in, bytes out.
+"""TCP connections for protocols whose sessions own no socket: bytes in, bytes out.
 
-It feeds what a stream (`stream`) reads to the session, and sends what comes out in a turn in one write. Two kinds of
-pressure are passed on. To the consumers: a full socket holds them. To the client: it is not read while too much of what
-it sent is on its way to the disk, or while too much output waits for it to read. It knows no protocol and nothing of
-queues, and not whether what it sends is encrypted on the way: how clients come in is the business of `entrance`.
+A connection hands the input of its stream (`stream`) to its session, and sends the output of a turn in one write. It
+passes on two kinds of pressure. If the socket is full, deliveries to its consumers pause. If too much of the client's
+input is on its way to the disk, or too much output waits for the client, the client is not read. This module knows no
+protocol and no queues, and does not know whether its output is encrypted: `entrance` is responsible for how clients
+come in.
 """
 
 from __future__ import annotations
@@ -26,61 +27,61 @@ from curbstone.net.unfinished import Unfinished
 
 
 class Session(Protocol):
-    """What a connection asks of its session, which calls `Connection.changed` when it has output or is done.
+    """What a connection needs of its session. The session calls `Connection.changed` when it has output or has ended.
 
-    It says each time how many bytes of output have come; `take_output` may be called before this returns.
+    It says each time by how many bytes its output has grown. `take_output` may be called before that call returns.
     """
 
     @property
     def ending(self) -> bool:
-        """Whether nothing more is read; the last output may still wait for the disk."""
+        """Whether the session takes no more input. Its last output may still wait for the disk."""
 
     @property
     def closing(self) -> bool:
-        """Whether the output is complete: send it, then close."""
+        """Whether the output is complete, so that the connection closes after sending it."""
 
     @property
     def congested(self) -> bool:
-        """Whether reading should stop until `changed` is called and this is false again."""
+        """Whether reading must stop, until the session calls `changed` and this is false again."""
 
     @property
     def unfinished_bytes(self) -> int:
-        """How many bytes of an incomplete message the last read left."""
+        """How many bytes of an unfinished message there are after the last read."""
 
     @property
     def began_anew(self) -> bool:
-        """Whether that read completed a message, so that the incomplete one is new."""
+        """Whether the last read completed a message, so that the unfinished one is a new one."""
 
     def take_output(self) -> list[bytes]:
-        """Return the bytes to send, in order, and forget them."""
+        """Return the output, in order, and forget it."""
 
     def hold(self) -> None:
-        """Deliver nothing more: the socket is full."""
+        """Pause deliveries: the socket is full."""
 
     def resume(self) -> None:
-        """Go on after `hold`."""
+        """Resume deliveries after `hold`."""
 
     def end_input(self) -> None:
         """The client sends no more; it may still wait for its last answers."""
 
     def lose(self) -> None:
-        """The socket is gone."""
+        """The connection is lost."""
 
 
 EVICTED = "too much of too many large messages is under way; send it again later"
-"""Said to the one of them that began the longest ago."""
+"""Told to the connection whose unfinished message was begun the longest ago."""
 
 S = TypeVar("S", bound=Session)
 
 
 class TcpServer(ABC):
-    """Accepts clients, knows who is there, and takes leave of them."""
+    """Accepts the clients of one protocol, keeps track of them, and lets them finish when it stops."""
 
     def __init__(self, turns: Turns, entrance: Entrance | None = None, *, message_bytes_max: int = 0) -> None:
-        """`turns`: those of all that is read in the process; `entrance`: that of all who connect to it."""
+        """`turns` and `entrance` are shared by the whole process."""
         self.turns = turns
         self.unfinished = Unfinished.for_messages(message_bytes_max)
-        """What all its clients have begun to send."""
+        """The unfinished messages of all its clients."""
         self.entrance = entrance or Entrance()
         self._listeners: list[Listener] = []
         self._clients: Crowd[Connection[Any]] = Crowd()
@@ -88,45 +89,45 @@ class TcpServer(ABC):
 
     @abstractmethod
     def connection(self, peer: Peer, visit: Visit) -> Connection[Any]:
-        """Return what serves a new client."""
+        """Return the connection for a new client."""
 
     @abstractmethod
     def word(self, text: str) -> bytes:
-        """Return what a client is told when it is sent away."""
+        """Return, encoded for the protocol, the reason that a refused client is told."""
 
     def connections(self) -> Mapping[str, int]:
-        """Return how many there are; they are all of this server's protocol."""
+        """Return the number of connections, under the key "": all are of this server's protocol."""
         return {"": len(self._clients)}
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
-        """Listen there, too, and return host and port bound; OSError where that is impossible."""
+        """Listen on one more address; return the host and port bound. Raise OSError if that is impossible."""
         listener = await self.entrance.listen(address, self.connection, self.word)
         self._listeners.append(listener)
         return listener.bound
 
     async def stop(self) -> None:
-        """Accept no more, tell the clients, let commits under way confirm, close."""
+        """Stop accepting, shut the clients down, wait for the commits under way, and close."""
         self._stopping = True
         for listener in self._listeners:
             listener.close()
         await self._clients.leave(STOP_S)
 
     def joined(self, client: Connection[Any]) -> None:
-        """A client connected."""
+        """Add a client that has connected."""
         self._clients.add(client)
         if self._stopping:
             client.shutdown()
 
     def left(self, client: Connection[Any]) -> None:
-        """A client is gone."""
+        """Remove a client that has left."""
         self._clients.discard(client)
 
 
 class Connection(Stream, asyncio.Protocol, Generic[S]):
-    """One connection. A subclass for each protocol makes the session, feeds it, and tells it that the server stops."""
+    """One connection. Each protocol has a subclass that makes the session, feeds it, and shuts it down."""
 
     def __init__(self, server: TcpServer, peer: Peer, visit: Visit, output_bytes_max: int) -> None:
-        """`output_bytes_max`: unsent output at which the client is not read."""
+        """`output_bytes_max`: unsent output beyond which the client is not read."""
         self._loop = asyncio.get_running_loop()
         super().__init__(self._loop, server.turns)
         self.peer = peer
@@ -143,35 +144,35 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
 
     @abstractmethod
     def open(self) -> S:
-        """Return a new session."""
+        """Return the session of this connection. Called once, when the connection is made."""
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
-        """Hand what was read to the session."""
+        """Hand input to the session."""
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Take leave of the client: the server stops."""
+        """Shut the session down: the server stops."""
 
     @abstractmethod
     def send_away(self, reason: str) -> None:
-        """End the connection, and tell the client why if there is a word for it."""
+        """End the connection, and tell the client the reason if the protocol has a way to do so."""
 
     def ended(self) -> None:
-        """The last output is sent, or the socket is closed; may be called twice."""
+        """The last output was sent, or the socket was closed. May be called twice."""
 
     # --- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the session."""
-        # A cast, for uvloop's transports have the methods and not the type.
+        # A cast, because uvloop's transports have the methods of asyncio's type but do not inherit from it.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._session = self.open()
         self._tcp_server.joined(self)
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Take input from the socket, and stop reading if there is too much of it."""
         session = self._session
         if session.ending:
             return
@@ -180,7 +181,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
             self._steer()
 
     def eof_received(self) -> bool:
-        """The client sends no more; it may have closed only its half and wait for the last answers."""
+        """The client sends no more. It may have closed only its half, and wait for its last answers."""
         self._eof = True
         if self._parting:
             return False
@@ -188,7 +189,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
+        """The connection is closed: release everything that belongs to it."""
         if self._linger is not None:
             self._linger.close()
         self._intake.close()
@@ -201,7 +202,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
     # --- what its stream asks, see `net.stream`
 
     def take(self, data: bytes) -> None:
-        """Hand what was read to the session; nothing if it is ending."""
+        """Hand input to the session, unless the session is ending."""
         session = self._session
         if not session.ending:
             self.receive(data)
@@ -238,7 +239,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
             self._steer()
 
     def _part(self) -> None:
-        """End so that the client really gets the last of the output."""
+        """Close so that the client receives the last of the output."""
         if self._parting or self._transport.is_closing():
             return
         self._parting = True

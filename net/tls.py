@@ -1,9 +1,9 @@
-"""TLS on one connection: a protocol towards its socket, a transport towards what is spoken on it.
+"""TLS on one connection: to its socket it is a protocol, and to the protocol spoken over TLS it is a transport.
 
-The event loop's own TLS would do for most; this one is here for what it lacks. Its context is chosen for each
-connection, so certificates change while connections come. Only our half may be closed, so that the last answer
-arrives as it does over TCP alone. The connection is known, counted and has its deadline from its first byte. And
-handshakes, which cost as much as hundreds of messages, are taken one a turn of the loop.
+The event loop's own TLS would nearly do. This one adds four things. Each connection is given its context when it comes,
+so certificates can change while the server runs. It can close only our half, so that the last answer arrives as it does
+over plain TCP. The connection is known and counted, and has its deadline, from its first byte. And since a handshake
+costs as much as hundreds of messages, only one step of one handshake is done in each turn of the loop.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from curbstone.net.peer import Certificate, certificate_of
 READ_BYTES = 256 * 1024
 
 Greeted = Callable[["TlsConnection", Certificate | None], asyncio.Protocol]
-"""Returns what is spoken on a connection that has shaken hands; is told the certificate that its client showed."""
+"""Called after the handshake with the client's certificate, if it showed one; returns the protocol of the connection.
+"""
 Failed = Callable[[str], None]
-"""Told why there was no handshake; the connection is closed."""
+"""Called with the reason if the handshake fails; the connection is closed."""
 
 
 class Handshakes:
-    """Those under way in the process, whose next step is one a turn."""
+    """The handshakes under way in the process. One step of one of them is done in each turn of the loop."""
 
     def __init__(self) -> None:
         self._line: deque[TlsConnection] = deque()
         self._is_due = False
 
     def want(self, connection: TlsConnection) -> None:
-        """Let it go on when it is its turn."""
+        """Queue a connection for the next step of its handshake."""
         self._line.append(connection)
         self._next_soon()
 
@@ -51,7 +52,7 @@ class Handshakes:
 
 
 class TlsConnection(asyncio.Transport, asyncio.Protocol):
-    """See the module's docstring."""
+    """A TLS connection, as both transport and protocol; see the module's docstring."""
 
     def __init__(self, context: ssl.SSLContext, handshakes: Handshakes, greeted: Greeted, failed: Failed) -> None:
         super().__init__()
@@ -64,11 +65,11 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._socket: asyncio.Transport
         self._protocol: asyncio.Protocol | None = None
         self._is_deaf = False
-        """Whether our half is closed; what comes then is of no use to anybody."""
+        """Whether our half is closed; input that still comes is dropped."""
         self._is_ended = False
-        """Whether the client has sent its last byte."""
+        """Whether the client has closed its half."""
         self._stays = False
-        """Whether the protocol has something to say to a client that is like that."""
+        """Whether the protocol keeps the connection open after the client closed its half."""
 
     # --- towards the socket
 
@@ -77,7 +78,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._socket = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt, and hand on."""
+        """Decrypt input and hand it to the protocol, or go on with the handshake."""
         if self._is_deaf:
             return
         self._incoming.write(data)
@@ -88,7 +89,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._handshakes.want(self)
 
     def eof_received(self) -> bool | None:
-        """The client's half of the socket is closed."""
+        """The client closed its half of the socket."""
         if self._protocol is not None and not self._is_ended:
             self._end(self._protocol)
         return self._stays
@@ -111,7 +112,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._fail("the client left before it was done")
 
     def shake_hands(self) -> None:
-        """Go on with the handshake; once it is done the protocol begins."""
+        """Do the next step of the handshake; when it is complete, start the protocol."""
         if self._socket.is_closing():
             return
         self._socket.resume_reading()
@@ -121,7 +122,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._send()
             return
         except ssl.SSLError as error:
-            self._send()  # what is wrong, in an alert
+            self._send()  # the alert, which tells the client what is wrong
             self._fail(error.reason or "it made no sense")
             self._socket.close()
             return
@@ -144,7 +145,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             is_end = True
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLError:  # somebody meddles with what is sent
+        except ssl.SSLError:  # the bytes were changed on the way
             self._socket.abort()
             return
         self._send()
@@ -168,7 +169,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             return
         try:
             done = self._tls.write(data)
-            while done < size:  # a record at a time
+            while done < size:  # one TLS record at a time
                 done += self._tls.write(memoryview(data)[done:])
         except ssl.SSLError:
             self._socket.abort()
@@ -176,7 +177,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._send()
 
     def write_eof(self) -> None:
-        """See `asyncio.WriteTransport`; nothing is read from here on."""
+        """See `asyncio.WriteTransport`. After this, input is dropped."""
         self._say_goodbye()
         if not self._socket.is_closing():
             self._socket.write_eof()
@@ -186,7 +187,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """See `asyncio.BaseTransport`; the client's own goodbye is not waited for."""
+        """See `asyncio.BaseTransport`. Does not wait for the client's own close_notify."""
         self._say_goodbye()
         self._socket.close()
 
@@ -236,11 +237,11 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         return self._protocol
 
     def _say_goodbye(self) -> None:
-        """Tell the client that this was the last of it, so that nobody can cut it short unnoticed."""
+        """Send close_notify, which tells the client that nothing was cut off by somebody else."""
         if self._is_deaf or self._socket.is_closing():
             return
         self._is_deaf = True
-        with suppress(ssl.SSLError):  # it does not wait for the answer, and drops what else has come
+        with suppress(ssl.SSLError):  # raised because the client's close_notify has not come yet
             self._tls.unwrap()
         self._send()
 
@@ -250,4 +251,4 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
 
 
 def _said(_reason: str) -> None:
-    """It was told already."""
+    """Do nothing: the failure was reported before."""

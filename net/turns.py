@@ -1,12 +1,13 @@
-"""Turns: what connections send is taken so that none of them holds up the others for long. Knows no sockets.
+"""Turns: input is carried out in such pieces that no connection delays the others for long. Knows no sockets.
 
-How long bytes take is only known when they have been carried out: one message can be as long as a thousand requests.
-So the cost of a byte is measured for each connection, and what it sends next is cut into pieces by that measure.
+How long a piece of input takes is known only after it was carried out: one message can take as long as a thousand
+requests. So the cost of a byte is measured for each connection, and the connection's next input is cut by that measure.
 
-In one turn of the loop all reads together may take `TURN_US`. Small reads never wait. A larger one that finds the turn
-used up waits in a line; its connection is not read meanwhile, and it is the first in the next turn. If a turn took too
-long the next ones are shorter. If nobody else has anything to do the next turn comes at once. While only one connection
-sends anything its turns are long, because what is carried out together is committed together.
+In one turn of the loop, all input together may take `TURN_US`. Small reads never wait. A larger read that finds the
+turn used up waits in a line; meanwhile its connection is not read, and the next turn begins with those in the line. If
+a turn takes too long, the following ones are shorter. If nothing else is to be done, the next turn comes at once. While
+only one connection sends anything, its turns are long, because input that is carried out together is committed
+together.
 """
 
 from __future__ import annotations
@@ -16,45 +17,45 @@ from collections.abc import Callable
 from typing import Protocol
 
 TURN_US = 2_000
-"""What all reads of one turn may take together. A small request passes four or five turns until it is answered."""
+"""How long all input of one turn may take. A small request needs four or five turns until it is answered."""
 ALONE_US = 100_000
-"""What they may take while only one connection sends anything."""
+"""How long a turn may take while only one connection sends anything."""
 SHARED_US = 100_000
-"""How long after another connection sent something the turns are shared."""
+"""How long turns stay short after input came from a second connection."""
 SMALL_US = 200
-"""What probably takes no longer never waits, unless it is longer than `FIRST_BYTES`."""
+"""A read that probably takes no longer than this never waits, unless it is longer than `FIRST_BYTES`."""
 SMALL_BYTES = 1024
-"""What is no longer never waits either, whatever its connection sent before; nothing is cut smaller."""
+"""A read that is no longer than this never waits, whatever its connection sent before. Nothing is cut smaller."""
 COUNTED_US = 50
-"""What took less is not counted, so that the usual small read costs the loop no turn more."""
+"""A read that took less is not counted, so that the usual small read does not cost the loop another turn."""
 UNKNOWN_US_PER_BYTE = 1.0
-"""Of a connection that has sent nothing yet."""
+"""The assumed cost for a connection that has sent nothing yet."""
 FIRST_BYTES = 16 * 1024
-"""While turns are shared the first piece of what was read is no longer, and each other at most three times as long as
-all before: bytes may cost more than those that came last."""
+"""The longest first piece of a read while turns are shared. Each further piece may be longer by three times the length
+of all pieces before it. The limit is there because bytes may cost more than those before them."""
 
 
 class Clock(Protocol):
-    """What is used of the host."""
+    """The part of the host that is used here."""
 
     def now_us(self) -> int:
-        """Microseconds of a clock that never jumps."""
+        """Return the microseconds of a clock that never jumps."""
 
     def call_soon(self, fn: Callable[[], object]) -> object:
         """Call `fn` in the next turn."""
 
 
 class Taker(Protocol):
-    """A connection."""
+    """The connection that an intake hands its input to."""
 
     def take(self, data: bytes) -> None:
-        """Carry out what was read; called for the bytes of the stream in their order, cut anywhere."""
+        """Carry out input. Called with the bytes of the stream in order, cut anywhere."""
 
     def caught_up(self) -> None:
-        """Nothing waits any more: read on."""
+        """No input waits any more, so the connection can be read again."""
 
     def abort(self) -> None:
-        """Cut the connection: there is a bug in what it asked for."""
+        """Abort the connection: carrying out its input raised an exception, which is a bug."""
 
 
 class Turns:
@@ -67,12 +68,12 @@ class Turns:
         self._spent_us = 0
         self._is_due = False
         self.last: Intake | None = None
-        """Whose bytes came last."""
+        """The connection whose input came last."""
         self._shared_until_us = 0
 
     @property
     def left_us(self) -> int:
-        """What reads may still take in this turn."""
+        """How long input may still take in this turn."""
         return self._turn_us - self._spent_us
 
     @property
@@ -85,13 +86,13 @@ class Turns:
         return TURN_US if self.is_shared else ALONE_US
 
     def comes(self, intake: Intake) -> None:
-        """Bytes come from another connection than the last ones."""
+        """Note that input comes from another connection than the last input."""
         if self.last is not None:
             self._shared_until_us = self.now_us() + SHARED_US
         self.last = intake
 
     def spend(self, took_us: int) -> None:
-        """Count what a read took."""
+        """Count how long a piece of input took."""
         self._spent_us += took_us
         self._next_soon()
 
@@ -120,7 +121,7 @@ class Turns:
 
 
 class Intake:
-    """What one connection sends, on its way to `taker`, which is not to be read while something waits."""
+    """The input of one connection, on its way to `taker`. While input waits here, the connection must not be read."""
 
     def __init__(self, turns: Turns, taker: Taker) -> None:
         self._turns = turns
@@ -131,11 +132,11 @@ class Intake:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something that was read waits for its turn."""
+        """Whether input waits for its turn."""
         return bool(self._held)
 
     def receive(self, data: bytes) -> None:
-        """Hand on what was read, or as much as this turn has room for."""
+        """Hand input to the taker, or as much of it as this turn has room for."""
         size = len(data)
         if self._turns.last is not self:
             self._turns.comes(self)
@@ -143,14 +144,14 @@ class Intake:
             self._held = self._held[self._held_from :] + data
             self._held_from = 0
         elif size <= SMALL_BYTES:
-            self._taker.take(data)  # not even measured: a request at a time is what most connections send
+            self._taker.take(data)  # not even measured: most connections send one small request at a time
         elif size <= FIRST_BYTES and size * self._us_per_byte <= SMALL_US:
             self._hand_on(data)
         else:
             self._hand_on_in_turn(data, 0)
 
     def go_on(self) -> None:
-        """It is this connection's turn."""
+        """Hand on the waiting input: it is this connection's turn."""
         data, self._held = self._held, b""
         if not data:
             return
@@ -165,9 +166,9 @@ class Intake:
             self._taker.caught_up()
 
     def close(self) -> None:
-        """Forget what waits, and the taker: the connection is gone."""
+        """Drop the waiting input and the taker: the connection is gone."""
         self._held = b""
-        del self._taker  # the two hold each other
+        del self._taker  # breaks the reference cycle between the two
         if self._turns.last is self:
             self._turns.last = None
 
@@ -191,8 +192,8 @@ class Intake:
         started_us = now_us()
         self._taker.take(data)
         took_us = now_us() - started_us
-        # A read of a few bytes says little about what many cost. A higher cost counts at once and a lower one little by
-        # little, so that a client can't send cheap bytes first to get costly ones through.
+        # A read of a few bytes says little about the cost of many. A higher cost counts at once and a lower one only
+        # gradually, so that a client can't send cheap bytes first to get costly ones through.
         us_per_byte = max(took_us, 1) / max(len(data), SMALL_BYTES)
         self._us_per_byte = max(us_per_byte, (self._us_per_byte + us_per_byte) / 2)
         if took_us >= COUNTED_US:

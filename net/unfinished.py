@@ -1,8 +1,9 @@
-"""What all connections of a server hold together of messages that are not whole. Knows no sockets.
+"""The unfinished messages of all connections of one server, bounded together. Knows no sockets.
 
-Each connection has a bound of its own, but many together could still fill the memory with messages whose last byte
-never comes. So the large ones are summed up. If the sum is too large, the connection whose message was begun the
-longest ago is ended. A client that sends its messages without delay is hardly ever that one.
+Each connection has a bound of its own, but many connections together could still fill the memory with messages whose
+last byte never comes. So the sizes of large unfinished messages are added up. If the sum is too large, the connection
+whose message was begun the longest ago is ended. A client that sends its messages without delay is hardly ever that
+one.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import Protocol, Self
 from curbstone.net.limits import UNFINISHED_BYTES_MAX
 
 SMALL_BYTES = 64 * 1024
-"""What is not above this is not counted."""
+"""Messages up to this size are not counted."""
 
 
 class Holder(Protocol):
     """A connection."""
 
     def evict(self) -> None:
-        """Drop what was begun, and end."""
+        """Drop the unfinished message and end the connection."""
 
 
 class Unfinished:
-    """The sum, at most `bytes_max`; which must be more than one connection may hold."""
+    """The sum of the sizes; at most `bytes_max`, which must be more than one connection may hold."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -32,11 +33,11 @@ class Unfinished:
 
     @classmethod
     def for_messages(cls, bytes_max: int) -> Self:
-        """Return the sum for messages of at most `bytes_max`: room for two of them at least."""
+        """Return the sum for messages of at most `bytes_max` each, with room for at least two of them."""
         return cls(max(UNFINISHED_BYTES_MAX, 2 * bytes_max))
 
     def note(self, holder: Holder, size: int, began_anew: bool) -> None:
-        """Say how much a connection holds now, and whether it is of another message than at the last call."""
+        """Note how many unfinished bytes a connection holds, and whether they belong to another message than before."""
         sizes = self._sizes
         if size <= SMALL_BYTES:
             if sizes:
@@ -44,7 +45,7 @@ class Unfinished:
             return
         before = sizes.get(holder, 0)
         if began_anew and before:
-            del sizes[holder]  # to stand behind the others again
+            del sizes[holder]  # so that it is inserted again at the end: the dict is in the order of age
         sizes[holder] = size
         self.bytes += size - before
         while self.bytes > self._bytes_max:

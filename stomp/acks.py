@@ -1,6 +1,7 @@
-"""ACK and NACK: finds the deliveries that are meant, and collects them: one read settles each subscription once.
+"""ACK and NACK: finds the deliveries that they name, and settles those of one read together.
 
-What was not delivered here may be held elsewhere: a lease, or a delivery of another connection (`access.ack_ids`).
+A delivery that this connection did not receive may be held elsewhere: as a lease, or by another connection
+(`access.ack_ids`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from curbstone.stomp.subscription import CLIENT, Subscription
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a NACK asks for: back to its place, after a delay, or (`reject`) to the dead-letter queue."""
+    """What a NACK asks for.
+
+    It is to return the message to its place, maybe after a delay, or (`reject`) to send it to the dead-letter queue.
+    """
 
     delay_ms: int | None
     error: str
@@ -30,17 +34,17 @@ class Refusal:
 
 
 class Settler:
-    """Settles what a session's ACK and NACK frames name. `flush` hands the engine what was collected."""
+    """Settles the deliveries that ACK and NACK frames name. `flush` hands the collected ACKs to the engine."""
 
     def __init__(self, connection: SessionState, subscriptions: Subscriptions, publisher: Publisher) -> None:
         self._connection = connection
         self._publisher = publisher
         self._subscriptions = subscriptions
         self.opened: list[Subscription] = []
-        """Subscriptions with acks collected."""
+        """Subscriptions that have collected ACKs."""
 
     def ack_by_id(self, ack_id: bytes, receipt: bytes | None) -> None:
-        """Collect the ACK of this `ack` header; the way of the usual 1.2 frame."""
+        """Collect the ACK of the delivery with this `ack` header: the short way, for the usual frame of STOMP 1.2."""
         named = self._subscriptions.named(ack_id)
         if named is None or named[1] in named[0].settling:
             self._settle_elsewhere(ack_id, receipt, Outcome.ACK)
@@ -56,7 +60,7 @@ class Settler:
             subscription.receipts.append(receipt)
 
     def ack(self, head: Head, receipt: bytes | None) -> None:
-        """Collect the ACK of any version."""
+        """Collect an ACK frame of any version."""
         named = self.find(head)
         if isinstance(named, bytes):
             self._settle_elsewhere(named, receipt, Outcome.ACK)
@@ -65,7 +69,7 @@ class Settler:
             self.ack_by_id(subscription.token(seq), receipt)
 
     def nack(self, head: Head, receipt: bytes | None) -> None:
-        """Carry out a NACK; the acks before it first."""
+        """Carry out a NACK, after the ACKs that were collected before it."""
         try:
             self._nack(head, receipt)
         except CurbstoneError as error:
@@ -94,7 +98,7 @@ class Settler:
         self._subscriptions.drop_drained(subscription)
 
     def flush(self) -> None:
-        """Settle what was collected; once the connection is ending, drop it."""
+        """Settle the collected ACKs; drop them if the connection is ending."""
         opened, self.opened = self.opened, []
         for subscription in opened:
             seqs = list(subscription.settling)
@@ -113,7 +117,7 @@ class Settler:
             self._subscriptions.drop_drained(subscription)
 
     def find(self, head: Head) -> tuple[Subscription, int] | bytes:
-        """Return the delivery that an ACK or NACK of this version names, or the id if it was not delivered here.
+        """Return the delivery that an ACK or NACK names, or the id if this connection has no such delivery.
 
         Raise ProtocolError.
         """
@@ -138,7 +142,7 @@ class Settler:
         return message_id.encode()
 
     def find_own(self, head: Head) -> tuple[Subscription, int]:
-        """Like `find`; raise NotUnsettled for what was not delivered here."""
+        """Like `find`, but raise NotUnsettled if this connection has no such delivery."""
         named = self.find(head)
         if not isinstance(named, bytes):
             return named
@@ -147,7 +151,7 @@ class Settler:
         raise NotUnsettled("a transaction settles only what its own connection was delivered", named)
 
     def covered(self, subscription: Subscription, seq: int) -> list[int]:
-        """Return the seqs that settling `seq` settles: in client mode all delivered before it as well."""
+        """Return the seqs that settling `seq` settles: in client mode, also all that were delivered before it."""
         if subscription.mode != CLIENT:
             return [seq]
         seqs: list[int] = []
@@ -173,7 +177,7 @@ class Settler:
         delay_ms: int | None = None,
         error: str = "",
     ) -> None:
-        """Settle what was not delivered here, behind all that came before it in this read."""
+        """Settle a delivery of a lease or another connection, after everything that came before it in this read."""
         if self._publisher.opened:
             self._publisher.flush()
         self.flush()
@@ -203,17 +207,17 @@ class Settler:
         connection.access.settle_leases(queue, [text], outcome, settled, delay_ms=delay_ms, error=error)
 
     def _open(self, subscription: Subscription) -> None:
-        # What was sent to this queue earlier in the read comes first.
+        # Messages that were sent to this queue earlier in the read are published first.
         if self._publisher.holds(subscription.queue.name):
             self._publisher.flush()
         self.opened.append(subscription)
 
     def holds(self, name: QueueName) -> bool:
-        """Whether acks for this queue are collected."""
+        """Return whether ACKs for this queue are collected."""
         return any(subscription.queue.name == name for subscription in self.opened)
 
     def _walk(self, subscription: Subscription, seq: int) -> None:
-        """Collect everything delivered up to `seq`. The walk goes on where the last ACK of this read stopped."""
+        """Collect all deliveries up to `seq`, going on where the last ACK of this read stopped."""
         settling = subscription.settling
         if subscription.walk is None:
             subscription.walk = iter(subscription.consumer.unsettled)
@@ -224,7 +228,7 @@ class Settler:
 
 
 class _Settled:
-    """Sends the RECEIPTs when the settling is on disk."""
+    """Sends RECEIPTs when what they confirm is on disk. An instance is the engine's callback."""
 
     __slots__ = ("_bytes", "_connection", "_count", "_receipts")
 
@@ -235,7 +239,7 @@ class _Settled:
         self._bytes = sum([len(receipt) for receipt in receipts])
 
     def started(self) -> None:
-        """The engine has it."""
+        """Count the frames as handed to the engine."""
         self._connection.started(self._count, self._bytes)
 
     def __call__(self, error: CurbstoneError | None) -> None:
@@ -247,10 +251,10 @@ class _Settled:
         self.over()
 
     def over(self) -> None:
-        """The connection may end, as far as this goes."""
+        """Count the frames as done: the connection need not wait for them any more."""
         self._connection.confirmed(self._count, self._bytes)
 
 
 def not_found(token: bytes) -> NotUnsettled:
-    """Return what is said of an id that names nothing."""
+    """Return the error for an id that names no unsettled delivery."""
     return NotUnsettled("no unsettled delivery has this id; it was settled, released or never delivered", token)

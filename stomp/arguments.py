@@ -1,16 +1,17 @@
-"""Arguments of a queue in the headers of a SUBSCRIBE or SEND, as RabbitMQ has them: options of the queue it makes.
+"""Headers of a SUBSCRIBE or SEND that set options of the queue it creates, named as in RabbitMQ.
 
 | header | option of the queue |
 |---|---|
-| `auto-delete:true`, `exclusive:true` | `unused` 0: it goes when its last consumer has left |
+| `auto-delete:true`, `exclusive:true` | `unused` 0: the queue is deleted when its last consumer has left |
 | `x-expires:ms` | `unused` |
-| `x-message-ttl:ms` (of a SEND it is that of the message) | `ttl` |
+| `x-message-ttl:ms` (on a SEND it is the message's own) | `ttl` |
 | `x-max-length-bytes:n` with `x-overflow:reject-publish` or `drop-head` | `cap`, and `overflow` |
 | `x-dead-letter-routing-key:queue` | `dead_letter` |
 
-They make a queue what it is when it is made. One that is there must be so already: whoever only sends or subscribes
-does not change it. A subscriber that asks for an exclusive queue is refused where there is a consumer; later ones that
-do not ask are not kept away. A queue of the connection's own goes with that anyway.
+They are applied only when the queue is created. If the queue exists, its options must already be those that the headers
+ask for: sending or subscribing does not change them. A SUBSCRIBE with `exclusive:true` is refused if the queue has a
+consumer; later subscribers that do not ask for it are not kept away. A connection's private queues are deleted with the
+connection in any case, so for them only `auto-delete` and `exclusive` are accepted.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _HEADER_OF = {
     "overflow": "x-overflow",
     "dead_letter": "x-dead-letter-routing-key",
 }
-"""What a client calls an option."""
+"""The header for each option."""
 OF_SEND: frozenset[str] = HEADERS - {"x-message-ttl"}
 
 
 def apply(connection: SessionState, head: Head, destination: Destination) -> None:
-    """Make the queue of a destination as the headers ask; raise ProtocolError where it can't be so."""
+    """Create the destination's queue with the options in the headers; raise ProtocolError if it exists with others."""
     changes = _options(head)
     if destination.private:
         known = HEADERS if head.command == "SUBSCRIBE" else OF_SEND
@@ -56,7 +57,8 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
         if changes:
             connection.access.declare(name, changes, lambda error: _failed(connection, error))
         return
-    # The exclusive one may have made it with more than this client asks for: that is not what is wrong then.
+    # Checked before the options: the exclusive subscriber may have created the queue with more options than this client
+    # asks for, and a complaint about those would mislead.
     is_exclusive = head.command == "SUBSCRIBE" and header_values.flag(head, "exclusive")
     if is_exclusive and queue.counts().consumers:
         raise ProtocolError(
@@ -112,7 +114,7 @@ def _options(head: Head) -> dict[str, object]:
 
 
 def _as_header(option: str, value: object) -> str:
-    """Return what an option of a queue is in the words of these headers."""
+    """Return the value of a queue's option, written as the header that would ask for it."""
     header = _HEADER_OF[option]
     if option == "unused":
         if value is None:

@@ -1,12 +1,12 @@
-"""Bytes to frames. Pure: no session, no socket, no clock.
+"""Parses bytes into frames. Pure: no session, no socket, no clock.
 
-`FrameParser.feed(data)` returns the frames completed by `data`; any cut of the same bytes
-gives the same frames. A byte is searched once: what an unfinished frame was searched for
-is remembered, and every search for the end of a head is bounded.
+`FrameParser.feed(data)` returns the frames that `data` completes. The result does not depend on how the bytes are cut.
+Each byte is searched once: the parser remembers how far it has searched an unfinished frame, and every search for the
+end of a head is bounded.
 
-Speed rests on one observation: the heads of a client's frames are equal but for `receipt`
-(and the id of an ACK). So a head is looked up, receipt taken out, in a table of heads
-already read; only a new one is parsed.
+The speed comes from one observation: the heads of a client's frames are all the same except for `receipt` (and the id
+of an ACK). So the parser takes the receipt out and looks the rest up in a table of heads that it has parsed before.
+Only a new head is parsed.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ CLIENT_COMMANDS = frozenset(
 )
 SERVER_COMMANDS = frozenset(["CONNECTED", "MESSAGE", "RECEIPT", "ERROR"])
 
-# The head ends with a blank line, or without one at the NUL of a frame that has no body.
+# A head ends with a blank line; if the frame has no body, it may also end at the frame's NUL, without a blank line.
 _END = re.compile(rb"\n\n|\0")
 _END_CRLF = re.compile(rb"\n\r?\n|\0")
-_EOLS = re.compile(rb"\n*+(?:\r\n++)*+")  # (\r?\n)* in any number, with no step for each LF of a flood
+_EOLS = re.compile(rb"\n*+(?:\r\n++)*+")  # (\r?\n)*, but with possessive quantifiers: no step for each LF of a flood
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c != 0x5C)
-"""Bytes that mean themselves in every version: printable ASCII without the backslash."""
+"""Bytes that are never escaped in any version: printable ASCII without the backslash."""
 
 _HEADS_MAX = 2048
-"""So many heads are remembered: one for each queue that a client sends to in turn."""
+"""How many heads are remembered: enough for one for each of the queues that a client sends to in turn."""
 _HEADS_BYTES_MAX = 256 * 1024
-"""Of all heads that are remembered."""
+"""The bytes of all remembered heads together."""
 _HEAD_CACHED_BYTES_MAX = 1024
 _LINES_MAX = 1024
 _LINE_CACHED_BYTES_MAX = 128
 
 
 class Head:
-    """Command and headers of a frame, shared by all frames that have the same.
+    """Command and headers of a frame. Frames with the same head share one instance.
 
-    `headers` holds the first of each name, decoded (§ Repeated Header Entries);
-    `lines` the line of each as it came, without CR. `receipt` is in neither.
+    `headers` has the first value of each name, decoded (§ Repeated Header Entries). `lines` has the line of each as it
+    came, without CR. `receipt` is in neither.
     """
 
     __slots__ = ("command", "content_length", "headers", "lines", "plan")
@@ -60,26 +60,26 @@ class Head:
         self.lines = lines
         self.content_length = length
         self.plan: Any = None
-        """What the reader of the frames worked out for this head; None at first."""
+        """Set by the session to what it worked out for this head; None at first."""
 
     def __repr__(self) -> str:
         return f"Head({self.command}, {self.headers})"
 
 
 Frame = tuple[Head, bytes | None, bytes]
-"""(head, receipt as it came or None, body). A plain tuple, for it is made once per frame."""
+"""(head, receipt as it came or None, body). A plain tuple, because one is made for each frame."""
 
 ACK_BY_ID = Head("ACK", {}, {}, None)
-"""Head of every 1.2 ACK that has only `id` and perhaps `receipt`: its id stands in the place of the body."""
+"""The head of every 1.2 ACK that has only `id` and perhaps `receipt`. In its frames, the id takes the place of the
+body."""
 
 
 class FrameParser:
-    """Cuts a connection's bytes into frames.
+    """Cuts the bytes of one connection into frames.
 
-    `feed` never raises: after the first broken rule `error` is set, the frames before it
-    are still returned, and everything later is ignored. It also stops behind a CONNECT,
-    because the rest is read by the version that CONNECT negotiates: set `version`, then
-    `feed(b"")` goes on.
+    `feed` never raises. When a rule is broken, `error` is set; the frames before it are still returned, and everything
+    after it is ignored. `feed` also stops after a CONNECT, because the bytes after it are read by the rules of the
+    version that CONNECT negotiates: set `version`, then call `feed(b"")` to go on.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -92,7 +92,7 @@ class FrameParser:
         self._lines: dict[bytes, tuple[str, str]] = {}
         self._end = _END_CRLF
         self._blank_is_lf = True
-        # The unfinished frame: its bytes, how many it needs at least, how far it was searched.
+        # The unfinished frame: its bytes, the least length it must reach, and how far it was searched.
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._needed = 0
@@ -101,7 +101,7 @@ class FrameParser:
 
     @property
     def version(self) -> str:
-        """The negotiated version; empty before CONNECT, when nothing is unescaped."""
+        """The negotiated version; empty before CONNECT. While it is empty, headers are not unescaped."""
         return self._version
 
     @version.setter
@@ -110,7 +110,7 @@ class FrameParser:
         self._body_bytes_max = self._limits.body_bytes_max
         self._forget_heads()
         self._lines.clear()
-        # Only 1.2 knows CRLF; in 1.0 and 1.1 a CR belongs to the value (C2 of their grammar).
+        # Only 1.2 allows CRLF; in 1.0 and 1.1 a CR belongs to the value (C2 of their grammar).
         self._end = _END_CRLF if version == V12 else _END
 
     @property
@@ -119,7 +119,7 @@ class FrameParser:
         return self._held_bytes
 
     def close(self) -> None:
-        """Forget everything and ignore what comes."""
+        """Drop all state, and ignore later input."""
         self.error = self.error or ProtocolError("closed")
         self._release()
 
@@ -137,7 +137,7 @@ class FrameParser:
         try:
             rest = self._read_all(data, *searched, frames)
         except ProtocolError as error:
-            self.error = error.with_traceback(None)  # by which the two would hold each other
+            self.error = error.with_traceback(None)  # the traceback would hold this parser in a reference cycle
             return frames
         if rest < len(data):
             self._held = [data[rest:] if rest else data]
@@ -150,7 +150,7 @@ class FrameParser:
         self._wants_nul = False
 
     def _ready(self, data: bytes) -> bool:
-        """Whether `data` may complete the held frame; keeps it if not."""
+        """Return whether `data` may complete the held frame; if not, keep `data`."""
         size = self._held_bytes + len(data)
         if size >= self._needed and not (self._wants_nul and b"\0" not in data and size <= self._body_bytes_max):
             return True
@@ -174,7 +174,7 @@ class FrameParser:
                 searched = 0
                 if pos == size:
                     break
-            # The usual frame, in as few steps as possible; every other goes the long way below.
+            # The short way, for the usual frame; any other frame is read by `_read_one` below.
             if fast and not searched:
                 end = data.find(b"\n\n", pos, pos + head_max)
                 if end > 0:
@@ -217,8 +217,8 @@ class FrameParser:
         return pos
 
     def _learn(self, key: bytes, receipt: bytes | None) -> bool:
-        """Parse and remember a head without its receipt; False if it is not for this short way."""
-        # A CR or NUL may mean that the head ends earlier than at the LF LF that was found.
+        """Parse and remember the head of a SEND without its receipt; return False if it must be read by `_read_one`."""
+        # With a CR or a NUL in it, the head may end before the LF LF that was found.
         if len(key) > _HEAD_CACHED_BYTES_MAX or b"\r" in key or b"\0" in key:
             return False
         try:
@@ -237,20 +237,20 @@ class FrameParser:
         self._heads_bytes = 0
 
     def _skip_beats(self, data: bytes, pos: int) -> int:
-        """Return the position after the line ends at `pos`: heart-beats, or the EOLs behind a NUL."""
+        """Return the position after the line ends at `pos`: heart-beats, or those after a frame's NUL."""
         match = _EOLS.match(data, pos)
         assert match is not None
         return match.end()
 
     def _read_one(self, data: bytes, pos: int, searched: int, in_body: bool, frames: list[Frame]) -> int:
-        """Read the frame at `pos` by the rules; return the position after it, or -1 if it is unfinished."""
+        """Read the frame at `pos` by all the rules; return the position after it, or -1 if it is unfinished."""
         limits = self._limits
         size = len(data)
         bound = pos + limits.header_bytes_max
         command = self._command(data, pos)
         if command is None:
             return -1
-        # After a wait for the rest of a body the head is read again, once: it is short.
+        # After a wait for the rest of a body, the head is parsed once more; this costs little, because heads are short.
         match = self._end.search(data, pos if in_body else pos + max(0, searched - 2), bound)
         try:
             if isinstance(command, ProtocolError) and (match is not None or size >= bound or not self._version):
@@ -279,9 +279,9 @@ class FrameParser:
             raise
 
     def _command(self, data: bytes, pos: int) -> str | ProtocolError | None:
-        """Return the command at `pos`, None if its line is unfinished, or what is wrong with one that is no client's.
+        """Return the command at `pos`, or None if its line is unfinished, or an error if it is not a client's command.
 
-        Raise if there is not even a line that could be a command.
+        Raise the error at once if no command is that long.
         """
         stop = data.find(b"\n", pos, pos + COMMAND_BYTES_MAX + 2)
         line = data[pos : stop if stop >= 0 else pos + COMMAND_BYTES_MAX + 2]
@@ -301,7 +301,7 @@ class FrameParser:
         return ProtocolError("unknown command", line)
 
     def _receipt_of(self, raw: bytes) -> bytes | None:
-        """Return the receipt of a head that breaks a rule, unless it breaks one itself."""
+        """Return the receipt of a head that breaks a rule, or None if the receipt itself breaks one."""
         for line in raw.split(b"\n")[1:]:
             if line.startswith(b"receipt:"):
                 if self._end is _END_CRLF:
@@ -314,7 +314,7 @@ class FrameParser:
         return None
 
     def _head(self, command: str, raw: bytes) -> tuple[Head, bytes | None]:
-        """Parse a head (no final line end); return it with its receipt."""
+        """Parse a head (without its final line end); return the head and its receipt."""
         lines = raw.split(b"\n")
         strip_cr = self._end is _END_CRLF and b"\r" in raw
         known = self._lines
@@ -345,7 +345,7 @@ class FrameParser:
         return head, receipt
 
     def _header(self, command: str, line: bytes) -> tuple[str, str]:
-        """Return name and value of a header line, decoded by the version."""
+        """Return name and value of a header line, decoded as the version says."""
         try:
             text = line.decode()
         except UnicodeDecodeError:
@@ -368,7 +368,7 @@ class FrameParser:
         return name, value
 
     def _unescape(self, text: str, line: bytes) -> str:
-        # 1.0 has no escapes, 1.1 knows \n \c \\ and 1.2 also \r; any other is fatal (§ Value Encoding).
+        # 1.0 has no escapes, 1.1 has \n \c \\ and 1.2 also \r; any other escape is fatal (§ Value Encoding).
         if self._version == "":
             return text
         if self._version == V11 and "r" in _ESCAPE.findall(text):

@@ -1,4 +1,4 @@
-"""CONNECT: which version is spoken and how often both sides beat. Pure."""
+"""CONNECT: negotiates the version and the heart-beats. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HTTP_ANSWER = (
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What CONNECT settled."""
+    """What client and server agreed on at CONNECT."""
 
     version: str
     server_beats_ms: int
@@ -36,18 +36,18 @@ class Agreement:
     client_beats_ms: int
     """The client promised to send something at least this often; 0 for never."""
     features: frozenset[str]
-    """What it gets beyond STOMP."""
+    """The extensions that the client asked for and gets; see `features`."""
 
 
 def agree(head: Head, limits: Limits) -> Agreement:
-    """Return what is agreed with a CONNECT or STOMP frame; raise ProtocolError if nothing can be.
+    """Return the agreement for a CONNECT or STOMP frame; raise ProtocolError if there can be none.
 
-    `host` is accepted and not looked at.
+    The header `host` is accepted and ignored.
     """
     version = _version(head)
     client_sends, client_wants = _heart_beat(head)
     if version == V10:
-        # STOMP 1.0 has no heart-beats; stompjs offers them all the same, and then sends none.
+        # STOMP 1.0 has no heart-beats; stompjs offers them all the same, and then does not send them.
         client_sends = client_wants = 0
     server_sends = max(client_wants, limits.heart_beat_ms_min) if client_wants else 0
     wished = features.offered(head.headers.get("x-features", "")) if version == V12 else frozenset()
@@ -55,7 +55,7 @@ def agree(head: Head, limits: Limits) -> Agreement:
 
 
 def credentials_of(head: Head) -> Credentials:
-    """Return what a CONNECT presents: `login` and `passcode`, or a token as `Authorization: Bearer`."""
+    """Return the credentials in a CONNECT: `login` and `passcode`, or a token as `Authorization: Bearer`."""
     scheme, _, token = head.headers.get("Authorization", head.headers.get("authorization", "")).partition(" ")
     if scheme.lower() == "bearer":
         return Credentials("", token.strip())
@@ -63,13 +63,13 @@ def credentials_of(head: Head) -> Credentials:
 
 
 def expiry(access: Access, wall_ms: int) -> tuple[str, ...]:
-    """Return the header lines that say when a login ends: by the wall clock, and in how many ms. None for never."""
+    """Return the header lines that say when a login expires: the time, and in how many ms. None if it never does."""
     expires_ms = access.identity.expires_ms
     return (f"expires:{expires_ms}", f"x-expires-in:{max(expires_ms - wall_ms, 0)}") if expires_ms else ()
 
 
 def _version(head: Head) -> str:
-    # No accept-version is a 1.0 client (§ Protocol Negotiation); the order of the list means nothing.
+    # Without accept-version the client speaks 1.0 (§ Protocol Negotiation); the order of the list means nothing.
     accepted = head.headers.get("accept-version")
     if accepted is None:
         return V10
@@ -95,7 +95,7 @@ def _heart_beat(head: Head) -> tuple[int, int]:
 
 
 def greeting_of_another_protocol(line: bytes) -> str:
-    """Return "http" or "tls" when the first line of a connection is theirs, else an empty string."""
+    """Return "http" or "tls" if the first line of a connection is that protocol's, else an empty string."""
     if _HTTP.match(line):
         return "http"
     return "tls" if line.startswith(b"\x16\x03") else ""

@@ -1,4 +1,4 @@
-"""`…/count`: a subscription to the length of a queue."""
+"""`…/count`: a subscription to the number of messages in a queue."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class CountSubscription:
-    """Sends how many messages a queue holds (rdy, wip and delayed): at once, and whenever that changed.
+    """Sends the number of messages in a queue (rdy, wip and delayed): at once, and then whenever it changes.
 
-    Nothing of it is stored or wants an ACK. While the socket is full nothing is sent; then only the latest.
+    These MESSAGEs are not stored and need no ACK. While the socket is full none is sent; afterwards only the latest
+    count.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class CountSubscription:
         self._last = -1
         self._queue = queue
         self._unwatch = self._queue.watch(self.changed)
-        if connection.access.shares_queues:  # what is known of it here may be old
+        if connection.access.shares_queues:  # the counts known here may be out of date
             queue.refresh(self._refreshed)
         else:
             self.changed()
@@ -37,7 +38,7 @@ class CountSubscription:
         self.changed()
 
     def changed(self) -> None:
-        """Send the count if it is another than last time."""
+        """Send the count if it differs from the last one sent."""
         connection = self._connection
         if connection.held or connection.ending:
             return

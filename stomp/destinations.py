@@ -7,15 +7,15 @@
 | `/q/{project}/{queue}` (keuss)                 | QUEUE | {project}/{queue} |
 | `.`                                            | QUEUE | {home}/default    |
 | any of these + `/count`                        | COUNT | the queue before it |
-| `/topic/{event}`                               | TOPIC | one of its own for each subscription |
-| `/temp-queue/{name}`                           | QUEUE | one of the connection's own |
+| `/topic/{event}`                               | TOPIC | a private one for each subscription |
+| `/temp-queue/{name}`                           | QUEUE | a private one of the connection |
 | `/reply-queue/{id}`                            | REPLY | the temporary queue that a `reply-to` named |
 
 A SEND to `/session/token` is a login, see `session.py`.
 
-The home is the user's, `default` if there are no users. With a single queue (Curb)
-every destination is that queue, or its count.
-The queues of the last three are private (see `core.names`): these destinations are the only way to them.
+The home is the user's home project, or `default` if there are no users. If the server has a single queue (Curb), every
+destination means that queue, or its count. The queues of the last three rows are private (see `core.names`): they can
+be reached only through these destinations.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TEMP_PREFIX = "/temp-queue/"
 
 
 class Kind(Enum):
-    """What stands behind a destination."""
+    """What a destination leads to."""
 
     QUEUE = "queue"
     COUNT = "count"
@@ -53,28 +53,28 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A destination that was understood."""
+    """A parsed destination."""
 
     kind: Kind
     queue: QueueName
-    """The queue; of a TOPIC the name its private queue begins with."""
+    """The queue; for a TOPIC, the first part of the names of its subscriptions' private queues."""
     event: str = ""
     keuss: bool = False
-    """Whether it was named the keuss way, /q/{project}/{queue}."""
+    """Whether the client wrote it as keuss does, /q/{project}/{queue}."""
     private: bool = False
-    """Whether the queue goes when the connection does."""
+    """Whether the queue is deleted when the connection ends."""
     project: str = ""
-    """Of a TOPIC that of its event: the home as it was then."""
+    """For a TOPIC, the project of its event: the home when the destination was parsed."""
 
     def is_same(self, other: Destination) -> bool:
-        """Whether both name the same queue or topic, whatever queue stands behind a subscription to that."""
+        """Return whether both name the same queue or topic, whichever queue a subscription to the topic has."""
         return self.kind is other.kind and (self.event == other.event if self.event else self.queue == other.queue)
 
 
 def parse_destination(text: str, connection: str, single_queue: QueueName | None, home: str) -> Destination:
-    """Return what `text` means on the connection of that name; raise ProtocolError naming the rule it breaks.
+    """Return what `text` means on the connection of that name; raise ProtocolError, which names the broken rule.
 
-    `home` is the project of queues that are named without one.
+    `home` is the project of queues that are named without a project.
     """
     if not text.strip():
         raise ProtocolError("the destination is empty", f"destination:{text}")
@@ -99,7 +99,7 @@ def _parse(text: str, connection: str, single_queue: QueueName | None, home: str
         return Destination(Kind.TOPIC, name, event_name(text[7:]), private=True, project=home)
     if text.startswith(REPLIES):
         return Destination(Kind.REPLY, reply_queue(text), private=True)
-    # "/queue/count" is a queue's name, not the count of nothing.
+    # "/queue/count" is a queue named "count", not the count of an unnamed queue.
     path = text[: -len(COUNT_SUFFIX)] if counted else text
     if path in ("/queue", "/q", TEMP_PREFIX[:-1]):
         path, kind = text, Kind.QUEUE

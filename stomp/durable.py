@@ -1,6 +1,6 @@
-"""Durable subscriptions to a topic: a queue bound to it, which waits while its subscriber is away.
+"""Durable subscriptions to a topic: a queue bound to the topic, which collects messages while its subscriber is away.
 
-Three ways to ask for one, as three brokers have them, with the queue each means in the home of the client:
+There are three ways to ask for one, taken from three brokers. Each names a queue in the client's home project:
 
 | headers of SUBSCRIBE | queue |
 |---|---|
@@ -8,7 +8,8 @@ Three ways to ask for one, as three brokers have them, with the queue each means
 | `activemq.subscriptionName:N`, `durable-subscription-name:N` and their misspellings | `{client-id}.N` |
 | `durable:true` or `persistent:true`, with `id:N` | `{client-id}.N` |
 
-The client-id is that of CONNECT; without one the queue is `N`. Whoever subscribes under the same name shares the queue.
+The client-id comes from CONNECT; without one the queue is `N`. Clients that subscribe under the same name share the
+queue.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from curbstone.stomp.errors import ProtocolError
 QUEUE = "x-queue-name"
 NAMES = (
     "activemq.subscriptionName",
-    "activemq.subcriptionName",  # as ActiveMQ's own documentation has it
+    "activemq.subcriptionName",  # as ActiveMQ's own documentation spells it
     "durable-subscription-name",
     "durable-subscriber-name",
 )
@@ -32,14 +33,14 @@ HEADERS = frozenset((QUEUE, *NAMES, *FLAGS))
 
 
 def is_wanted(head: Head) -> bool:
-    """Whether a SUBSCRIBE or UNSUBSCRIBE is about a durable subscription; raise ProtocolError."""
+    """Return whether a SUBSCRIBE or UNSUBSCRIBE is about a durable subscription; raise ProtocolError."""
     if any(head.headers.get(name) for name in (QUEUE, *NAMES)):
         return True
     return any([header_values.flag(head, name) for name in FLAGS])
 
 
 def queue_of(head: Head, destination: Destination, client_id: str, home: str) -> QueueName | None:
-    """Return the queue of the durable subscription that a SUBSCRIBE asks for, None if it wants none."""
+    """Return the queue of the durable subscription that a SUBSCRIBE asks for, or None if it asks for none."""
     if destination.kind is not Kind.TOPIC:
         if head.headers.get(QUEUE):
             raise ProtocolError(f"{QUEUE} is for topics; here the destination names the queue", head.lines[QUEUE])

@@ -1,8 +1,8 @@
-"""What a client can do wrong in STOMP, and what it is told.
+"""Errors of STOMP clients, and how they are told to the client.
 
-A `ProtocolError` is fatal to its connection: the specification wants an ERROR frame and
-then the end (STOMP 1.2 § ERROR). The text names the rule, `shown` the bytes that broke it.
-Errors of the engine (`curbstone.core.errors`) reach the client in the same frame.
+A `ProtocolError` ends its connection: the specification demands an ERROR frame and then the end (STOMP 1.2 § ERROR).
+Its text names the rule, and `shown` is the line that broke it. Errors of the engine (`curbstone.core.errors`) are told
+in the same kind of frame.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class ProtocolError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Return text of a client fit for a log."""
+    """Return a client's text in a form that fits into one line of a log."""
     return text[:SHOWN_MAX].encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")
 
 
 def body_text(rule: str, shown: bytes | str) -> str:
-    """Return the text body of an ERROR frame: the rule, and what broke it in printable form."""
+    """Return the body of an ERROR frame: the rule, and in printable form the line that broke it."""
     if not shown:
         return rule + "\n"
     text = shown.decode("utf-8", "backslashreplace") if isinstance(shown, bytes) else shown

@@ -1,8 +1,10 @@
-"""What a client may ask for beyond STOMP 1.2, by `x-features` on CONNECT, and how it is told refusals. Pure.
+"""Extensions that a client can ask for with `x-features` on CONNECT, and RECEIPTs that refuse. Pure.
 
-`refusals`: what can't be done is answered by a RECEIPT that says why, and the connection goes on. `ids`: the RECEIPT
-of a SEND has the message's id. `window`: a SUBSCRIBE of an id in use changes the window. `joined`: over a WebSocket,
-frames that are sent together are one message. `numbers`: numbered producers, see `numbers.py`.
+- `refusals`: a frame that can't be carried out is answered by a RECEIPT that says why, and the connection goes on.
+- `ids`: the RECEIPT of a SEND contains the message's id.
+- `window`: a SUBSCRIBE with an id that is in use changes that subscription's window.
+- `joined`: over a WebSocket, frames that are sent together form one message.
+- `numbers`: numbered producers, see `numbers.py`.
 """
 
 from __future__ import annotations
@@ -47,23 +49,24 @@ _CODES: dict[type[CurbstoneError], int] = {
     Unavailable: 503,
     QueueFull: 507,
 }
-"""What the engine's errors are called, as over HTTP; one that is not here is what its base class is."""
+"""The code of each error of the engine, the same as over HTTP. An error that is not listed has its base class's code.
+"""
 
 RETRY_AFTER_S = {503: 5, 507: 1}
-"""When what was refused for want of room, or of a working disk, may be tried again."""
+"""After how many seconds a request may be tried again that failed for want of room, or of a working disk."""
 
 
 class NotUnsettled(ProtocolError):
-    """An ACK or NACK names a delivery that has ended, or never was."""
+    """An ACK or NACK names a delivery that has ended or never existed."""
 
 
 def offered(text: str) -> frozenset[str]:
-    """Return which of the features that a CONNECT asks for there are."""
+    """Return the known ones of the features that a CONNECT asks for."""
     return frozenset(part.strip() for part in text.split(",")).intersection(FEATURES)
 
 
 def code_of(error: CurbstoneError | NotUnsettled) -> int:
-    """Return the code of a refusal; of an event that several queues refused, that of the first."""
+    """Return the code of an error. If several queues refused an event, it is the first one's."""
     if isinstance(error, NotUnsettled):
         return 410
     if isinstance(error, EventRefused):
@@ -72,18 +75,18 @@ def code_of(error: CurbstoneError | NotUnsettled) -> int:
 
 
 def retry_after_of(error: CurbstoneError | NotUnsettled) -> int:
-    """Return after how many seconds it may be tried again; 0 if that is of no use."""
+    """Return after how many seconds the request may be tried again; 0 if that is of no use."""
     return error.wait_s if isinstance(error, TooMany) else RETRY_AFTER_S.get(code_of(error), 0)
 
 
 def error_headers(error: CurbstoneError) -> tuple[str, ...]:
-    """Return the header lines of an ERROR that say what a program needs to know."""
+    """Return the header lines of an ERROR that tell a program the code and when to try again."""
     retry_s = retry_after_of(error)
     return (f"x-error-code:{code_of(error)}", *((f"retry-after:{retry_s}",) if retry_s else ()))
 
 
 def refusals(receipts: Iterable[bytes], error: CurbstoneError | NotUnsettled) -> bytes:
-    """Return the RECEIPTs that say why something was not done."""
+    """Return RECEIPTs that say why the frames were not carried out."""
     code = code_of(error)
     retry_s = retry_after_of(error)
     retry = f"retry-after:{retry_s}\n" if retry_s else ""
@@ -94,12 +97,12 @@ def refusals(receipts: Iterable[bytes], error: CurbstoneError | NotUnsettled) ->
 
 
 def repeats(receipts: Iterable[bytes]) -> bytes:
-    """Return the RECEIPTs of SENDs whose numbers are stored already."""
+    """Return the RECEIPTs of SENDs whose numbers were stored before."""
     return b"".join([b"RECEIPT\nreceipt-id:%b\nx-duplicate:true\n\n\0\n" % receipt for receipt in receipts])
 
 
 def receipts_with_ids(receipts: Iterable[bytes | None], uid: str, first_seq: int) -> bytes:
-    """Return the RECEIPT of each SEND that asked for one; their messages have seqs in a row."""
+    """Return the RECEIPTs, with message ids, of the SENDs that asked for one; their messages have consecutive seqs."""
     start = f"\nx-msg-id:{uid}-".encode()
     return b"".join(
         [

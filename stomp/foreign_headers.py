@@ -1,8 +1,8 @@
-"""Headers with a meaning to other brokers and none here: each is an ERROR that names the nearest thing.
+"""Headers of other brokers that have no effect here: each gets an ERROR that names the nearest thing.
 
-Ignored, it would fail in silence: a message is lost, comes too early, or stays for ever. If a header says what holds
-anyway (`persistent:true` on a SEND) it passes. docs/stomp.md
-shows the table, and a test holds the two together.
+If such a header were ignored, the client would fail silently: a message would be lost, come too early, or stay for
+ever. A header that asks for what is true anyway (`persistent:true` on a SEND) is accepted. docs/stomp.md shows the
+table, and a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ QUEUE, TOPIC, ANY = "a queue", "a topic", "any destination"
 
 
 class Gap(NamedTuple):
-    """A header with a meaning elsewhere."""
+    """A header of another broker that is refused here."""
 
     name: str
     value: str
-    """`true` if only that is refused, and `…` for any value."""
+    """The value that is refused; `…` for any value."""
     commands: tuple[str, ...]
     where: str
     rule: str
@@ -60,7 +60,7 @@ HEADERS = frozenset(gap.name for gap in GAPS)
 
 
 def check_headers(head: Head, destination: Destination) -> None:
-    """Raise ProtocolError if the frame asks for what there is not. Call it where `HEADERS` meets the frame's."""
+    """Raise ProtocolError if the frame has a refused header. Needed only if the frame has any of `HEADERS`."""
     place = {Kind.TOPIC: TOPIC, Kind.QUEUE: ANY if destination.private else QUEUE}.get(destination.kind, ANY)
     for gap in GAPS:
         value = head.headers.get(gap.name)

@@ -1,6 +1,6 @@
-"""Destinations of other brokers: each is an ERROR that names the nearest thing here.
+"""Destinations of other brokers: each gets an ERROR that names the nearest thing here.
 
-docs/stomp.md shows the table, and a test holds the two together.
+docs/stomp.md shows the table, and a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from curbstone.stomp.errors import ProtocolError
 
 
 class Shape(NamedTuple):
-    """A destination with a meaning elsewhere."""
+    """A form of destination that another broker knows."""
 
     shown: str
     pattern: re.Pattern[str]
@@ -40,7 +40,7 @@ SHAPES = (
 
 
 def check_destination(text: str) -> None:
-    """Raise ProtocolError if the destination is one of another broker."""
+    """Raise ProtocolError if the destination has a form that another broker knows."""
     for shape in SHAPES:
         if shape.pattern.match(text):
             raise ProtocolError(f"unknown destination: {shape.rule}", f"destination:{text}")

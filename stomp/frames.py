@@ -1,6 +1,6 @@
-"""The frames a server sends, as bytes. Pure.
+"""Encodes the frames that a server sends. Pure.
 
-Each ends with one LF behind its NUL, as other brokers do and clients have come to expect.
+Each frame ends with one LF after its NUL, as other brokers' frames do and clients have come to expect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from curbstone.stomp.errors import body_text
 HEART_BEAT = b"\n"
 
 CHARSET_MARK = b"x-http-charset:"
-"""Begins a line that the gateway keeps in blocks for itself: how the bytes of HTTP headers were read."""
+"""The start of a line that the gateway stores in header blocks for its own use: the charset of HTTP header values."""
 
 _CHARSET_LINE = re.compile(rb"^x-http-charset:[^\n]*\n", re.MULTILINE)
 _LENGTH = b"\ncontent-length:"
@@ -26,7 +26,7 @@ _BARE = str.maketrans({"\\": "/", "\n": " ", "\r": " ", "\0": " "})
 def connected(
     version: str, heart_beat: tuple[int, int], session: str, server: str, sync: str, more: tuple[str, ...] = ()
 ) -> bytes:
-    """Return CONNECTED. It is never escaped (§ Value Encoding), but for `:` nothing in it would have to be."""
+    """Return CONNECTED. This frame is never escaped (§ Value Encoding); only its `:` would have to be."""
     lines = "".join([f"{line}\n" for line in more])
     return (
         f"CONNECTED\nversion:{version}\nheart-beat:{heart_beat[0]},{heart_beat[1]}\nsession:{session}\n"
@@ -35,12 +35,12 @@ def connected(
 
 
 def receipt(receipt_id: bytes, more: tuple[str, ...] = ()) -> bytes:
-    """Return RECEIPT; `receipt_id` as it came, which is also how it is written."""
+    """Return RECEIPT. `receipt_id` is still encoded as it came, so it is written unchanged."""
     return b"RECEIPT\nreceipt-id:%b\n%b\n\0\n" % (receipt_id, "".join([f"{line}\n" for line in more]).encode())
 
 
 def receipts(receipt_ids: Iterable[bytes]) -> bytes:
-    """Return the RECEIPT of each; there must be one at least."""
+    """Return a RECEIPT for each id; there must be at least one."""
     return b"RECEIPT\nreceipt-id:" + b"\n\n\0\nRECEIPT\nreceipt-id:".join(receipt_ids) + b"\n\n\0\n"
 
 
@@ -51,9 +51,10 @@ def error(
     headers: tuple[str, ...] = (),
     version: str = "",
 ) -> bytes:
-    """Return ERROR with a text body. `message` holds no backslash but that of an escaped colon, so nobody misreads it.
+    """Return ERROR with a text body.
 
-    Before a version is agreed on, it is written as in 1.0, without escapes.
+    The only backslash in its `message` is that of an escaped colon, so every client reads it correctly. Before a
+    version is agreed on, it is written as in 1.0, without escapes.
     """
     body = body_text(rule, shown).encode("utf-8", "backslashreplace")
     message = rule.translate(_BARE)
@@ -68,7 +69,7 @@ def error(
 
 
 def escape(text: str, version: str) -> str:
-    """Return `text` as a header value of that version; what 1.0 and 1.1 can't write becomes a space."""
+    """Return `text` as a header value of that version. Characters that 1.0 and 1.1 can't write become spaces."""
     if version == V12:
         return blocks.escape(text)
     if version == V11:
@@ -79,9 +80,10 @@ def escape(text: str, version: str) -> str:
 def encode_block(block: bytes, version: str) -> bytes:
     """Return the header lines of a stored block for a session of that version.
 
-    The block is the encoding of 1.2 and passes through, but for the gateway's own mark. Without a backslash
-    it says the same in every version; with one, 1.1 lacks `\\r`, and 1.0 has no escapes: a name that needs
-    one is left out there, for it would end up as another header.
+    The block is encoded as in 1.2, so for 1.2 it is used as it is, except for the gateway's own line. A block without a
+    backslash reads the same in every version. Otherwise the block is encoded again: 1.1 has no `\\r`, and 1.0 has no
+    escapes at all. For 1.0, a header whose name would need an escape is left out, because it would be read as another
+    header.
     """
     if CHARSET_MARK in block:
         block = _CHARSET_LINE.sub(b"", block)
@@ -95,7 +97,7 @@ def encode_block(block: bytes, version: str) -> bytes:
 
 
 def split(data: bytes) -> Iterator[bytes]:
-    """Yield the frames (with the LF behind each) and heart-beats of a session's output, which holds whole ones only."""
+    """Yield the frames (each with the LF after it) and heart-beats of a session's output, which has no partial ones."""
     pos = 0
     size = len(data)
     while pos < size:
@@ -104,7 +106,7 @@ def split(data: bytes) -> Iterator[bytes]:
             pos += 1
         else:
             blank = data.index(b"\n\n", pos)
-            # Ours is the first of that name, so a header of the producer is never taken for it.
+            # The first content-length is the server's own, so a producer's header of that name is never taken for it.
             at = data.find(_LENGTH, pos, blank)
             if at < 0:
                 pos = data.index(b"\0", blank) + 2

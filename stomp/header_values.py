@@ -1,4 +1,4 @@
-"""Header values that are numbers, names and flags. Garbage is an error, never a default."""
+"""Reads header values that are numbers, names or flags. A malformed value is an error and never becomes the default."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from curbstone.stomp.codec import Head
 from curbstone.stomp.errors import ProtocolError
 
 DURATION_MS_MAX = 10 * 366 * 86_400_000
-"""Ten years: what a delay or a time to live may be."""
+"""Ten years: the longest delay or time to live."""
 
 TTL = ("expiration", "x-message-ttl", "expires")
-"""How long a message lives: in ms (RabbitMQ), the same as an argument of its queue, or until when (ActiveMQ)."""
+"""The headers for a message's time to live: in ms (RabbitMQ's two names), or as the time when it ends (ActiveMQ)."""
 
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
@@ -28,12 +28,12 @@ def required(head: Head, name: str) -> str:
 
 
 def as_written(head: Head, name: str) -> str:
-    """Return the value of a header the frame has in the encoding it came in."""
+    """Return the value of a header that the frame has, still encoded as it came."""
     return head.lines[name].decode().partition(":")[2]
 
 
 def number(head: Head, name: str, least: int, most: int) -> int | None:
-    """Return the header as a whole number, None without it; raise on anything else, also outside the bounds."""
+    """Return the header as a whole number, or None without it; raise ProtocolError if it is none or out of bounds."""
     text = head.headers.get(name)
     if text is None:
         return None
@@ -43,7 +43,10 @@ def number(head: Head, name: str, least: int, most: int) -> int | None:
 
 
 def ordering_key(head: Head, name: str, alias: str) -> bytes:
-    """Return the line to store beside the others where the ordering key has its other name; raise on a bad key."""
+    """Check an ordering key. Return the line to store in addition if the frame has the key only under its alias.
+
+    Raise ProtocolError if the key is bad.
+    """
     for each in (name, alias):
         if (key := head.headers.get(each)) is not None:
             try:
@@ -56,7 +59,7 @@ def ordering_key(head: Head, name: str, alias: str) -> bytes:
 
 
 def delay_ms(head: Head, wall_ms: int) -> int | None:
-    """Return the delay that `x-next-t` (when, in ms since the epoch) or else `x-delta-t` (ms) asks for."""
+    """Return the delay in ms that `x-next-t` (a time, in ms since the epoch) or else `x-delta-t` (in ms) asks for."""
     when = number(head, "x-next-t", 0, 10**15 - 1)
     after = number(head, "x-delta-t", 0, DURATION_MS_MAX)
     if when is None:
@@ -67,7 +70,7 @@ def delay_ms(head: Head, wall_ms: int) -> int | None:
 
 
 def ttl_ms(head: Head, wall_ms: int) -> int | None:
-    """Return how long a message lives; None or 0 for as long as it takes. The first of `TTL` that is there counts."""
+    """Return the time to live in ms; None or 0 for no end. The first header of `TTL` that the frame has counts."""
     for name in TTL[:-1]:
         after = number(head, name, 0, DURATION_MS_MAX)
         if after is not None:
@@ -81,7 +84,7 @@ def ttl_ms(head: Head, wall_ms: int) -> int | None:
 
 
 def groups(head: Head, name: str) -> tuple[str, ...]:
-    """Return the group names of a comma-separated header; none without it."""
+    """Return the group names in a comma-separated header; an empty tuple without it."""
     text = head.headers.get(name)
     if text is None:
         return ()
@@ -92,7 +95,7 @@ def groups(head: Head, name: str) -> tuple[str, ...]:
 
 
 def flag(head: Head, name: str) -> bool | None:
-    """Return the header as true or false, None without it."""
+    """Return the header as True or False, or None without it."""
     text = head.headers.get(name)
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Heart-beats and deadlines of one STOMP connection. It has no clock: each call says what time it is."""
+"""Heart-beats and deadlines of one STOMP connection. It has no clock: each call says the time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.stomp.limits import Limits
 
 TOLERANCE = 2
-"""A client is not dead before this many of its intervals, and a second, passed in silence."""
+"""A client is taken for dead when this many of its heart-beat intervals, and `GRACE_MS`, have passed in silence."""
 GRACE_MS = 1_000
 
 
 class Liveness:
-    """Knows when a heart-beat must be sent, and when the client is taken for dead.
+    """Decides when to send a heart-beat, and when the client is taken for dead.
 
-    Any byte counts as life, but not as progress of a frame.
+    Any byte is a sign of life, but a byte alone is not progress of a frame.
     """
 
     def __init__(self, limits: Limits, now_ms: int) -> None:
@@ -31,32 +31,33 @@ class Liveness:
         """Whether anything was sent since the last `beat`."""
 
     def agreed(self, server_beats_ms: int, client_beats_ms: int) -> None:
-        """CONNECT settled the heart-beats; 0 for none."""
+        """Set the heart-beat intervals that CONNECT settled; 0 means none."""
         self._connected = True
         self._server_beats_ms = server_beats_ms
         self._client_beats_ms = client_beats_ms
         if server_beats_ms:
-            # We look twice in each interval: if nothing was sent since the last look, a beat is still in time.
+            # We look twice in each interval: if nothing was sent since the last look, a heart-beat sent now is still in
+            # time.
             self._tick_ms = min(self._tick_ms, max(1, server_beats_ms // 2))
         if client_beats_ms:
             self._tick_ms = min(self._tick_ms, client_beats_ms * TOLERANCE + GRACE_MS)
 
     def heard(self, now_ms: int) -> None:
-        """Bytes came."""
+        """Note that bytes came."""
         self._heard_ms = now_ms
 
     def unfinished(self, size: int, completed: bool, now_ms: int) -> None:
-        """A read left `size` bytes of an unfinished frame; it may have completed others."""
+        """Note that a read left `size` bytes of an unfinished frame; `completed` says whether it completed others."""
         self._frame.unfinished(size, completed, now_ms)
 
     def reading(self, on: bool, now_ms: int) -> None:
-        """We stopped reading, or went on: a client that is not read can't be late."""
+        """Note that we stopped reading, or went on: a client that is not read can't be late."""
         self._reading = on
         self._heard_ms = now_ms
         self._frame.reading(on, now_ms)
 
     def broken(self, now_ms: int) -> str:
-        """Return the deadline that passed, in words; empty if none."""
+        """Return a description of the deadline that has passed; empty if none has."""
         limits = self._limits
         if not self._connected:
             waited = now_ms - self._started_ms
@@ -71,17 +72,17 @@ class Liveness:
         return ""
 
     def beat(self) -> bool:
-        """Whether a heart-beat is to be sent now."""
+        """Return whether a heart-beat must be sent now, and start the next interval."""
         if not self._server_beats_ms:
             return False
         sent, self.sent = self.sent, False
         return not sent
 
     def overdue(self, now_ms: int) -> bool:
-        """Whether the end has waited long enough for commits; called only while ending."""
+        """Return whether an ending connection has waited too long for its commits. Called only while it is ending."""
         self._ending_since_ms = self._ending_since_ms or now_ms
         return now_ms - self._ending_since_ms >= self._limits.closing_ms
 
     def next_ms(self, now_ms: int) -> int:
-        """Return when to look again."""
+        """Return the time of the next look."""
         return now_ms + self._tick_ms

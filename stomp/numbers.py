@@ -1,8 +1,8 @@
-"""SENDs of numbered producers: `x-producer`, the number of each, and how refusals and repeats are told.
+"""SENDs of numbered producers: reads the number of each message, so that the engine can recognize repeats.
 
-The number is `x-seq`, or else the last part of the receipt, behind a dot: so the heads of a client's SENDs stay equal
-but for their receipts. `x-after` names the number in front where an application's own have gaps; 0 if nothing has
-to be in front, as of the first.
+`x-producer` names the producer. The message's number is `x-seq`, or else the last part of the receipt, after a dot:
+this way, all SENDs of a client have the same head except for the receipt. If an application's own numbers have gaps,
+`x-after` gives the number before this one, or 0 if there must be none, as for the first message.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NO_NUMBER = "a SEND with x-producer has an x-seq, or a receipt whose last part, 
 
 
 class Wish(NamedTuple):
-    """What the head of one SEND says of its number."""
+    """The number in the head of one SEND, from `x-seq` and `x-after`; None where there is no such header."""
 
     seq: int | None
     after: int | None
 
 
 class Piece(NamedTuple):
-    """Messages that have numbers in a row, and their receipts."""
+    """Messages with consecutive numbers, and their receipts."""
 
     messages: list[Message]
     receipts: list[bytes | None]
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 def wish_of(head: Head, destination: Destination) -> Wish | None:
-    """Return what a SEND of a producer says of its own number, or None; raise ProtocolError."""
+    """Return the `x-seq` and `x-after` of a SEND, or None without them; raise ProtocolError if it can't be numbered."""
     if destination.kind is not Kind.QUEUE or destination.private:
         raise ProtocolError("only what is sent to a queue can be numbered", head.lines[PRODUCER])
     if "transaction" in head.headers:
@@ -52,14 +52,14 @@ def wish_of(head: Head, destination: Destination) -> Wish | None:
 def pieces(
     producer: bytes, messages: list[Message], receipts: list[bytes | None], wishes: dict[int, Wish]
 ) -> Iterable[Piece]:
-    """Cut what one read brought of a producer for one queue where its numbers have gaps; raise ProtocolError."""
+    """Cut a producer's messages of one read, for one queue, where their numbers have gaps; raise ProtocolError."""
     if not wishes and (first := _number(receipts[0])) and receipts == _in_a_row(receipts[0], first, len(receipts)):
         return [Piece(messages, receipts, Numbered(producer, first, first - 1))]
     return _cut(producer, messages, receipts, wishes)
 
 
 def _in_a_row(receipt: bytes | None, first: int, count: int) -> list[bytes]:
-    """Return receipts as a client has them whose numbers follow each other: what nearly every read brings."""
+    """Return the receipts that a client sends if its numbers are consecutive, which is true of nearly every read."""
     assert receipt is not None
     lane = receipt[: receipt.rfind(b".") + 1]
     return [b"%b%d" % (lane, number) for number in range(first, first + count)]

@@ -1,7 +1,7 @@
-"""SEND: makes messages of frames, and collects them, so that one read is one publish for each queue.
+"""SEND: makes messages of frames, and collects them, so that each read publishes once to each queue.
 
-What the head of a SEND means is worked out once (`SendPlan`): clients send the same head again and again, and the
-parser hands over the plan with each frame whose head it has seen before.
+The meaning of a SEND's head is worked out once and kept as a `SendPlan`. Clients send the same head again and again,
+and the parser hands over the plan with each frame whose head it has seen before.
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ SERVER_HEADERS = frozenset(
 """Headers of a MESSAGE that only the server sets."""
 
 DELAY = "AMQ_SCHEDULED_DELAY"
-"""What ActiveMQ calls `x-delta-t`."""
+"""ActiveMQ's name for `x-delta-t`."""
 
 ORDERING_KEYS = (blocks.KEY, "JMSXGroupID")
-"""Messages of one value are delivered one at a time, in order; the second is what ActiveMQ calls it."""
+"""The headers for an ordering key, ours and ActiveMQ's. Messages with the same key are delivered one at a time, in
+order."""
 
 KEY = "idempotency-key"
-"""A SEND that is repeated under the same key is stored once."""
+"""A SEND that is repeated with the same key is stored once."""
 
 NOT_STORED = (
     SERVER_HEADERS | {"receipt", "transaction", "x-http-charset"} | {"x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY}
 )
-"""Headers of a SEND that are not stored with the message: the server's own, orders to it, and the gateway's mark."""
+"""Headers of a SEND that are not stored with the message: those that the server sets, instructions to the server, and
+the gateway's own."""
 
 _ORDERS = (
     frozenset(
@@ -53,17 +55,17 @@ _ORDERS = (
     | HEADERS
     | arguments.OF_SEND
 )
-"""Headers of a SEND that say what is to be done with the message, and those that are refused."""
+"""Headers of a SEND that say what to do with the message, or that are refused. Most SENDs have none of them."""
 
 _ONCE = ("x-next-t", "expires", KEY)
-"""Those that mean something else in each frame, so that a plan with one is not kept: a point in time, or a key."""
+"""Headers whose value differs in each frame: a point in time, or a key. A plan with one of them is not kept."""
 
 _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 2048
 
 
 class SendPlan:
-    """Everything the head of a SEND says, worked out once for all frames that share it."""
+    """The meaning of a SEND's head, worked out once for all frames that share the head."""
 
     __slots__ = ("block", "key", "options", "target", "transaction", "wish")
 
@@ -74,10 +76,10 @@ class SendPlan:
         self.target = target
         self.block = block
         self.options = options
-        """Arguments of `Message` beyond body and block; None for none."""
+        """Arguments of `Message` besides body and block; None if there are none."""
         self.transaction = transaction
         self.key = key
-        """The idempotency key, or empty."""
+        """The idempotency key; empty if there is none."""
 
     def message(self, body: bytes) -> Message:
         """Return the message of a frame with this body."""
@@ -85,23 +87,23 @@ class SendPlan:
 
 
 class Publisher:
-    """Publishes what a session sends. `flush` hands the engine what was collected, in order per queue."""
+    """Publishes a session's messages. `flush` hands the collected messages to the engine, in order for each queue."""
 
     def __init__(self, connection: SessionState) -> None:
         self._connection = connection
         self._targets = Targets()
         self._destinations: dict[str, Target] = {}
         self.opened: list[Target] = []
-        """Targets that hold messages."""
+        """The targets that have collected messages."""
         self._producing: Producing | None = None
 
     @property
     def has_numbers(self) -> bool:
-        """Whether anything was sent by a numbered producer."""
+        """Whether any SEND came from a numbered producer."""
         return self._producing is not None
 
     def plan(self, head: Head) -> tuple[SendPlan, bool]:
-        """Return what the head of a SEND means, and whether it means the same in later frames; raise ProtocolError."""
+        """Return the plan for a SEND's head, and whether later frames with it can use it too; raise ProtocolError."""
         headers = head.headers
         destination = header_values.required(head, "destination")
         target = self._destinations.get(destination)
@@ -134,7 +136,7 @@ class Publisher:
 
     @staticmethod
     def _key(head: Head, destination: Destination) -> str:
-        """Return the idempotency key of a SEND, or an empty text; raise ProtocolError."""
+        """Return the idempotency key of a SEND, or an empty string; raise ProtocolError."""
         key = head.headers.get(KEY)
         if key is None:
             return ""
@@ -148,7 +150,7 @@ class Publisher:
         return key
 
     def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
-        """Collect one message. The loop of `Session` has a copy of this, because a call for each message costs time."""
+        """Collect one message. The loop of `Session` has a copy of this code, because a call for each costs time."""
         target = plan.target
         if not target.messages:
             self.opened.append(target)
@@ -158,7 +160,7 @@ class Publisher:
         target.receipts.append(receipt)
 
     def publish_once(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
-        """Publish the message of a plan with a key, by itself; what was collected before has been flushed."""
+        """Publish a message with an idempotency key, by itself. The caller has flushed what was collected before."""
         message = plan.message(body)
         try:
             _Run(self._connection, plan.target, [message], [receipt], plan.key)
@@ -166,11 +168,11 @@ class Publisher:
             self._connection.refuse(error, [receipt])
 
     def holds(self, name: QueueName) -> bool:
-        """Whether messages for this queue are collected."""
+        """Return whether messages for this queue are collected."""
         return any(target.name == name for target in self.opened)
 
     def flush(self) -> None:
-        """Publish what was collected; once the connection is ending, drop it."""
+        """Publish the collected messages; drop them if the connection is ending."""
         opened, self.opened = self.opened, []
         for target in opened:
             messages, target.messages = target.messages, []
@@ -186,12 +188,12 @@ class Publisher:
                 self._connection.refuse(error, receipts)
 
     def close(self) -> None:
-        """The connection is ending."""
+        """Let go of the numbered producers: the connection is ending."""
         if self._producing is not None:
             self._producing.leave()
 
     def _numbered(self, head: Head, destination: Destination) -> tuple[Target, numbers.Wish | None]:
-        """Return where a SEND of a numbered producer goes, and what its head says of its number."""
+        """Return the target of a numbered producer's SEND, and the number in its head."""
         wish = numbers.wish_of(head, destination)
         connection = self._connection
         producer = connection.access.producer(head.headers[numbers.PRODUCER])
@@ -214,8 +216,8 @@ class Publisher:
     def _claim(self, target: Target) -> None:
         """Make this connection the only one that publishes as this producer; raise ProtocolError if it has too many.
 
-        A client without the right to send to the queue claims nothing, so it can't end another's connection; its
-        messages are refused when they are published.
+        A client without the right to send to the queue claims nothing, so that it can't end another client's
+        connection; its messages are refused when they are published.
         """
         connection, producing = self._connection, self._producing
         assert producing is not None
@@ -238,7 +240,7 @@ class Publisher:
         return target
 
     def _block(self, head: Head) -> bytes:
-        """Return the header lines to store. The encoding of 1.2 is that of the store, so they go in as they came."""
+        """Return the header lines to store. Lines of 1.2 are stored unchanged: the store has the same encoding."""
         not_stored = NOT_STORED
         if numbers.PRODUCER in head.headers and features.NUMBERS in self._connection.features:
             not_stored = not_stored.union(numbers.HEADERS)
@@ -255,7 +257,8 @@ class Publisher:
             if name not in not_stored and not name.lower().startswith(_DEAD_PREFIX)
         }
         if temporary:
-            # The answer comes over another connection. The address that is stored lets that one send to the queue only.
+            # The answer comes over another connection. The stored address only allows that connection to send to this
+            # queue.
             named = self._connection.destination(reply_to)
             if named.private:
                 self._connection.on_reply_wanted(reply_to, named.queue)
@@ -264,7 +267,7 @@ class Publisher:
 
 
 class _Run:
-    """The messages of one read for one queue, on their way to the disk."""
+    """The messages of one read for one target, until they are on disk and their RECEIPTs are sent."""
 
     __slots__ = ("_bytes", "_connection", "_done", "_numbered", "_receipts", "_uid")
 
@@ -282,7 +285,7 @@ class _Run:
         self._receipts = receipts
         self._uid = ""
         self._done = 0
-        # Small bodies may come with large headers and receipts, and those wait in memory as well.
+        # Headers and receipts count too: they also wait in memory, and small bodies may come with large ones.
         self._bytes = sum([len(message.body) + len(message.headers) for message in messages])
         self._bytes += sum([len(receipt) for receipt in receipts if receipt is not None])
         connection.traffic.published += len(messages)
@@ -293,7 +296,7 @@ class _Run:
             connection.write(frames.receipts(asked))
 
     def _publish(self, target: Target, messages: list[Message], key: str) -> bool:
-        """Hand the messages to the engine; False if they are an answer and the requester is gone."""
+        """Hand the messages to the engine; return False if they are a reply and the requester is gone."""
         access = self._connection.access
         destination = target.destination
         if destination.kind is Kind.TOPIC:
@@ -303,7 +306,7 @@ class _Run:
         elif destination.private:
             temp_queues.make(self._connection, target.name).publish(messages, self._published)
         else:
-            # Looked up anew each time: the queue may have been deleted meanwhile, and STOMP creates on use.
+            # Looked up each time: the queue may have been deleted meanwhile, and STOMP creates a queue when it is used.
             queue = access.ensure(target.name, Right.SEND)
             if features.IDS in self._connection.features:
                 self._uid = queue.uid
@@ -312,7 +315,7 @@ class _Run:
         return True
 
     def _published(self, error: CurbstoneError | None, first_seq: int, count: int) -> None:
-        """The next `count` are on disk, or were refused."""
+        """The next `count` messages are on disk, or were refused."""
         connection = self._connection
         first = self._done
         self._done += count

@@ -1,4 +1,4 @@
-"""STOMP over TCP: a session on each connection of `net`, and the clock for its heart-beats."""
+"""STOMP over TCP: runs a session on each connection, with a timer for its heart-beats."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StompServer(TcpServer):
         turns: Turns | None = None,
         entrance: Entrance | None = None,
     ) -> None:
-        """`turns`: those of all that is read in the process, its own if none are given; likewise `entrance`."""
+        """`turns` and `entrance` are shared by the whole process; without them the server has its own."""
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), entrance, message_bytes_max=self.limits.body_bytes_max)
         self.gate = gate
@@ -47,7 +47,7 @@ class StompServer(TcpServer):
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = gate.everyone.health().sync
         self.traffic = Traffic()
-        """Of all its connections."""
+        """The counters of all its connections."""
 
     def connection(self, peer: Peer, visit: Visit) -> _Client:
         """See `TcpServer.connection`."""
@@ -59,7 +59,7 @@ class StompServer(TcpServer):
 
 
 class _Client(Connection[Session]):
-    """One connection. A client that breaks a rule gets an ERROR, and so do all when the server stops."""
+    """One connection. A client that breaks a rule gets an ERROR, and so do all clients when the server stops."""
 
     def __init__(self, server: StompServer, peer: Peer, visit: Visit) -> None:
         super().__init__(server, peer, visit, server.limits.output_bytes_max)
@@ -89,7 +89,7 @@ class _Client(Connection[Session]):
         return self._session
 
     def _on_connected(self, user: str) -> None:
-        self._pulse.look()  # CONNECT settled how often
+        self._pulse.look()  # CONNECT settled how often to look
         self.visit.logged_in(user)
 
     def receive(self, data: bytes) -> None:

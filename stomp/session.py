@@ -1,13 +1,15 @@
-"""One STOMP connection, without its socket: bytes in, bytes out.
+"""One STOMP connection without its socket: bytes in, bytes out.
 
-Whoever owns the socket, which is a TCP connection or a WebSocket, does four things: it calls `receive` with what it
-read and the time; whenever `changed` was called, with how many bytes more there are to send, it sends what
-`take_output` returns, soon or at once; it calls `tick` when the last `tick` asked for it; and it closes the socket once
-`closing` is true and everything is sent.
+The owner of the socket, which is a TCP connection or a WebSocket, does four things:
 
-Frames take effect in their order. The SENDs and ACKs of one read are collected, so that the engine gets one publish
-for each queue and one ack for each subscription. Before a frame of any other kind takes effect, what was collected is
-handed over.
+- It calls `receive` with each read and the time.
+- The session calls `changed` with the number of bytes that its output has grown by. Then the owner sends what
+  `take_output` returns, at once or soon.
+- It calls `tick` at the time that the last `tick` returned.
+- It closes the socket when `closing` is true and all output is sent.
+
+Frames take effect in order. The SENDs and ACKs of one read are collected, so that the engine gets one publish for each
+queue and one ack for each subscription. They are handed to the engine before a frame of any other kind takes effect.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def _nobody(_user: str) -> None:
-    """Nobody wants to hear of a login."""
+    """Do nothing: nobody asked to hear of logins."""
 
 
 class Session:
@@ -65,9 +67,9 @@ class Session:
         sniffs: bool = True,
         traffic: Traffic | None = None,
     ) -> None:
-        """`access` is that of the login in a WebSocket's handshake; or nobody's, and then CONNECT has to log in.
+        """`access` is that of a login in a WebSocket's handshake; or it is nobody's, and CONNECT has to log in.
 
-        `sniffs`: whether to look at the first bytes for HTTP or TLS, so that a client on the wrong port is told so.
+        `sniffs`: whether to recognize HTTP or TLS in the first bytes, so that a client on the wrong port is told so.
         """
         self._gate = gate
         brake = Brake(caller.protocol, self._released)
@@ -86,18 +88,18 @@ class Session:
         self._caller = caller
         self._wants_login = gate.wants_login
         self._agreement: connect.Agreement | None = None
-        """What was agreed with CONNECT, while its login is still being checked."""
+        """The agreement with a CONNECT while its login is still being checked."""
         self.on_connected: Callable[[str], None] = _nobody
-        """Called when CONNECT is answered, with whose login it is."""
+        """Called with the user's name when CONNECT is answered."""
         self._kept: list[Frame] = []
-        """Frames that wait, from the first SEND on, until the user has paid for what it sent before."""
+        """Frames that wait, from the first SEND on, because the user has published more than its rate."""
         self._is_input_over = False
         self._now_ms = now_ms
         self._sniffs = sniffs
         self.unfinished_bytes = 0
-        """How many bytes of an incomplete frame the last read left."""
+        """How many bytes of an unfinished frame the last read left."""
         self.began_anew = True
-        """Whether that read completed a frame, so that the incomplete one is new."""
+        """Whether the last read completed a frame, so that the unfinished one is a new one."""
 
     @property
     def connected(self) -> bool:
@@ -106,23 +108,23 @@ class Session:
 
     @property
     def joined(self) -> bool:
-        """Whether the client takes any number of frames in one WebSocket message."""
+        """Whether the client accepts any number of frames in one WebSocket message."""
         return features.JOINED in self._connection.features
 
     @property
     def ending(self) -> bool:
-        """Whether nothing more is read; the last frames may still wait for the disk."""
+        """Whether the session takes no more input. The last frames may still wait for the disk."""
         return self._connection.ending
 
     @property
     def closing(self) -> bool:
-        """Whether the output is complete: send it, then close."""
+        """Whether the output is complete, so that the socket can be closed after sending it."""
         return self._connection.closing
 
     @property
     def congested(self) -> bool:
-        """Whether reading should stop until `changed` is called and this is false again."""
-        # Nothing is read until the login is found good.
+        """Whether reading must stop, until the session calls `changed` and this is false again."""
+        # Nothing is read while the login is being checked.
         connection = self._connection
         return connection.unconfirmed.is_too_much or self._agreement is not None or connection.brake.is_on
 
@@ -133,18 +135,20 @@ class Session:
 
     @property
     def failed_by_rule(self) -> bool:
-        """Whether `failure` is a rule of the protocol; else it is what the engine refused."""
+        """Whether `failure` is a rule of the protocol; if not, it is the text of an engine's error."""
         return self._connection.failed_by_rule
 
     def take_output(self) -> list[bytes]:
-        """Return the bytes to send, in order, and forget them."""
+        """Return the output, in order, and forget it."""
         output = self._connection.take_output()
         if output:
             self._liveness.sent = True
         return output
 
     def receive(self, data: bytes, now_ms: int, wall_ms: int) -> None:
-        """Carry out the frames that `data` completes. `now_ms` never jumps; `wall_ms` is the wall clock."""
+        """Carry out the frames that `data` completes. `now_ms` is from a clock that never jumps; `wall_ms` from the
+        wall clock.
+        """
         connection = self._connection
         if connection.ending:
             return
@@ -165,7 +169,7 @@ class Session:
             if parser.error is not None:
                 self._refuse(parser.error)
                 return
-            # Behind a CONNECT the parser waits to be told the version.
+            # After a CONNECT the parser waits to be told the version.
             if not received or received[-1][0].command not in ("CONNECT", "STOMP"):
                 break
             data = b""
@@ -173,7 +177,7 @@ class Session:
         self._liveness.unfinished(self.unfinished_bytes, self.began_anew, now_ms)
 
     def tick(self, now_ms: int) -> int:
-        """Do what is due: heart-beats and deadlines. Return when to call again."""
+        """Send a heart-beat, or end the connection at a deadline, if it is time. Return when to call again."""
         connection = self._connection
         if connection.ending:
             if self._liveness.overdue(now_ms):
@@ -185,36 +189,36 @@ class Session:
         return self._liveness.next_ms(now_ms)
 
     def reading(self, on: bool, now_ms: int) -> None:
-        """Say that reading stopped or went on; a client that is not read can't be late."""
+        """Note that reading stopped or went on: a client that is not read can't be late."""
         self._liveness.reading(on, now_ms)
 
     def hold(self) -> None:
-        """Deliver nothing more: the socket is full."""
+        """Pause deliveries: the socket is full."""
         self._connection.held = True
         self._subscriptions.hold()
 
     def resume(self) -> None:
-        """Go on after `hold`."""
+        """Resume deliveries after `hold`."""
         self._connection.held = False
         self._subscriptions.resume()
 
     def shut_down(self, reason: str) -> None:
-        """End with an ERROR that says why, unless the client is leaving; commits under way are waited for."""
+        """End with an ERROR that gives the reason, unless the session is ending; waits for the commits under way."""
         if not self._connection.ending:
             self._connection.fail(Unavailable(reason))
 
     def refuse(self, error: ProtocolError) -> None:
-        """End with an ERROR for what the transport can't take."""
+        """End with an ERROR for input that the transport can't take."""
         self._connection.fail(error)
 
     def end_input(self) -> None:
-        """The client sends no more, without a DISCONNECT: end once its receipts are sent."""
+        """The client closed its half without a DISCONNECT: end once its receipts are sent."""
         self._is_input_over = True
         if not self._kept:
             self._connection.finish(b"")
 
     def _released(self) -> None:
-        """The user has paid for what it sent before."""
+        """Carry out the frames that waited: the user is within its rate again."""
         connection = self._connection
         connection.wall_ms = self._gate.connections.host.wall_ms()
         ASKING.set(self._caller)
@@ -225,7 +229,7 @@ class Session:
         connection.reads_on()
 
     def lose(self) -> None:
-        """The socket is gone: deliveries return, open transactions are dropped, what was sent is kept."""
+        """The socket is gone: return the deliveries, and drop the open transactions. Messages that were sent stay."""
         connection = self._connection
         connection.lost = True
         if not connection.ending:
@@ -250,7 +254,7 @@ class Session:
         self._subscriptions.close()
 
     def _refuse(self, error: ProtocolError) -> None:
-        """Answer bytes that are not frames; friendly to those that took the wrong port."""
+        """End because of bytes that are not frames; tell a client of another protocol that it took the wrong port."""
         connection = self._connection
         may_be_another = self._sniffs and not connection.version
         line = error.shown if may_be_another and isinstance(error.shown, bytes) else b""
@@ -262,7 +266,7 @@ class Session:
             connection.fail(error)
 
     def _carry_out(self, received: list[Frame]) -> None:
-        """Carry out frames in order. SEND and ACK, which are nearly all, are dealt with here."""
+        """Carry out frames in order. SEND and ACK, which nearly all frames are, are dealt with here."""
         connection = self._connection
         publisher = self._publisher
         settler = self._settler
@@ -297,22 +301,22 @@ class Session:
             connection.fail(failure, receipt)
 
     def _has_to_wait(self, head: Head) -> bool:
-        """Whether a frame publishes and may not yet; a login does not publish."""
+        """Return whether a frame publishes, but its user is over its rate. A login is a SEND that does not publish."""
         is_send = head.command == "SEND" and head.headers.get("destination") != SESSION_TOKEN
         return is_send and self._connection.is_braked
 
     def _flush(self) -> None:
-        """Hand over what was collected."""
+        """Hand the collected SENDs and ACKs to the engine."""
         if self._publisher.opened:
             self._publisher.flush()
         if self._settler.opened:
             self._settler.flush()
 
     def _make_way(self, name: QueueName) -> None:
-        """Before a SEND to a queue come the acks of this read for it: they make room under its cap."""
+        """Flush this read's ACKs for a queue before a SEND to it, because they make room under its cap."""
         if self._settler.opened and self._settler.holds(name):
             self._settler.flush()
-        if self._publisher.has_numbers and self._publisher.holds(name):  # the same queue, by another producer or none
+        if self._publisher.has_numbers and self._publisher.holds(name):  # the same queue, but another producer or none
             self._publisher.flush()
 
     def _handle(self, head: Head, receipt: bytes | None, body: bytes) -> None:
@@ -341,14 +345,14 @@ class Session:
 
         def done(answer: Access | CurbstoneError) -> None:
             self._admitted(answer)
-            if is_over and not connection.ending:  # what came behind CONNECT meanwhile
+            if is_over and not connection.ending:  # what came after CONNECT meanwhile
                 self.receive(b"", self._now_ms, connection.wall_ms)
 
         self._gate.admit(connect.credentials_of(head), self._caller, done)
         is_over = True
 
     def _admitted(self, answer: Access | CurbstoneError) -> None:
-        """The login is good, or is not."""
+        """Answer the CONNECT: its login was accepted or refused."""
         connection = self._connection
         agreement, self._agreement = self._agreement, None
         if connection.ending or agreement is None:
@@ -383,7 +387,7 @@ class Session:
         self.on_connected(answer.identity.user)
 
     def _check_rights(self) -> None:
-        """The rights have changed: a subscription that lost its own ends the connection."""
+        """End the connection if the rights have changed and one of its subscriptions has lost its right."""
         ASKING.set(self._caller)
         try:
             self._subscriptions.check()
@@ -414,11 +418,11 @@ class Session:
 
     @property
     def _takes_tokens(self) -> bool:
-        """Whether a SEND can log in; with a single queue and no users every destination is that queue."""
+        """Whether a SEND can log in. With a single queue and no users, every destination is that queue."""
         return self._connection.single_queue is None or self._wants_login
 
     def _renew(self, head: Head, receipt: bytes | None, body: bytes) -> None:
-        """Log in with the token in a body; its RECEIPT says how long that counts."""
+        """Log in with the token in the body; the RECEIPT says until when the login is valid."""
         connection = self._connection
         if "transaction" in head.headers:
             raise ProtocolError("a login is part of no transaction")

@@ -1,4 +1,4 @@
-"""What the parts of one session share: version, output, and the way it ends."""
+"""The state that the parts of one session share: the version, the output, and how the session ends."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def _nothing(_more_bytes: int = 0) -> None:
-    """Nobody is to be told."""
+    """Do nothing: nobody is to be told."""
 
 
 def _no_reply(_destination: str, _queue: QueueName) -> None:
-    """Nobody waits for one."""
+    """Do nothing: nobody waits for a reply."""
 
 
 class SessionState:
@@ -34,8 +34,8 @@ class SessionState:
 
     open ──fail, finish──▶ ending ──everything handed to the engine is done──▶ closing
 
-    While it is ending nothing more is read or delivered; its last frame waits for the commits
-    under way, so that their RECEIPTs go out before it. At closing the output is complete.
+    While the connection is ending, nothing more is read or delivered. Its last frame waits for the commits under way,
+    so that their RECEIPTs are sent first. When it is closing, the output is complete.
     """
 
     def __init__(
@@ -48,68 +48,68 @@ class SessionState:
         traffic: Traffic,
         brake: Brake,
     ) -> None:
-        """`brake`: on while the user publishes more than its rate."""
+        """`brake` is on while the user publishes more than its rate."""
         self.access = access
-        """What the client may do; nobody's before its login."""
+        """What the client may do. Before its login this is nobody's access."""
         self.presence: Presence | None = None
-        """From its login on."""
+        """Set at the login."""
         self.traffic = traffic
         self.limits = limits
         self.name = name
         self.single_queue = single_queue
         self.version = ""
         self.features: frozenset[str] = frozenset()
-        """What CONNECT asked for beyond STOMP, see `features.py`."""
+        """The extensions that CONNECT asked for, see `features.py`."""
         self.handle = ""
-        """What its ackIds begin with, see `access.ack_ids`; from its login on."""
+        """The first part of its ackIds, see `access.ack_ids`. Set at the login."""
         self.client_id = ""
-        """What the client calls itself in CONNECT, if it says so."""
+        """The client-id in CONNECT; empty if there is none."""
         self.wall_ms = 0
-        """Wall-clock time of the current read, for headers that name a time."""
+        """The wall-clock time of the current read, for headers that name a time."""
         self._output: list[bytes] = []
         self.held = False
-        """Whether the socket takes no more; consumers are on hold."""
+        """Whether deliveries are paused because the socket is full."""
         self.ending = False
         self.closing = False
         self.lost = False
         self.private: set[QueueName] = set()
-        """Queues that go with the connection."""
+        """The private queues, which are deleted with the connection."""
         self.failure = ""
-        """The rule that was broken, for the log."""
+        """Why the connection failed, for the log; empty if it did not."""
         self.failed_by_rule = False
-        """Whether `failure` is a rule of the protocol; else it is what the engine refused."""
+        """Whether `failure` is a rule of the protocol; if not, it is the text of an engine's error."""
         self.on_ending: Callable[[], None] = _nothing
         self.on_closing: Callable[[], None] = _nothing
         self.on_reply_wanted: Callable[[str, QueueName], None] = _no_reply
-        """A message was sent that wants its answer in this temporary queue of ours."""
+        """Called when a message was sent whose reply is to come to this temporary queue of the connection."""
         self._changed = changed
         self._last = b""
         self.unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.brake = brake
 
     def let_go(self) -> None:
-        """The connection is gone: drop the callbacks, which would keep it in memory. The engine may still call back."""
+        """Drop the callbacks, which would keep the closed connection in memory. The engine may still call back."""
         self.on_ending = self.on_closing = self._changed = _nothing
         self.on_reply_wanted = _no_reply
 
     def destination(self, text: str) -> Destination:
-        """Return what a destination of the client means; raise ProtocolError."""
+        """Parse a destination of the client; raise ProtocolError."""
         return parse_destination(text, self.name, self.single_queue, self.access.home)
 
     def write(self, data: bytes) -> None:
-        """Send these bytes; in one piece with everything else of this turn, unless that becomes too much."""
-        if self.closing:  # it did not wait for the disk to the end, and its own half is closed
+        """Add these bytes to the output. The output of one turn is sent together, unless it becomes too much."""
+        if self.closing:  # the connection closed without waiting for the disk any longer
             return
         self._output.append(data)
         self._changed(len(data))
 
     def take_output(self) -> list[bytes]:
-        """Return the bytes to send, in order, and forget them."""
+        """Return the output, in order, and forget it."""
         output, self._output = self._output, []
         return output
 
     def reads_on(self) -> None:
-        """Say that what kept it from being read may be over."""
+        """Say that the reason for not reading the client may be gone."""
         self._changed(0)
 
     def receipt(self, receipt: bytes | None) -> None:
@@ -119,29 +119,29 @@ class SessionState:
 
     @property
     def is_braked(self) -> bool:
-        """Whether nothing may be published now; asked before it is."""
+        """Whether the user is over its rate, so that nothing may be published now."""
         meter = self.access.identity.meter
         return meter is not None and self.brake.stops(meter)
 
     def charge(self, count: int, size: int) -> None:
-        """Count messages that came by the user's rate."""
+        """Count messages and bytes towards the user's rate."""
         meter = self.access.identity.meter
         if meter is not None:
             meter.count(count, size)
 
     def started(self, count: int, size: int = 0) -> None:
-        """Count frames handed to the engine that must be on disk before the connection may end."""
+        """Count frames that were handed to the engine; the connection may not end before they are on disk."""
         self.unconfirmed.add(count, size)
 
     def confirmed(self, count: int, size: int = 0) -> None:
-        """Undo `started`: the engine called back for these."""
+        """Undo `started`: the engine has called back for these frames."""
         if self.unconfirmed.remove(count, size):
             self._changed(0)
         if self.ending and not self.unconfirmed.count:
             self.close()
 
     def refuse(self, error: CurbstoneError | NotUnsettled, receipts: Sequence[bytes | None]) -> None:
-        """Say that what these frames asked for was not done, and go on; end if that can't be said."""
+        """Tell the client that these frames were refused, and go on; if it can't be told so, end the connection."""
         if self.lost:
             return
         if self.tells_refusals(receipts):
@@ -151,23 +151,23 @@ class SessionState:
             self.fail(error, receipts[0] if receipts else None)
 
     def tells_refusals(self, receipts: Sequence[bytes | None]) -> bool:
-        """Whether the client knows refusals, and each of these frames asked for a receipt that can be one."""
+        """Return whether the client asked for refusals, and each of these frames has a receipt that can carry one."""
         return features.REFUSALS in self.features and bool(receipts) and None not in receipts
 
     def fail(self, error: ProtocolError | CurbstoneError, receipt: bytes | None = None) -> None:
-        """End with an ERROR; the first one counts. It takes the place of a RECEIPT for DISCONNECT that still waits."""
+        """End with an ERROR; only the first one counts. It replaces the RECEIPT of a DISCONNECT that still waits."""
         if self.closing or self.failure:
             return
         self.failure = str(error)
         self.traffic.refuse(error)
         self.failed_by_rule = isinstance(error, ProtocolError)
         if isinstance(error, ProtocolError):
-            # Before CONNECT is answered nothing that came is shown: it may be a passcode.
+            # Before CONNECT is answered, nothing that the client sent is shown: it may be a passcode.
             shown = error.shown if self.version else ""
             asked = receipt if error.receipt is None else error.receipt
             frame = frames.error(str(error), shown, asked, error.headers, self.version)
         else:
-            # Before CONNECT is answered every client gets the code: it tells a wrong login from a server that is full.
+            # Before CONNECT is answered, every client gets the code: it distinguishes a wrong login from a full server.
             more = features.error_headers(error) if self.features or not self.version else ()
             frame = frames.error(str(error) or type(error).__name__, "", receipt, more, self.version)
         if self.ending:
@@ -176,7 +176,7 @@ class SessionState:
             self.finish(frame)
 
     def finish(self, last: bytes) -> None:
-        """End with this frame, as soon as nothing is unconfirmed."""
+        """End with this frame, once everything handed to the engine is done."""
         if self.ending:
             return
         self.ending = True
@@ -188,7 +188,7 @@ class SessionState:
             self._changed(0)
 
     def close(self) -> None:
-        """Send the last frame now and be done. The RECEIPT of a DISCONNECT says that all before it is on disk."""
+        """Send the last frame now and end. The RECEIPT of a DISCONNECT is sent only if all before it is on disk."""
         if self.closing:
             return
         self.ending = self.closing = True

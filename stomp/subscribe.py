@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: the subscriptions of one connection."""
+"""SUBSCRIBE and UNSUBSCRIBE: makes, finds and ends the subscriptions of one connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Wishes:
-    """What the headers of a SUBSCRIBE ask for."""
+    """The options in the headers of a SUBSCRIBE."""
 
     mode: str
     window: int
@@ -35,22 +35,22 @@ class _Wishes:
 
 
 class Subscriptions:
-    """Makes, finds and ends the subscriptions of a connection."""
+    """The subscriptions of one connection."""
 
     def __init__(self, connection: SessionState) -> None:
         self._connection = connection
         self._named: dict[str, Subscription | CountSubscription] = {}
         self._waiting: dict[QueueName, Subscription] = {}
-        """Those that a `reply-to` made."""
+        """Subscriptions to temporary queues that were made for a `reply-to`."""
         self._next_index = 1
         self.by_handle: dict[bytes, Subscription] = {}
-        """All that can be settled on, also those unsubscribed meanwhile, oldest first."""
+        """All subscriptions with deliveries to settle, including those unsubscribed meanwhile, oldest first."""
 
     def subscribe(self, head: Head, receipt: bytes | None) -> None:
         """Carry out a SUBSCRIBE, and send its RECEIPT; raise ProtocolError or an error of the engine.
 
-        It comes when nothing that is sent from then on is missed; that of a durable subscription when its queue is
-        bound, on disk.
+        The RECEIPT is sent when the subscription can't miss a message that is sent from then on; for a durable
+        subscription, when its queue's binding is on disk.
         """
         connection = self._connection
         text = header_values.required(head, "destination")
@@ -87,7 +87,7 @@ class Subscriptions:
             subscription = Subscription(connection, index, key, wishes.mode, destination, lines)
             self._named[key] = self._consume(subscription, wishes)
             if waiting_in is not None:
-                # Its RECEIPT comes before its first MESSAGE, as clients have come to expect.
+                # The RECEIPT must come before the first MESSAGE, as clients have come to expect.
                 subscription.consumer.hold()
                 answered = self._answering(receipt, subscription)
                 connection.access.bind(destination.event, waiting_in, answered)
@@ -101,7 +101,7 @@ class Subscriptions:
             self._connection.receipt(receipt)
 
     def _durable(self, head: Head, destination: Destination) -> QueueName | None:
-        """Return the queue of a durable subscription; raise ProtocolError where it is another topic's."""
+        """Return the queue of a durable subscription, or None; raise ProtocolError if it is bound to another topic."""
         connection = self._connection
         name = durable.queue_of(head, destination, connection.client_id, connection.access.home)
         if name is None or head.headers.get(durable.QUEUE):
@@ -118,9 +118,9 @@ class Subscriptions:
     def _answering(
         self, receipt: bytes | None, held: Subscription | None = None
     ) -> Callable[[CurbstoneError | bool | None], None]:
-        """Return what sends the RECEIPT of a frame when something is on disk, and lets a subscription begin then.
+        """Return a callback that sends a frame's RECEIPT once something is on disk, and resumes `held`.
 
-        The connection does not end before that.
+        The connection does not end before the callback was called.
         """
         connection = self._connection
         connection.started(1)
@@ -137,17 +137,14 @@ class Subscriptions:
         return on_done
 
     def _change_window(self, named: Subscription | CountSubscription, text: str, head: Head) -> None:
-        """A SUBSCRIBE of an id in use says how many deliveries may be unsettled from now on."""
+        """Set a subscription's window to the one in a SUBSCRIBE with an id in use."""
         destination = self._connection.destination(text)
         if not isinstance(named, Subscription) or not named.destination.is_same(destination):
             raise ProtocolError("a subscription of this id has another destination", head.lines["destination"])
         named.consumer.resize(self._wishes(head).window)
 
     def wait_for_reply(self, text: str, queue: QueueName) -> None:
-        """Deliver what comes to a temporary queue that a `reply-to` named, unless the client subscribes to it itself.
-
-        As RabbitMQ does: the subscription has the destination for its id, and wants no ACK.
-        """
+        """Subscribe to a temporary queue that a `reply-to` named, unless the client has subscribed to it itself."""
         if queue in self._connection.private:
             return
         self.count(1)
@@ -159,7 +156,7 @@ class Subscriptions:
         self._waiting[queue] = subscription
 
     def _end_waiting(self, queue: QueueName) -> None:
-        """The client subscribes to a temporary queue itself."""
+        """End the subscription made for a `reply-to`: the client subscribes to the temporary queue itself."""
         waiting = self._waiting.pop(queue, None)
         if waiting is not None:
             waiting.active = False
@@ -168,8 +165,8 @@ class Subscriptions:
     def unsubscribe(self, head: Head, receipt: bytes | None) -> None:
         """Carry out an UNSUBSCRIBE, and send its RECEIPT; raise ProtocolError.
 
-        What is unsettled stays with the connection and can still be settled. The queue of a durable subscription
-        stays, unless the frame says that it is about one: then it goes, with all it holds.
+        Unsettled deliveries stay with the connection and can still be settled. The queue of a durable subscription
+        stays, unless the frame has the headers of a durable subscription: then the queue is deleted with its messages.
         """
         connection = self._connection
         headers = head.headers
@@ -199,7 +196,7 @@ class Subscriptions:
         connection.receipt(receipt)
 
     def active(self, key: str) -> Subscription | None:
-        """Return the subscription of that id, or one unsubscribed under it with deliveries to settle."""
+        """Return the subscription with that id, or one that was unsubscribed but still has deliveries to settle."""
         found = self._named.get(key)
         if isinstance(found, Subscription):
             return found
@@ -237,22 +234,23 @@ class Subscriptions:
             self.drop_drained(subscription)
 
     def drop_drained(self, subscription: Subscription) -> None:
-        """Forget a subscription that has ended and has nothing left to settle."""
+        """Forget a subscription if it was unsubscribed and has nothing left to settle."""
         if subscription.drained:
             self.by_handle.pop(subscription.handle.encode(), None)
             subscription.consumer.close()
-            # In the other modes acks may be on their way to the disk: then the queue stays to the end.
+            # In the other modes acks may be on their way to the disk; then the queue is deleted when the connection
+            # ends.
             destination = subscription.destination
             if destination.kind is Kind.TOPIC and destination.private and subscription.mode == AUTO:
                 self._delete_private(subscription.queue.name)
 
     def hold(self) -> None:
-        """Stop all deliveries: the socket is full."""
+        """Pause all deliveries: the socket is full."""
         for subscription in self.by_handle.values():
             subscription.consumer.hold()
 
     def resume(self) -> None:
-        """Go on after `hold`."""
+        """Resume deliveries after `hold`."""
         for subscription in self.by_handle.values():
             subscription.consumer.resume()
         for named in self._named.values():
@@ -260,7 +258,7 @@ class Subscriptions:
                 named.changed()
 
     def close(self) -> None:
-        """End all; what is unsettled goes back to its queue."""
+        """End all subscriptions; unsettled deliveries return to their queues."""
         subscriptions, self.by_handle = self.by_handle, {}
         named, self._named = self._named, {}
         for count in named.values():
@@ -270,12 +268,12 @@ class Subscriptions:
             subscription.consumer.close()
 
     def delete_private(self) -> None:
-        """Delete the connection's own queues; last of all, when nothing of it is under way."""
+        """Delete the private queues. Called last, when nothing of the connection is under way."""
         for name in list(self._connection.private):
             self._delete_private(name)
 
     def count(self, more: int = 0) -> None:
-        """Let those of the user count: so many there are, and are about to be; raise ProtocolError or TooMany."""
+        """Report the number of subscriptions, `more` of them about to be made; raise ProtocolError or TooMany."""
         most = self._connection.limits.subscriptions_max
         found = max(len(self.by_handle), len(self._named)) + more
         if more and found > most:
@@ -288,7 +286,7 @@ class Subscriptions:
         return self._next_index - 1
 
     def _identity(self, head: Head, text: str) -> tuple[str, str]:
-        """Return what the subscription is called, and its lines on each MESSAGE, written as the client wrote them."""
+        """Return the subscription's key, and the lines that all its MESSAGEs have, encoded as the client wrote them."""
         destination = f"destination:{header_values.as_written(head, 'destination')}\n"
         if self._connection.version == V10 and "id" not in head.headers:
             return "destination " + text, destination
@@ -353,7 +351,7 @@ class Subscriptions:
 
     @property
     def unsettled(self) -> int:
-        """How many deliveries are not settled."""
+        """How many deliveries of the connection are unsettled."""
         return sum([len(subscription.consumer.unsettled) for subscription in self.by_handle.values()])
 
     def _bound(self, error: CurbstoneError | None) -> None:
@@ -361,7 +359,7 @@ class Subscriptions:
             self._connection.fail(error)
 
     def _lost(self, is_private: bool, error: CurbstoneError) -> None:
-        """The queue of a subscription was deleted, or its engine stopped."""
+        """The queue of a subscription was deleted, or the engine stopped."""
         connection = self._connection
         if not connection.lost:
             connection.fail(temp_queues.told(error, connection) if is_private else error)

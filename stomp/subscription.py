@@ -1,4 +1,4 @@
-"""One subscription: its deliveries become MESSAGE frames, its `ack` headers become deliveries again."""
+"""One subscription: encodes its deliveries as MESSAGE frames, and makes the `ack` headers that name them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ KEUSS_NACK_DELAY_MS = 5_000
 class Subscription:
     """A consumer of one queue on one connection.
 
-    The `ack` header of a delivery is `<handle>.<seq>.<tries>`. The handle is the connection's and the index of the
-    subscription in it, which is never used twice; so the value names one delivery, and no table is needed.
+    The `ack` header of a delivery is `<handle>.<seq>.<tries>`. The handle is made of the connection's handle and the
+    subscription's index in it, which is never used twice. So the header names one delivery, and no table is needed.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Subscription:
         self.index = index
         self.handle = f"{connection.handle}-{index}"
         self.key = key
-        """What UNSUBSCRIBE and the ACK of 1.1 call it."""
+        """The id that UNSUBSCRIBE, and ACK in 1.1, name it by."""
         self.mode = mode
         self.destination = destination
         self.nack_delay_ms = KEUSS_NACK_DELAY_MS if destination.keuss else None
@@ -44,8 +44,8 @@ class Subscription:
         self.queue: Queue
         self._handouts: Handouts
         self.active = True
-        """False after UNSUBSCRIBE, when only what is unsettled can still be settled."""
-        # What the current read settles: seqs in order, receipts, and how far a cumulative ACK has walked.
+        """False after UNSUBSCRIBE. Deliveries that are unsettled then can still be settled."""
+        # What the current read settles: the seqs in order, the receipts, and how far a cumulative ACK has walked.
         self.settling: dict[int, None] = {}
         self.receipts: list[bytes] = []
         self.walk: Iterator[int] | None = None
@@ -54,14 +54,14 @@ class Subscription:
         self._second_text = ""
 
     def bind(self, queue: Queue, consumer: Consumer) -> None:
-        """Tie it to its queue; once, before any delivery."""
+        """Attach the subscription to its queue. Called once, before any delivery."""
         self.queue = queue
         self.consumer = consumer
         self._handouts = Handouts(self._connection.traffic, queue)
         self._start += f"{queue.uid}-"
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Write the MESSAGE frames of these deliveries."""
+        """Write the MESSAGE frames of these deliveries. Called by the engine."""
         connection = self._connection
         if connection.ending or connection.lost:
             return
@@ -96,5 +96,5 @@ class Subscription:
 
     @property
     def drained(self) -> bool:
-        """Whether it is unsubscribed and nothing of it can be settled any more."""
+        """Whether it was unsubscribed and has no unsettled deliveries."""
         return not self.active and not self.consumer.unsettled

@@ -1,4 +1,4 @@
-"""Where a connection sends to, and what was collected for each of these places in the current read."""
+"""The queues and topics that a connection sends to, and the messages collected for each in the current read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from curbstone.stomp.numbers import Wish
 
 
 class Target:
-    """A queue or topic that is sent to, and the messages for it of the current read."""
+    """A queue or topic that the connection sends to, and the messages collected for it."""
 
     __slots__ = ("__weakref__", "destination", "messages", "name", "producer", "receipts", "wishes")
 
     def __init__(self, destination: Destination, producer: bytes) -> None:
         self.producer = producer
-        """If its messages are a numbered producer's: the key of that producer."""
+        """The key of a numbered producer, if the messages are one's; else empty."""
         self.wishes: dict[int, Wish] = {}
-        """Likewise: what the heads say of the messages' numbers, by place in `messages`."""
+        """For a numbered producer: the numbers that heads give, by the message's place in `messages`."""
         self.destination = destination
         self.name: QueueName = destination.queue
         self.messages: list[Message] = []
@@ -27,17 +27,17 @@ class Target:
 
 
 class Targets:
-    """The targets of a connection: one for each queue, whatever name it is sent to by.
+    """The targets of a connection: one for each queue, by whichever of its names it is sent to.
 
-    With two, the order of its messages would be lost. Plans hold their targets; so a target goes when the parser has
-    forgotten all heads that led to it.
+    With two targets for a queue, the order of its messages would be lost. Plans refer to their targets, so a target is
+    freed when the parser has forgotten all heads that led to it.
     """
 
     def __init__(self) -> None:
         self._held: WeakValueDictionary[tuple[Kind, QueueName, str, bytes], Target] = WeakValueDictionary()
 
     def get(self, destination: Destination, producer: bytes = b"") -> Target:
-        """Return the target of a destination, and of a numbered producer if there is one."""
+        """Return the target of a destination, and of a numbered producer if one is given."""
         key = destination.kind, destination.queue, destination.event, producer
         target = self._held.get(key)
         if target is None:

@@ -1,8 +1,8 @@
-"""Private queues: those behind `/topic/…` subscriptions and `/temp-queue/…`, which go with their connection.
+"""Private queues: those of `/topic/…` subscriptions and `/temp-queue/…`, which are deleted with their connection.
 
-A subscriber that does not take what is published to it must cost neither the publishers nor much of the disk. So a
-private queue has a cap, and the first message for which it has no room ends it (`Broker.left_out`): its subscriber gets
-an ERROR, and its connection is closed. The publisher notices nothing.
+A subscriber that does not take its messages must not hold up publishers, nor use much of the disk. So a private queue
+has a cap, and the first message that does not fit ends the queue (`Broker.left_out`). The subscriber then gets an ERROR
+and its connection is closed, while the publisher notices nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make(connection: SessionState, name: QueueName) -> Queue:
-    """Return a private queue of the connection, new or not; raise TooMany."""
+    """Return a private queue of the connection, and create it if needed; raise TooMany."""
     most = connection.limits.private_max
     if name not in connection.private and len(connection.private) >= most:
         raise TooMany(f"more than {most} temporary queues and topics of one connection")
@@ -35,7 +35,7 @@ def make(connection: SessionState, name: QueueName) -> Queue:
 
 
 def told(error: CurbstoneError, connection: SessionState) -> CurbstoneError | ProtocolError:
-    """Return what the subscriber of a private queue is told when that ends."""
+    """Return the error that the subscriber of a private queue is told when the queue ends."""
     if isinstance(error, QueueFull):
         cap = connection.limits.private_cap
         return ProtocolError(

@@ -1,4 +1,4 @@
-"""The timer of a session: it calls `tick`, and the session answers when it is to be called again."""
+"""The timer of a session: it calls `tick`, which returns when to call it again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def _never(now_ms: int) -> int:
 
 
 class TickTimer:
-    """Calls `tick(now)`, which returns when to be called again, in engine time.
+    """Calls `tick(now)`, which returns the engine time at which to call it again.
 
-    If the timer itself comes late, the process was stopped or busy, and what the client sent meanwhile may not have
-    been read yet. So it then waits a little, once, before the client is taken for silent.
+    If the timer itself fires late, the process was stopped or busy, and input that the client sent meanwhile may not
+    have been read yet. So the timer then waits once more for a moment, before `tick` could take the client for silent.
     """
 
     def __init__(self, host: Host, tick: Callable[[int], int]) -> None:
@@ -30,7 +30,7 @@ class TickTimer:
         self._stopped = False
 
     def look(self) -> None:
-        """Look now, and go on from here."""
+        """Call `tick` now, and set the timer for the next call."""
         if self._timer is not None:
             self._timer.cancel()
         if self._stopped:
@@ -46,7 +46,7 @@ class TickTimer:
             self._timer = self._host.call_later(due_ms - now_ms, self.look)
 
     def stop(self) -> None:
-        """Call no more, and let go of the session."""
+        """Stop the timer, and drop the reference to the session."""
         self._stopped = True
         self._tick = _never
         if self._timer is not None:

@@ -1,7 +1,7 @@
 """BEGIN, COMMIT and ABORT: frames that take effect together or not at all.
 
-What a transaction holds is a builder of the engine; dropping it is the abort. The frames
-inside are checked when they come, so COMMIT fails only for what changed meanwhile.
+An open transaction collects its frames in a builder of the engine; to abort it, the builder is dropped. The frames are
+checked when they come, so COMMIT fails only because of what changed meanwhile.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ class _Open:
     def __init__(self, builder: AccessTransaction) -> None:
         self.builder = builder
         self.error: CurbstoneError | NotUnsettled | None = None
-        """What one of its frames was refused for, where COMMIT is to tell it."""
+        """Why one of its frames was refused, kept until COMMIT reports it."""
         self.settled: set[tuple[int, int, int]] = set()
-        """(subscription index, seq, tries) of what it settles: a message that has come again is another delivery."""
+        """(subscription index, seq, tries) of the deliveries it settles. Tries are part of it because a message that
+        was delivered again is another delivery."""
         self.touched: dict[int, Subscription] = {}
         self.replies: list[tuple[QueueName, Message]] = []
-        """What goes to other clients' temporary queues: sent once all the rest is on disk, which it can't undo."""
+        """Messages to other clients' temporary queues. They can't be undone, so they are sent once all the rest is on
+        disk."""
         self.frames = 0
         self.bytes = 0
         self.published = 0
@@ -53,7 +55,7 @@ class _Open:
         self.rejected = 0
 
     def count(self, traffic: Traffic) -> None:
-        """Count what it did: it is on disk."""
+        """Count the transaction's messages and settles, which are on disk now."""
         traffic.confirmed += self.published
         traffic.acked += self.acked
         traffic.returned += self.returned
@@ -79,7 +81,7 @@ class Transactions:
         self._open[name] = _Open(self._connection.access.transaction())
 
     def send(self, head: Head, plan: SendPlan, body: bytes) -> None:
-        """Put a SEND in its transaction."""
+        """Add a SEND to its transaction."""
         transaction = self._count(head, len(body) + len(plan.block))
         with self._refusals_of(transaction):
             self._send(transaction, plan, body)
@@ -100,7 +102,7 @@ class Transactions:
         transaction.published += 1
 
     def ack(self, head: Head) -> None:
-        """Put an ACK in its transaction."""
+        """Add an ACK to its transaction."""
         transaction = self._count(head, 0)
         with self._refusals_of(transaction):
             subscription, seqs = self._covered(head, transaction)
@@ -109,7 +111,7 @@ class Transactions:
             self._settle(transaction, subscription, seqs)
 
     def nack(self, head: Head) -> None:
-        """Put a NACK in its transaction."""
+        """Add a NACK to its transaction."""
         transaction = self._count(head, 0)
         with self._refusals_of(transaction):
             self._nack(transaction, head)
@@ -126,7 +128,7 @@ class Transactions:
         self._settle(transaction, subscription, seqs)
 
     def commit(self, head: Head, receipt: bytes | None) -> list[Subscription]:
-        """Carry out a COMMIT; its RECEIPT follows when all of it is on disk. Return whose deliveries it settles."""
+        """Carry out a COMMIT, and send its RECEIPT when it is on disk. Return the subscriptions it settled for."""
         transaction = self._get(head)
         del self._open[head.headers["transaction"]]
         connection = self._connection
@@ -156,7 +158,7 @@ class Transactions:
         del self._open[head.headers["transaction"]]
 
     def close(self) -> None:
-        """Abort all: the connection ends."""
+        """Abort all transactions: the connection ends."""
         self._open.clear()
 
     def _get(self, head: Head) -> _Open:
@@ -178,9 +180,7 @@ class Transactions:
 
     @contextmanager
     def _refusals_of(self, transaction: _Open) -> Iterator[None]:
-        """Keep for COMMIT what a frame is refused for; or let it end the connection, for a client that knows no
-        refusals.
-        """
+        """Keep a frame's refusal for COMMIT if the client knows refusals; else let it end the connection."""
         try:
             yield
         except (CurbstoneError, NotUnsettled) as error:
@@ -189,7 +189,7 @@ class Transactions:
             transaction.error = transaction.error or error
 
     def _covered(self, head: Head, transaction: _Open) -> tuple[Subscription, list[int]]:
-        """Return what an ACK or NACK settles, without what the transaction settles already."""
+        """Return the deliveries that an ACK or NACK settles, without those that the transaction settles already."""
         subscription, seq = self._settler.find_own(head)
         settled = transaction.settled
         if _delivery(subscription, seq) in settled:
@@ -207,4 +207,4 @@ def _delivery(subscription: Subscription, seq: int) -> tuple[int, int, int]:
 
 
 def _ignore(_error: CurbstoneError | None, _first_seq: int, _count: int) -> None:
-    """The client that waits for it is told what there is to tell."""
+    """Do nothing: the reply's outcome is of no interest to the client that sent it."""

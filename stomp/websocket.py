@@ -1,13 +1,13 @@
-"""STOMP over WebSocket: the sessions of the TCP server, in messages instead of a stream.
+"""STOMP over WebSocket: the same sessions as over TCP, with messages in place of a byte stream.
 
-It is a guest on somebody else's listener and knows neither its sockets nor its frames: what it needs of them is
-`Request`, `net.wire.Wire` and two functions that encode a message. Its own side, `StompSocket`, is what such a listener
-drives; `curbstone/serve.py` joins the two.
+This module knows neither sockets nor WebSocket frames: another package's listener owns them. From the listener it needs
+`Request`, `net.wire.Wire` and two functions that encode a message. The listener drives `StompSocket`.
+`curbstone/serve.py` joins the two.
 
-What comes in is one stream, wherever the messages are cut: a STOMP frame may be spread over several messages, and
-a message may hold several frames. What goes out is one STOMP frame (or heart-beat) a message, which every client
-can read. It is of the kind, text or binary, that the client used first; only a frame that is not UTF-8 leaves as a
-binary message in any case.
+Input is one stream, wherever it is cut into messages: a STOMP frame may be spread over several messages, and a message
+may hold several frames. Output is one STOMP frame (or heart-beat) in each message, because every client can read that.
+Messages are of the kind, text or binary, that the client used first. But a frame that is not UTF-8 is always sent as a
+binary message.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from curbstone.core.host import Host
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
-"""Best first. Which version is spoken is settled by CONNECT alone."""
+"""The best one first. The version itself is settled by CONNECT alone."""
 
 log = logging.getLogger("curbstone.stomp")
 
 Encode = Callable[[bytes], bytes]
-"""Makes a WebSocket message, ready to send, of its payload."""
+"""Encodes a payload as a WebSocket message."""
 
 
 class Request(Protocol):
@@ -56,15 +56,15 @@ class Request(Protocol):
 
     @property
     def access(self) -> Access:
-        """What the handshake brought; nobody's if it brought no login."""
+        """The access of a login in the handshake; nobody's if there was none."""
 
     @property
     def caller(self) -> Caller:
-        """Where it comes from."""
+        """Where the request comes from."""
 
     @property
     def logged_in(self) -> Callable[[str], object]:
-        """Called with whose login it is, where that comes later."""
+        """To be called with the user's name when a login comes after the handshake."""
 
     def header(self, name: bytes) -> bytes:
         """Return a header's value, b"" if there is none; repeated ones are joined with commas."""
@@ -91,12 +91,12 @@ class StompSockets:
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = gate.everyone.health().sync
         self.traffic = Traffic()
-        """Of all its connections."""
+        """The counters of all its connections."""
 
     def open(self, request: Request) -> StompSocket:
-        """Return the session for a request; raise BadRequest if it offers subprotocols and none is STOMP's.
+        """Return the session for a request; raise BadRequest if it offers subprotocols but none of STOMP's.
 
-        Others beside one of ours do not matter, and are never echoed: some carry a token.
+        Other subprotocols beside one of STOMP's are ignored, and never echoed, because some carry a token.
         """
         offered = {name.strip() for name in request.header(b"sec-websocket-protocol").decode("latin-1").split(",")}
         chosen = next((name for name in SUBPROTOCOLS if name in offered), None)
@@ -106,7 +106,7 @@ class StompSockets:
 
 
 class StompSocket:
-    """One connection. Whoever owns the socket calls the public methods, each from the event loop."""
+    """One connection. The owner of the socket calls the public methods, all from the event loop."""
 
     def __init__(self, sockets: StompSockets, request: Request, subprotocol: str | None) -> None:
         self._sockets = sockets
@@ -125,16 +125,16 @@ class StompSocket:
 
     @property
     def subprotocol(self) -> str | None:
-        """What the handshake's response names; None for nothing."""
+        """The subprotocol for the handshake's response; None for none."""
         return self._subprotocol
 
     @property
     def expires_ms(self) -> int:
-        """When the login that the handshake brought ends; 0 for never, or for none."""
+        """When the login in the handshake expires, in ms since the epoch; 0 if it never does or there was none."""
         return self._access.identity.expires_ms
 
     def start(self, wire: Wire) -> None:
-        """The handshake is done; from here on the wire can be used."""
+        """Start the session: the handshake is done, and the wire can be used."""
         self._wire = wire
         sockets = self._sockets
         wire.limit_unsent(sockets.limits.output_bytes_max)
@@ -156,11 +156,11 @@ class StompSocket:
         self._session.on_connected = self._on_connected
 
     def _on_connected(self, user: str) -> None:
-        self._pulse.look()  # CONNECT settled how often
+        self._pulse.look()  # CONNECT settled how often to look
         self._logged_in(user)
 
     def receive(self, messages: Sequence[tuple[bool, bytes]]) -> None:
-        """Take the messages of one read, each (is text, payload)."""
+        """Handle the messages of one read, each as (is text, payload)."""
         session = self._session
         if session.ending:
             return
@@ -172,31 +172,31 @@ class StompSocket:
             self._wire.hold()
 
     def too_big(self) -> None:
-        """A message came that is larger than the listener reads."""
+        """Refuse a message that is larger than the listener reads."""
         self._close_code = self._close_code or TOO_BIG
         self._session.refuse(ProtocolError("the WebSocket message is too large"))
 
     def refuse(self, status: int, reason: str) -> None:
-        """What the client began to send is dropped: 503 if it may try again."""
+        """End because the listener dropped an unfinished message. `status` 503 means that the client may try again."""
         self._close_code = self._close_code or (TRY_AGAIN if status == 503 else POLICY_VIOLATION)
         self._session.refuse(ProtocolError(reason))
 
     def hold(self) -> None:
-        """The socket is full."""
+        """Pause deliveries: the socket is full."""
         self._session.hold()
 
     def resume(self) -> None:
-        """The socket takes more."""
+        """Resume deliveries: the socket takes output again."""
         if not self._session.ending:
             self._session.resume()
 
     def reading(self, on: bool) -> None:
-        """Reading stopped, or goes on."""
+        """Note that reading stopped, or goes on."""
         if not self._session.ending:
             self._session.reading(on, self._host.now_ms())
 
     def stop(self) -> None:
-        """The server stops: commits under way are confirmed, then the client is told."""
+        """The server stops: wait for the commits under way, then tell the client."""
         self._close_code = self._close_code or GOING_AWAY
         self._session.shut_down("the server is shutting down")
 
@@ -207,7 +207,7 @@ class StompSocket:
         self._session.lose()
 
     def _changed(self, more_bytes: int) -> None:
-        """The session has output, or is done."""
+        """The session has output, or has ended."""
         if not self._closed:
             self._wire.at_flush(self._flush, more_bytes)
 
@@ -234,7 +234,7 @@ class StompSocket:
         return b"".join([text(frame) if _is_utf8(frame) else binary(frame) for frame in frames.split(data)])
 
     def _part(self) -> None:
-        """Close behind the last frame; the code says what the ERROR said in words."""
+        """Close after the last frame. The close code says what kind of failure the ERROR described."""
         failure = self._session.failure
         code = self._close_code or self._session.failed_by_rule and PROTOCOL_ERROR or POLICY_VIOLATION
         if not failure:
