@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 
 PAGES = ("/console", "/docs", "/docs/problems")
-"""What people open in a browser, by names that they type: with a slash at the end they are led there."""
+"""Pages that people type into a browser. If the path has a slash at the end, they are redirected to the page."""
 
 
 class Gateway(Starlette):
-    """The ASGI application, and the opener of WebSockets.
+    """The ASGI application, which also opens WebSockets.
 
-    Requests for single messages take a shorter way than Starlette's, by the same rules. WebSockets do not go through
-    ASGI: an await per message each way is most of what they cost. The server asks `open_socket` for a session and
-    drives that itself (see `websocket.protocol`).
+    Requests for single messages take a shorter way than through Starlette, by the same rules. WebSockets do not go
+    through ASGI, because an await for each message each way would be most of their cost. Instead the server asks
+    `open_socket` for a session and drives it itself (see `websocket.protocol`).
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Gateway(Starlette):
         super().__init__(
             routes=routes,
             middleware=[
-                Middleware(Problems, traffic),  # what `Origins` refuses, without headers for a page of another origin
+                Middleware(Problems, traffic),  # refusals of `Origins`: no CORS headers on them
                 Middleware(Origins, guard),
-                Middleware(Problems, traffic),  # what is refused from here on, with them
+                Middleware(Problems, traffic),  # refusals from here on: with CORS headers
                 Middleware(Names),
                 Middleware(Login, logins),
             ],
@@ -88,16 +88,16 @@ class Gateway(Starlette):
         self._guard = guard
         self._logins = logins
         self.nobody = logins.nobody
-        """What one may who is not logged in."""
+        """The access of a client that has not logged in."""
         self._sockets = sockets
         self._polls = polls
         self._streams = streams
         self.message_bytes_max = message_bytes_max
-        """The largest WebSocket message that is read."""
+        """The largest WebSocket message that is accepted."""
         self.unfinished = Unfinished.for_messages(message_bytes_max)
-        """Of all WebSockets."""
+        """The unfinished messages of all WebSockets."""
         self.turns = turns
-        """Of all that is read in the process."""
+        """The turns of all input of the process."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every error becomes a problem reply."""
@@ -120,7 +120,9 @@ class Gateway(Starlette):
     def admit_socket(
         self, request: SocketRequest, on_done: Callable[[Access | CurbstoneError | Problem], None]
     ) -> None:
-        """Call back with what the client of a WebSocket may do, or why it may not come; maybe before this returns."""
+        """Call back with the access of a WebSocket's client, or the error that refuses it; maybe before this
+        returns.
+        """
         self._sockets.admit(request, self._logins, on_done)
 
     def open_socket(self, request: SocketRequest) -> Session:
@@ -128,7 +130,7 @@ class Gateway(Starlette):
         return self._sockets.open(request)
 
     def release(self) -> None:
-        """Answer all requests that wait for a message, and end all streams: the server stops."""
+        """Answer all requests that wait for messages, and end all streams: the server stops."""
         self._polls.release()
         self._streams.release()
 
@@ -158,11 +160,12 @@ def create_app(
     turns: Turns | None = None,
     process: Process | None = None,
 ) -> Gateway:
-    """Return the gateway behind a gate.
+    """Return the gateway application for a gate.
 
-    `more_routes(guard)` returns those that come after its own; `more_sockets` are the WebSockets of other protocols
-    by path, `more_traffic` what those protocols count, by their names, for /metrics. `turns` are those of all that is
-    read in the process; its own if none are given. `process` has the figures that neither it nor the broker counts.
+    `more_routes(guard)` returns routes to add after the gateway's own. `more_sockets` has the WebSockets of other
+    protocols by path, and `more_traffic` the counters of those protocols by name, for /metrics. `turns` are shared by
+    all input of the process; by default the gateway makes its own. `process` has the figures that neither the gateway
+    nor the broker counts.
     """
     process = process or Process()
     traffic = GatewayTraffic()

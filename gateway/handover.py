@@ -1,4 +1,4 @@
-"""How an HTTP connection becomes a WebSocket: its client is let in, hands are shaken, and another protocol goes on."""
+"""How an HTTP connection becomes a WebSocket: log the client in, do the handshake, and change the protocol."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from curbstone.net.admission import Visit
 
 
 class Connection(Protocol):
-    """What a handover asks of the connection it is on."""
+    """The connection that is handed over."""
 
     transport: Any
     loop: Any
     connections: Any
 
     def is_over(self) -> bool:
-        """Return whether nobody is left to hand over."""
+        """Return whether the client or the connection is gone."""
 
     def take_leave(self, problem: Problem) -> None:
-        """Answer with an error, and end."""
+        """Answer with an error, and close."""
 
     def let_go(self) -> None:
-        """Another protocol has the transport from here on: read on, and hold nothing."""
+        """Let go of the transport, which another protocol takes over. Reading must be on, and no input be kept."""
 
 
 class Handover:
-    """One handshake, from its request on. Finding out who asks may take a while; what comes meanwhile is kept."""
+    """One handshake, from its request on. The login may take a while; input that comes meanwhile is kept."""
 
     def __init__(self, connection: Connection, gateway: Gateway, scope: Scope, visit: Visit, behind: bytes) -> None:
         self._connection = connection
@@ -42,7 +42,7 @@ class Handover:
         self._method: str = scope["method"]
         self._visit = visit
         self._behind = behind
-        """What came behind the handshake."""
+        """Input that came after the request."""
         is_tls = scope["scheme"] == "https"
         self._request = SocketRequest(
             scope["path"], scope["query_string"], scope["headers"], scope["server"],
@@ -50,19 +50,19 @@ class Handover:
         )  # fmt: skip
 
     def begin(self) -> None:
-        """Find out who asks; it may be known before this returns."""
+        """Log the client in. The handshake may be done before this returns."""
         self._gateway.admit_socket(self._request, self._admitted)
 
     def keep(self, data: bytes) -> None:
-        """Keep what the client sends before it has an answer."""
+        """Keep input that comes before the handshake is answered."""
         self._behind += data
 
     def _admitted(self, access: Access | Problem | CurbstoneError) -> None:
-        """The client is known, or may not come."""
+        """Do the handshake, or answer with an error: the login is done."""
         connection = self._connection
         if connection.is_over():
             return
-        if isinstance(access, Problem):  # of a page that may not come
+        if isinstance(access, Problem):  # a page of an origin that is not allowed
             connection.take_leave(access)
             return
         if isinstance(access, CurbstoneError):

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with what it lacks: limits on the head, deadlines, bounded pipelining.
+"""uvicorn's HTTP protocol, extended by limits on the head, deadlines and bounded pipelining.
 
-A connection works on one request at a time. What a client sends behind it is neither read further nor parsed until the
-answer is written and the client takes what it gets. After each answer the other connections have their turn.
+A connection works on one request at a time. Input after that request is neither parsed nor read further until the
+answer is written and the client is reading it. After each answer, the other connections have their turn.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
 
 PIECES_MAX = 100
-"""So many pieces are parsed before it is the other connections' turn."""
+"""How many pieces are parsed before the other connections have their turn."""
 
 HSTS = b"strict-transport-security: max-age=31536000\r\n"
 
@@ -52,13 +52,14 @@ _FIELDS_BYTES_MAX = 2 * HEAD_BYTES_MAX
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. `check` is called each second and ends what takes too long."""
+    """One connection. `check` is called each second and ends requests that take too long."""
 
     flow: Flow
     cycle: Any
-    """The request that came last, once its head is whole."""
+    """The last request whose head is complete."""
     scope: Any
-    """As ASGI has it, `length`: of the body, -1 for one in chunks, `peer`: who asks, and `visit`: its connection."""
+    """The ASGI scope, with additions: `length` of the body (-1 for one in chunks), `peer` who asks, `visit` its
+    connection."""
 
     def __init__(
         self,
@@ -69,40 +70,40 @@ class HttpProtocol(HttpToolsProtocol):
         visit: Visit,
         trusted_proxies: Networks,
     ) -> None:
-        """`visit` ends with the connection, also if it is a WebSocket by then."""
+        """`visit` ends with the connection, even if it has become a WebSocket."""
         super().__init__(config, server_state, {}, loop)
         self._deadline = _NEVER
         self._in_head = False
         self._in_body = False
         self._is_idle = False
-        """Whether it waits for the first byte of another request."""
+        """Whether the connection is idle, waiting for the first byte of another request."""
         self._head_bytes = 0
         self._is_getting_on = False
-        """Whether what was parsed last began a request or brought some of a body."""
+        """Whether the last piece began a request or brought part of a body."""
         self._framing: list[tuple[bytes, bytes]] = []
         self._is_passed_over = False
-        """Whether the head offers another protocol, which is not taken up."""
+        """Whether the head offers an upgrade to another protocol, which is ignored."""
         self._body_left = 0
-        """What is to come of a body whose length is known, -1 for one in chunks."""
+        """How much of a body is still to come; -1 for one in chunks."""
         self._answering: Cycle | None = None
         self._held = b""
-        """What was read and is parsed from `_held_from` on when its turn comes."""
+        """Input that is parsed from `_held_from` on when its turn comes."""
         self._held_from = 0
         self._ends = Ends()
         self._problem: Problem | None = None
-        """What the parser's callback found wrong."""
+        """The problem that a callback of the parser found."""
         self._peer = peer
         self._visit = visit
         self._trusted = trusted_proxies if peer.host in trusted_proxies else None
-        """Where the peer is a proxy that is believed: all that are."""
+        """All trusted proxies if the peer is one of them; else None."""
         self._is_strict = False
-        """Whether browsers are told to come with TLS alone from now on."""
+        """Whether browsers are told to use only TLS from now on."""
         self._linger: Linger | None = None
-        """Once our half is closed."""
+        """Set when our half is closed."""
         self._is_gone = False
         self._is_stopping = False
         self._handover: Handover | None = None
-        """To a WebSocket, while its handshake is being looked at."""
+        """Set while the handshake of a WebSocket is under way."""
 
     # ------------------------------------------------------------ what the loop calls
 
@@ -117,7 +118,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`. The request that is being answered learns of it."""
+        """See `asyncio.Protocol`. Tells the request that is being answered."""
         self.connections.discard(self)
         self._lose()
         self._visit.leave()
@@ -128,12 +129,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._forget()
 
     def _forget(self) -> None:
-        """It is over: drop what holds this connection, so that its memory need not wait for the garbage collector."""
+        """Break the reference cycles of this ended connection, so that no garbage collection is needed to free it."""
         self.parser = None  # type: ignore[assignment]
         self.cycle = self._answering = self.scope = self._handover = None
 
     def eof_received(self) -> None:
-        """The client sends no more: the connection closes, and nothing more is answered."""
+        """The client sends no more. The connection closes, and requests under way are not answered."""
         self._lose()
 
     def _lose(self) -> None:
@@ -147,7 +148,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self._is_gone
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, or keep it until its turn."""
+        """Parse input, or keep it until its turn."""
         if self._linger is not None:
             self._linger.dropped(len(data))
             return
@@ -159,12 +160,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._parse()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`: the client takes what it gets."""
+        """See `asyncio.Protocol`. Goes on with input that was kept."""
         super().resume_writing()
         self.loop.call_soon(self._go_on)
 
     def check(self, now: float) -> None:
-        """End a request that takes too long to come, or a connection without any; `now` is the loop's time."""
+        """End the connection if a request arrives too slowly, or if it was idle too long. `now` is the loop's time."""
         if now <= self._deadline:
             return
         if self._is_idle:
@@ -173,7 +174,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(Problem(408, "the request took too long to come"))
 
     def shutdown(self) -> None:
-        """The server stops: finish what is being answered, and close."""
+        """Finish the answer under way, and close: the server stops."""
         self._is_stopping = True
         if self._linger is not None:
             self.transport.close()
@@ -181,13 +182,13 @@ class HttpProtocol(HttpToolsProtocol):
             super().shutdown()
 
     def abort(self) -> None:
-        """Cut the connection."""
+        """Abort the connection."""
         self.transport.abort()
 
     # ------------------------------------------------------------ bytes, a request at a time
 
     def _may_begin(self) -> bool:
-        """Whether a request that came would be answered at once."""
+        """Return whether a request would be answered at once if it came now."""
         return self._answering is None and not self.flow.write_paused
 
     def _parse(self) -> None:
@@ -198,7 +199,7 @@ class HttpProtocol(HttpToolsProtocol):
             if pieces == PIECES_MAX or not (self._in_body or self._may_begin()):
                 self.flow.hold()
                 if self._in_head:
-                    self._deadline = _NEVER  # what is missing of this head may well be here
+                    self._deadline = _NEVER  # the rest of this head may be here already
                 if pieces == PIECES_MAX:
                     self.loop.call_soon(self._go_on)
                 return
@@ -213,14 +214,14 @@ class HttpProtocol(HttpToolsProtocol):
                 return
         self._held = b""
         if self._deadline == _NEVER and self._answering is None and not (self._in_head or self._in_body):
-            self._rest()  # the rest of a body that nobody wanted has come, or an empty line
+            self._rest()  # this was the rest of an unwanted body, or an empty line
         if self.flow.is_full:
             self.flow.release()
             if self._answering is None or len(self._answering.body) <= HIGH_WATER_LIMIT:
                 self.flow.resume_reading()
 
     def _feed(self, piece: bytes, data: bytes) -> bool:
-        """Parse; return whether the connection goes on as it is.
+        """Parse a piece; return whether the connection goes on as before.
 
         The parser keeps an incomplete head or trailer to itself, so its bytes are counted here.
         """
@@ -238,7 +239,7 @@ class HttpProtocol(HttpToolsProtocol):
             if isinstance(error.__context__, MemoryError):
                 self._problem = Problem(503, "there is not enough memory for this request")
             self._refuse(self._problem or Problem(400, "this is not HTTP/1.1"))
-            self._problem = None  # it was raised in here, so it holds this frame and the connection
+            self._problem = None  # its traceback refers to this frame, and so to this connection
             return False
         if self._in_head or (self._in_body and self._body_left < 0):
             if not self._is_getting_on:
@@ -263,13 +264,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
+        """Collect a piece of the request target."""
         self.url += url
         if len(self.url) > HEAD_BYTES_MAX:
             self._stop_parsing(Problem(414, f"the request target is larger than {HEAD_BYTES_MAX} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One whole header field; behind the body it is a trailer field, which means nothing here."""
+        """Collect a header field. After the body it is a trailer field, which is ignored."""
         self._head_bytes += len(name) + len(value)
         headers = self.headers
         if self._in_head:
@@ -282,7 +283,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop_parsing(Problem(431, f"more than {HEAD_FIELDS_MAX} header fields or {HEAD_BYTES_MAX} bytes"))
 
     def on_headers_complete(self) -> None:
-        """The head is whole: check it, and start on the request."""
+        """Check the head, which is complete, and start to answer the request."""
         version = self.parser.get_http_version()
         method = self.parser.get_method().decode("ascii")
         try:
@@ -333,7 +334,7 @@ class HttpProtocol(HttpToolsProtocol):
         cycle.task = self.loop.create_task(cycle.run(self.config.loaded_app))
 
     def _ask_for_others(self, trusted: Networks) -> None:
-        """Note for which client the proxy at the other end asks."""
+        """Set the client for which a trusted proxy asks."""
         try:
             asker = asker_of(self.headers, self._peer, trusted)
         except Problem as problem:
@@ -343,20 +344,20 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["scheme"] = "https" if asker.tls else "http"
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Hand a piece of the body to the request."""
         self._is_getting_on = True
         self._head_bytes = 0
         if self._body_left > 0:
             self._body_left -= len(body)
         cycle = self._answering
         if cycle is None:
-            return  # it had its answer already, and what is left is skipped
+            return  # the request has been answered, and the rest of its body is skipped
         cycle.take(body)
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The body is whole, or the parser takes it for another protocol's."""
+        """End the body. Ignored if the parser takes the body for another protocol's bytes."""
         if self._is_passed_over:
             return
         self._deadline = _NEVER
@@ -366,23 +367,23 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _stop_parsing(self, problem: Problem) -> NoReturn:
         self._problem = problem
-        raise ValueError(problem.detail)  # out of the parser's callback; the parser makes it an HttpParserError
+        raise ValueError(problem.detail)  # ends the parser's callback; the parser turns it into an HttpParserError
 
     # ------------------------------------------------------------ answers
 
     def common_fields(self) -> bytes:
-        """Return the lines that stand in the head of every answer."""
+        """Return the header lines that every answer has."""
         date: bytes = self.server_state.default_headers[0][1]
         return b"date: %b\r\n%b" % (date, HSTS if self._is_strict else b"")
 
     def on_response_complete(self) -> None:
-        """An answer is written: go on with what waits, in a later turn, or wait for more."""
+        """Go on after an answer is complete: with input that waits, in a later turn, or by reading more."""
         self.server_state.total_requests += 1
         self._answering = None
         if self._linger is not None or self.transport.is_closing():
             return
         if self._in_body:
-            self._deadline = self.loop.time() + LINGER_S_MAX  # nobody wants what is left of it
+            self._deadline = self.loop.time() + LINGER_S_MAX  # the rest of the body is not wanted
         if self._held:
             self.loop.call_soon(self._go_on)
             return
@@ -391,22 +392,25 @@ class HttpProtocol(HttpToolsProtocol):
             self._rest()
 
     def _rest(self) -> None:
-        """Wait for another request, for so long."""
+        """Become idle: wait for another request until the deadline."""
         self._is_idle = True
         self._deadline = self.loop.time() + self.timeout_keep_alive
 
     def _go_on(self) -> None:
-        """Take up what waits, if nothing is being answered and the client takes what it gets."""
+        """Parse the input that waits, unless the connection is closing."""
         if self._held and self._linger is None and not self.transport.is_closing():
             self._parse()
 
     def before_early_answer(self, cycle: Cycle) -> None:
-        """If much is still to come of a body that may not be wanted, this answer is the last one."""
+        """Make this the last answer if much is still to come of a body that may not be wanted."""
         if cycle.wants_to_be_asked or not 0 <= self._body_left <= SKIP_BYTES_MAX:
             cycle.keep_alive = False
 
     def end(self) -> None:
-        """The last answer is written. Closing on unread data would reset the connection, and lose the answer."""
+        """Close after the last answer; linger if there is unread input.
+
+        With unread input, closing at once would reset the connection and lose the answer.
+        """
         if (self._in_body or self.flow.read_paused) and not self._is_stopping:
             self._leave()
         else:
@@ -415,13 +419,13 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ refusals
 
     def _refuse(self, problem: Problem) -> None:
-        """End the connection with an error. The requests before have their answers: no other is parsed until then."""
+        """Answer with an error, and close. No answer is overtaken, because only one request is parsed at a time."""
         if self._linger is not None or self.transport.is_closing():
             return
         if self._in_body:
             cycle = self.cycle
             if cycle.response_complete:
-                self._leave()  # it had its answer before its body came
+                self._leave()  # the request was answered before its body had come
                 return
             cycle.lose()
             self._answering = None
@@ -432,12 +436,12 @@ class HttpProtocol(HttpToolsProtocol):
         self.take_leave(problem)
 
     def take_leave(self, problem: Problem) -> None:
-        """Answer with an error, and end."""
+        """Answer with an error, and close."""
         self.transport.write(closing_response(problem))
         self._leave()
 
     def _leave(self) -> None:
-        """Close our half. What the peer still sends is dropped, within bounds, until it has seen the answer."""
+        """Close our half. Input is dropped, within bounds, until the peer has read the answer and closes."""
         self._linger = Linger(self.transport, self.loop, LINGER_S_MAX, LINGER_BYTES_MAX)
         self._held = b""
         self.flow.release()
@@ -446,7 +450,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------ WebSockets
 
     def _upgrade(self, rest: bytes) -> None:
-        """Hand the connection over to a WebSocket, if its client may have one."""
+        """Begin to hand the connection over to a WebSocket."""
         self._deadline = _NEVER
         self.flow.hold()
         self._handover = Handover(self, cast(Gateway, self.app), self.scope, self._visit, rest)

@@ -1,7 +1,7 @@
-"""Every bound of the gateway: of heads, bodies, waiting and windows. docs/limits.md says what happens beyond each.
+"""The bounds of the gateway: heads, bodies, waiting and windows. docs/limits.md says what happens when one is exceeded.
 
-How many connections there may be is `net`'s to say, what a queue takes are its options; what can be set is in
-`settings`.
+The number of connections is bounded by `net`, and what a queue takes by the queue's options. `settings` has what can be
+set.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ HEAD_FIELDS_MAX = 128
 """The most header fields a request may have."""
 
 HEAD_S_MAX = 10
-"""How long a request's head may take to come; also how long a new connection may stay silent."""
+"""How long a request's head may take to arrive, and how long a new connection may stay silent."""
 
 KEEP_ALIVE_S = 75
-"""How long a connection may wait for another request."""
+"""How long an idle connection stays open for another request."""
 
 SECRET_BYTES_MAX = 8 * KIB
-"""The longest credentials in a head that are looked at."""
+"""The longest credentials in a head that are examined."""
 
 PARAMETERS_MAX = 50
-"""The most parameters of a query."""
+"""The most parameters a query may have."""
 
 LINGER_S_MAX = 5
-"""How long a client may take to see that its request was answered or refused before all of it had come."""
+"""How long a client has to read an answer that was sent before its request was complete."""
 
 LINGER_BYTES_MAX = 16 * MIB
-"""The most that is read, and dropped, in that time."""
+"""The most input that is read and dropped in that time."""
 
 STOP_S_MAX = 5
 """How long clients may take to finish when the server stops."""
@@ -41,47 +41,47 @@ STOP_S_MAX = 5
 # ---------------------------------------------------------------- bodies
 
 BODY_S_MAX = 60
-"""How long a request's body may take."""
+"""How long a request's body may take to arrive."""
 
 SKIP_BYTES_MAX = 64 * KIB
-"""If no more than this is left of a body that nobody wants, it is skipped and the connection goes on."""
+"""If at most this much is left of an unwanted body, it is read and dropped, and the connection stays open."""
 
 METADATA_BYTES_MAX = 32 * KIB
 """The most a message's metadata may take, as a header block."""
 
 BATCH_MESSAGES_MAX = 10_000
-"""The most messages of a batch."""
+"""The most messages in a batch."""
 
 VALUES_MAX = 250_000
-"""The most values a JSON text may have: members of objects and elements of arrays, all of them together."""
+"""The most values in a JSON text: the members of all objects and the elements of all arrays together."""
 
 DEPTH_MAX = 100
-"""How deep arrays and objects of JSON may lie in each other."""
+"""How deep arrays and objects in JSON may be nested."""
 
 LOGIN_BYTES_MAX = 16 * KIB
-"""The largest body of a call about tickets and tokens."""
+"""The largest body of a request about sessions, tickets or tokens."""
 
 BACKUP_LIST_BYTES_MAX = 32 * MIB
-"""The longest list of files that a client says it has, who asks for a backup."""
+"""The largest body of a request for a backup, which lists the files that the client has."""
 
 # ---------------------------------------------------------------- answers
 
 COUNT_MAX = 1000
-"""The most messages of a lease or a peek."""
+"""The most messages in a lease or a peek."""
 
 PEEK_BYTES_MAX = 8 * MIB
-"""An answer to a peek holds no more bodies than until here, but at least one message."""
+"""The most bytes of messages in the answer to a peek, which has at least one message."""
 
 PAGE_MESSAGES_MAX = 100_000
-"""The most messages, or events, of a page of `…/browse` and `…/journal`."""
+"""The most messages or events in a page of `…/browse` or `…/journal`."""
 
 PAGE_BYTES_MAX = 16 * MIB
-"""The most bytes of such a page."""
+"""The most bytes in such a page."""
 
 # ---------------------------------------------------------------- waiting
 
 WAIT_S_MAX = 30
-"""How long a call may wait; what asks for longer waits so long."""
+"""How long a request may wait. A request that asks for longer waits this long."""
 
 LEASE_S_MAX = 7 * 86400
 """The longest lease."""
@@ -90,33 +90,34 @@ SECONDS_MAX = 10 * 365 * 86400
 """The longest duration of any other kind, such as a delay or the life of a token."""
 
 CLOSED_STREAMS_MAX = 10_000
-"""Of so many streams of events that ended it is known what their clients have not seen."""
+"""The most streams of events that are remembered after their end, so that messages their clients have not seen can
+return."""
 
 # ---------------------------------------------------------------- WebSockets
 
 MESSAGE_S_MAX = 30
 MESSAGE_BYTES_PER_S = KIB
-"""A message that began must be whole in so many seconds, or go on coming at that rate."""
+"""A message must be complete within these seconds, or go on arriving at this rate."""
 
 WINDOW_MAX = 100_000
 """The largest window of a consumer."""
 
 SUBSCRIPTIONS_MAX = 1_000
-"""The most subscriptions of one socket for several queues."""
+"""The most subscriptions on one socket for several queues."""
 
 UNREAD_BYTES_MAX = 4 * MIB
-"""Such a socket is not read while so much waits for its peer to read."""
+"""Unsent output beyond which such a socket is not read."""
 
 UNCONFIRMED_MAX = 20_000
 UNCONFIRMED_BYTES_MAX = 16 * MIB
-"""Above one of these a socket that publishes is not read until half of it is confirmed."""
+"""When one of these is exceeded, a publishing socket is not read until half of it is confirmed."""
 
 PING_AFTER_S = 30
-"""After so long without a word from the peer it is asked for one."""
+"""After this long without input from the peer, it is sent a ping."""
 
 DEAD_AFTER_S = 90
-"""After so long without a word, or without reading anything of what waits for it, it is taken for gone, and its
-unsettled messages go back."""
+"""After this long without input from the peer, or without the peer reading the output that waits for it, the
+connection is taken for dead, and its unsettled messages return."""
 
 CLOSE_S_MAX = 5
 """How long the peer may take to answer a close frame."""

@@ -1,7 +1,7 @@
-"""Where each path leads: the gateway's own routes, the busiest first.
+"""The gateway's own routes: which resource each path leads to, the busiest first.
 
-One resource a path, so that a wrong verb learns the right ones. Raw resources are called for every message, and are
-reached without the rest of this table (`http.hot_paths`).
+Each path has one resource, so that a wrong verb can be answered with the right ones. Raw resources are called for every
+message, and are reached without going through this table (`http.hot_paths`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def queue_routes(
 
 
 def server_routes(gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> list[Route]:
-    """Return the routes beside those of queues: health, figures, documents, the console."""
+    """Return the routes that are not about queues: health, figures, documents, the console."""
     health = Health()
     figures = Figures(gate, host, protocols, process)
     return [

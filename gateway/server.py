@@ -1,4 +1,4 @@
-"""The gateway's listener: uvicorn's HTTP protocol and our WebSockets on one TCP port."""
+"""The gateway's server: HTTP, with uvicorn's protocol, and WebSockets on the same TCP ports."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _TICK_S = 1.0
 
 
 class GatewayServer:
-    """Serves a gateway. It needs a running event loop, and does not handle signals."""
+    """Serves a gateway. Needs a running event loop, and does not handle signals."""
 
     def __init__(self, app: Gateway, entrance: Entrance | None = None) -> None:
-        """`entrance`: that of all who connect to the process; its own if none is given."""
+        """`entrance` is shared by the whole process; by default the server makes its own."""
         self._app = app
         self.entrance = entrance or Entrance()
-        # uvicorn's Config only carries what its HTTP protocol looks up; its Server, which owns signals
-        # and the process, is not used.
+        # uvicorn's Config only carries the settings that its HTTP protocol looks up. Its Server, which would handle
+        # signals and own the process, is not used.
         self._config = Config(
             app,
             interface="asgi3",
@@ -53,12 +53,12 @@ class GatewayServer:
         self._tick_timer: asyncio.TimerHandle | None = None
 
     def connections(self) -> Mapping[str, int]:
-        """Return how many there are by protocol."""
+        """Return the number of connections by protocol."""
         sockets = sum(isinstance(each, WebSocketProtocol) for each in self._connections)
         return {"http": len(self._connections) - sockets, "websocket": sockets}
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
-        """Listen there, too; port 0 picks a free one. Return host and port bound; OSError where that is impossible."""
+        """Listen on one more address; return the host and port bound. Raise OSError if that is impossible."""
         self._loop = asyncio.get_running_loop()
         listener = await self.entrance.listen(address, self._serve, _word, has_spares=True)
         self._listeners.append(listener)
@@ -71,11 +71,11 @@ class GatewayServer:
         return HttpProtocol(self._config, self._state, self._loop, peer, visit, self.entrance.trusted_proxies)
 
     def _tick(self) -> None:
-        """Once a second: the Date header, and what takes too long."""
+        """Renew the Date header, and check the deadlines of all connections. Runs once a second."""
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         now = self._loop.time()
-        # If the tick itself comes late the process was stopped or busy, and what clients sent meanwhile may not
-        # have been read yet: only after that is anybody taken for silent.
+        # If the tick itself comes late, the process was stopped or busy, and input that clients sent meanwhile may not
+        # have been read yet. So nobody is taken for silent until the next tick.
         if now - self._ticked_at < 2 * _TICK_S:
             for connection in list(self._connections):
                 connection.check(now)
@@ -83,7 +83,7 @@ class GatewayServer:
         self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
 
     async def stop(self) -> None:
-        """Accept no more, answer what is under way, close WebSockets with 1001; after 5 s cut what is left."""
+        """Stop accepting, answer the requests under way, close WebSockets with 1001; abort what is left after 5 s."""
         for listener in self._listeners:
             listener.close()
         self._app.release()
@@ -93,7 +93,7 @@ class GatewayServer:
 
 
 def _word(text: str) -> bytes:
-    """Return the response for a client that is sent away."""
+    """Return the HTTP response for a refused client."""
     problem = Problem(503, text)
     body = problem_body(problem)
     headers = [*problem_headers(problem), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]

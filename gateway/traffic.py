@@ -1,4 +1,4 @@
-"""The numbers of the gateway's own protocols."""
+"""The counters of the gateway's own protocols."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from curbstone.core.traffic import Traffic
 
 
 class GatewayTraffic:
-    """What is leased over HTTP or SSE is settled over HTTP."""
+    """One counter set for each protocol. Settles of leases from HTTP or SSE count as HTTP."""
 
     def __init__(self) -> None:
         self.http = Traffic()

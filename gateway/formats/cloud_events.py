@@ -1,8 +1,8 @@
 """CloudEvents 1.0: their attributes as message metadata.
 
-An attribute `source` is the line `ce-source` of a message, in JSON the member `ce-source`, over HTTP the header
-`ce-source` (binary mode). An event in structured mode is taken apart into the same on its way in, so that a
-consumer need not know which mode its producer chose.
+The attribute `source` becomes the line `ce-source` of a message: in JSON the member `ce-source`, over HTTP the header
+`ce-source` (binary mode). An event in structured mode is converted to the same form when it comes in, so a consumer
+need not know which mode its producer chose.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _BREAKS_LINES = re.compile(r"[\r\n\0]")
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
 _BACKSLASHED = re.compile(r"\\(.)", re.DOTALL)
 _JSON_TYPE = re.compile(r"[^/;]+/(?:[^/;]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
-# RFC 3986 escapes for space, double quote, percent sign and everything but printable ASCII.
+# Percent-encoded are space, double quote, percent sign and everything except printable ASCII.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
 @lru_cache(maxsize=128)
 def mode_of(fields: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """Return STRUCTURED or BATCH if request headers say so, else b""."""
+    """Return STRUCTURED or BATCH if the content type is one of them, else b""."""
     content_type = next((value for name, value in fields if name == b"content-type"), b"")
     media_type = content_type.partition(b";")[0].strip().lower()
     return media_type if media_type in (STRUCTURED, BATCH) else b""
@@ -47,7 +47,7 @@ def mode_of(fields: tuple[tuple[bytes, bytes], ...]) -> bytes:
 
 
 def value_of_header(raw: bytes) -> str:
-    """Return the attribute that a `ce-` header stands for: unquoted, percent-decoded."""
+    """Return the attribute in a `ce-` header: unquoted and percent-decoded."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -64,7 +64,7 @@ def value_of_header(raw: bytes) -> str:
 
 
 def header_of_value(value: str) -> bytes:
-    """Return an attribute as the value of its header."""
+    """Return an attribute encoded as the value of its header."""
     return quote(value, safe=_SAFE).encode()
 
 
@@ -72,7 +72,7 @@ def header_of_value(value: str) -> bytes:
 
 
 def message_fields(event: Any) -> tuple[dict[str, str], bytes]:
-    """Return an event's metadata, named as in JSON, and its body; raise BadRequest."""
+    """Return an event's metadata, with the names that JSON has for them, and its body; raise BadRequest."""
     if not isinstance(event, dict):
         raise BadRequest("bad CloudEvent: it must be a JSON object")
     if event.get("specversion") != "1.0":
@@ -124,8 +124,8 @@ def _body(event: Mapping[str, Any], content_type: str | None) -> bytes:
 
 
 def parse(text: bytes) -> Any:
-    """Return the value of a JSON text, whole numbers of any size as they are; raise BadRequest."""
-    parse_json(text)  # is strict, also with Unicode and nesting, but makes a float of a large number
+    """Return the value of a JSON text, with whole numbers of any size exact; raise BadRequest."""
+    parse_json(text)  # strict about Unicode and nesting, but turns large whole numbers into floats
     try:
         return json.loads(text)
     except ValueError as error:  # a number of thousands of digits

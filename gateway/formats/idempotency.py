@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 HEADER = b"idempotency-key"
 MEMBER = "Idempotency-Key"
-"""What it is called in the metadata of a message in JSON."""
+"""The name of the key in the metadata of a message in JSON."""
 
 
 def key_of(access: Access, fields: Iterable[tuple[bytes, bytes]], messages: Sequence[Message]) -> IdempotencyKey | None:
-    """Return the key of a request with what it publishes, or None without the header; raise BadRequest.
+    """Return the idempotency key of a request that publishes `messages`, or None without the header; raise BadRequest.
 
-    Each user has keys of its own.
+    The keys of different users are independent.
     """
     for name, value in fields:
         if name == HEADER:

@@ -1,4 +1,4 @@
-"""A message as a producer writes it in JSON: in a batch, and on a WebSocket."""
+"""Messages as producers write them in JSON, in a batch or on a WebSocket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curbstone.gateway.formats.metadata import TRAVELLING, block_of_json
 from curbstone.gateway.formats.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
 
 MEMBERS = ("message", "encoding", "Content-Type", *TRAVELLING.values(), "ttl", "delay", "groups")
-"""What a message in JSON may have, beside its metadata, whose names begin with x- or ce-."""
+"""The members that a message in JSON may have, besides metadata with names that begin with x- or ce-."""
 
 _METADATA = ("x-", "ce-")
 _A_MESSAGE = 'a message is {"message": …}, or a metadata frame and a payload frame'
@@ -22,9 +22,9 @@ _KNOWN = frozenset((*MEMBERS, *_OF_DELIVERIES))
 
 
 def check_message(fields: Mapping[str, Any], more: Collection[str] = ()) -> None:
-    """Raise BadRequest for a member that means nothing in a message; `more` are those of the call.
+    """Raise BadRequest for a member that means nothing in a message; `more` are members that this call allows too.
 
-    What deliveries have beside is known, so that a message can be sent on as it was received.
+    Members that only deliveries have are allowed, so that a message can be sent on as it was received.
     """
     if (name := _unknown(fields, more)) is not None:
         known = ", ".join((*more, *MEMBERS))
@@ -32,9 +32,10 @@ def check_message(fields: Mapping[str, Any], more: Collection[str] = ()) -> None
 
 
 def check_frame(fields: Mapping[str, Any], more: Collection[str] = ()) -> None:
-    """Raise BadRequest for JSON in a WebSocket's text frame that was not meant as a message, or as metadata of one.
+    """Raise BadRequest if the JSON in a WebSocket's text frame is neither a message nor the metadata of one.
 
-    Any other JSON object would pass for metadata, and what comes next for its payload: both would be lost.
+    Without this check, any other JSON object would count as metadata and the next frame as its payload: both would be
+    lost.
     """
     if (name := _unknown(fields, more)) is not None:
         raise BadRequest(f"unknown member {name[:80]!r}; {_A_MESSAGE}")
@@ -53,7 +54,7 @@ def _says_something(name: str) -> bool:
 
 
 def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, ...] = ()) -> Message:
-    """Return the message these metadata ask for, its body still empty; raise BadRequest."""
+    """Return the message for these metadata, with its body still empty; raise BadRequest."""
     message = Message(b"", block_of_json(fields), groups=groups)
     if "ttl" in fields:
         message.ttl_ms = ttl_ms(fields["ttl"], max_ttl_s)
@@ -65,13 +66,13 @@ def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, .
 
 
 def put_body(message: Message, fields: Mapping[str, Any], bytes_max: int) -> None:
-    """Fill in the body from the member `message`; raise BadRequest or MessageTooLarge."""
+    """Set the body from the member `message`; raise BadRequest or MessageTooLarge."""
     message.body = body_of_json(fields.get("message"), encoding_named(fields.get("encoding", "utf8")))
     check_size(message.body, bytes_max)
 
 
 def event_message(event: Any, bytes_max: int) -> Message:
-    """Return the message a CloudEvent in structured mode stands for; raise BadRequest or MessageTooLarge."""
+    """Return the message for a CloudEvent in structured mode; raise BadRequest or MessageTooLarge."""
     fields, body = cloud_events.message_fields(event)
     check_size(body, bytes_max)
     return Message(body, block_of_json(fields))

@@ -1,4 +1,4 @@
-"""A message as JSON, put together from ready pieces: consumers get many with the same metadata."""
+"""Writes messages as JSON for consumers. The metadata are cached, because many messages have the same ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRUE_FALSE = (b"false", b"true")
 
 
 def metadata_json(message: Message, message_id: str, tries: int, ack_id: bytes = b"") -> bytes:
-    """Return the inside of the JSON object that goes before a payload; `ack_id` is a JSON value."""
+    """Return the members of the JSON object that precede a payload, without its braces. `ack_id` is encoded JSON."""
     content_type, tail = json_parts(message.headers)
     if ack_id:
         tail = b',"ackId":%b,"id":"%b","tries":%d%b' % (ack_id, message_id.encode(), tries, tail)
@@ -34,7 +34,7 @@ def metadata_json(message: Message, message_id: str, tries: int, ack_id: bytes =
 def body_json(body: bytes, encoding: Encoding | None) -> bytes:
     """Return a body as the last members of a JSON object: `"message":"text"`, with `"encoding"` if it is encoded.
 
-    Without an encoding it is the text if the body is UTF-8, else base64.
+    If `encoding` is None, a body that is UTF-8 is written as text, and any other as base64.
     """
     if encoding is None:
         try:
@@ -56,7 +56,7 @@ def lease_json(queue: Queue, lease: Lease, encoding: Encoding | None) -> bytes:
 
 
 def body_of_json(text: object, encoding: Encoding) -> bytes:
-    """Return the body that a JSON object's `message` stands for; raise BadRequest."""
+    """Return the body in the member `message` of a JSON object; raise BadRequest."""
     if not isinstance(text, str):
         raise BadRequest("bad message: it must be a string")
     if encoding == "utf8":

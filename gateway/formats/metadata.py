@@ -1,6 +1,6 @@
-"""A message's content type and application headers: in HTTP headers, in JSON, and as the engine keeps them.
+"""A message's content type and application headers: in HTTP headers, in JSON, and in the engine's header block.
 
-The engine keeps a header block (see `core.headers`). Its lines, and what they are outside::
+The lines of a header block (see `core.headers`), and their forms outside of the engine::
 
     content-type:v      HTTP Content-Type: v            JSON "Content-Type": "v"
     content-encoding:v  HTTP Content-Encoding: v        JSON "Content-Encoding": "v"
@@ -12,10 +12,10 @@ The engine keeps a header block (see `core.headers`). Its lines, and what they a
     ce-id:v             HTTP ce-id: v                   JSON "ce-id": "v" (see `cloud_events`)
     x-dead-queue:v      HTTP x-msg-dead-queue: v        JSON "dead": {"queue": "v"}
 
-What HTTP can't carry as it is (control characters, non-ASCII, outer spaces) goes out as percent-encoded
-UTF-8, names that are no HTTP token not at all. What came in as an HTTP header goes out verbatim: where
-that takes more than printable ASCII, the line `x-http-charset` records how its bytes were read. Attributes of
-CloudEvents are kept decoded and go out encoded as that specification says.
+Values that HTTP can't carry as they are (with control characters, non-ASCII characters or outer spaces) are sent as
+percent-encoded UTF-8. Names that are not HTTP tokens are not sent at all. A value that came in an HTTP header is sent
+back verbatim; if it has more than printable ASCII, the line `x-http-charset` records how its bytes were decoded.
+Attributes of CloudEvents are stored decoded, and encoded as their specification says when they are sent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRAVELLING = {
     "tracestate": "tracestate",
     headers.KEY: "key",
 }
-"""Headers beside the Content-Type that say something of the message wherever it goes, and what JSON calls them."""
+"""The headers, besides Content-Type, that stay with a message over every protocol, and their names in JSON."""
 
 _CACHED_BYTES_MAX = 512
 _KEPT = frozenset([b"content-type", *(name.encode() for name in TRAVELLING)])
@@ -55,7 +55,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _BREAKS_LINES = re.compile(r"[\r\n\0]")
 _PRINTABLE = re.compile(r"[\x20-\x7e]*")
 _VERBATIM = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-# Every printable ASCII character but the percent sign, which starts an escape in a value that has any.
+# Every printable ASCII character except the percent sign, which begins an escape.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _DEAD_NUMBERS = frozenset(("time", "tries"))
 
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 def _cached(fn: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """Remember the results for small blocks: a producer's messages mostly have the same one."""
+    """Cache the results for small blocks: most messages of a producer have the same one."""
     remembered = lru_cache(maxsize=1024)(fn)
 
     def look(block: bytes) -> T:
@@ -77,19 +77,19 @@ def _cached(fn: Callable[[bytes], T]) -> Callable[[bytes], T]:
 
 
 def is_kept(name: bytes) -> bool:
-    """Tell whether a request header of this (lower-case) name is stored with the message."""
+    """Return whether a request header with this (lower-case) name is stored with the message."""
     return name in _KEPT or name.startswith(_KEPT_PREFIXES)
 
 
 @lru_cache(maxsize=128)
 def block_of_http(fields: HttpHeaders) -> bytes:
-    """Return the block for the kept headers of a request, names in lower case; repeated ones are joined."""
+    """Return the header block for a request's headers, with names in lower case; repeated ones are joined."""
     merged: dict[bytes, bytes] = {}
     for name, value in fields:
         merged[name] = merged[name] + b", " + value if name in merged else value
     charset = _charset(b"".join([value for name, value in merged.items() if not _is_attribute(name)]))
     if not merged.get(b"content-type"):
-        merged.pop(b"content-type", None)  # an empty one says nothing; other metadata may well be empty
+        merged.pop(b"content-type", None)  # an empty one means nothing; other metadata may be empty
     pairs = [(name.decode("latin-1"), _line_value(name, value, charset)) for name, value in merged.items()]
     _check_key(pairs)
     if charset:
@@ -106,7 +106,7 @@ def _line_value(name: bytes, value: bytes, charset: str) -> str:
 
 
 def _charset(values: bytes) -> str:
-    """Return how to read these header values, "" for printable ASCII."""
+    """Return the charset to decode these header values with; "" if they are printable ASCII."""
     if values.isascii():
         return "utf-8" if b"\t" in values else ""
     try:
@@ -117,9 +117,9 @@ def _charset(values: bytes) -> str:
 
 
 def block_of_json(fields: Mapping[str, Any]) -> bytes:
-    """Return the block for the metadata in a JSON object: its Content-Type, what travels, and keys with x- or ce-.
+    """Return the header block for the metadata in a JSON object: Content-Type, `TRAVELLING`, and names with x- or ce-.
 
-    Raise BadRequest for a value that is no string, and for names and values with CR, LF or NUL.
+    Raise BadRequest for a value that is not a string, and for names and values with CR, LF or NUL.
     """
     pairs = []
     for name, value in fields.items():
@@ -144,7 +144,7 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
 
 
 def _check_key(pairs: list[tuple[str, str]]) -> None:
-    """Raise BadRequest for an ordering key that no message may have."""
+    """Raise BadRequest if the ordering key is not allowed."""
     for name, value in pairs:
         if name == headers.KEY:
             try:
@@ -164,7 +164,7 @@ def _limited(block: bytes) -> bytes:
 
 @_cached
 def http_headers(block: bytes) -> HttpHeaders:
-    """Return a message's headers for an HTTP reply, Content-Type among them."""
+    """Return a message's headers for an HTTP reply, including Content-Type."""
     lines = headers.decode(block)
     charset = next((value for name, value in lines if name == CHARSET), "")
     found = {b"content-type": OCTET_STREAM.encode()}
@@ -179,7 +179,7 @@ def http_headers(block: bytes) -> HttpHeaders:
 
 
 def _http_name(name: str) -> bytes:
-    """Return the reply header for a line of that name, b"" for none."""
+    """Return the name of the reply header for a line with this name; b"" if there is none."""
     if name == headers.CONTENT_TYPE:
         return b"content-type"
     if name == CHARSET or not _TOKEN.fullmatch(name):
@@ -209,15 +209,15 @@ def _http_value(value: str, charset: str) -> bytes:
 
 @_cached
 def json_parts(block: bytes) -> tuple[bytes, bytes]:
-    """Return a message's metadata as two pieces of a JSON object's inside.
+    """Return a message's metadata as two pieces of the inside of a JSON object.
 
-    The first is its Content-Type, `"Content-Type":"text/plain"`; the second all the rest with a comma
-    before each, `,"x-msg-x-a":"1"`, and empty if there is nothing more.
+    The first piece is the Content-Type, `"Content-Type":"text/plain"`. The second has all other members, each after a
+    comma, as in `,"x-msg-x-a":"1"`; it is empty if there are none.
     """
     content_type = OCTET_STREAM
     own: dict[str, object] = {}
     dead: dict[str, object] = {}
-    for name, value in reversed(headers.decode(block)):  # so that of a repeated one the first holds
+    for name, value in reversed(headers.decode(block)):  # so that the first of repeated names wins
         if name == headers.CONTENT_TYPE:
             content_type = value
         elif name.startswith(DEAD):

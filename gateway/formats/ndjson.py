@@ -1,4 +1,4 @@
-"""Messages of a staged part as lines of JSON: cut out of a body that comes in pieces, and made into frames."""
+"""A staged part as lines of JSON: cuts a body that comes in pieces into lines, and makes frames of their messages."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
 BUFFER_BYTES = 256 * 1024
-"""Lines are gathered until here, so that a queue's messages share a frame."""
+"""How many bytes of lines are collected before frames are made, so that messages of a queue share a frame."""
 
 
 class Lines:
-    """Turns pieces of a body into frames; the order within a queue is kept."""
+    """Turns pieces of a body into frames, and keeps the order of messages within a queue."""
 
     def __init__(self, find: Callable[[str], Queue], line_bytes_max: int, message_bytes_max: int, max_ttl_s: float):
         self._find = find
-        """Returns the queue of a name, or raises."""
+        """Returns the queue with a name, or raises."""
         self._line_bytes_max = line_bytes_max
         self._message_bytes_max = message_bytes_max
         self._max_ttl_s = max_ttl_s
@@ -35,7 +35,7 @@ class Lines:
         self._gathered_bytes = 0
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the frames that are full; raise Problem or CurbstoneError, which names the line."""
+        """Return frames if enough lines were collected; raise Problem or CurbstoneError, which names the line."""
         *lines, rest = piece.split(b"\n")
         if not lines:
             self._keep(piece)
@@ -48,7 +48,7 @@ class Lines:
         return self._frames() if self._gathered_bytes >= BUFFER_BYTES else b""
 
     def end(self) -> bytes:
-        """Return the last frames; the last line needs no line break."""
+        """Return the last frames. The last line need not end with a line break."""
         self._take(b"".join(self._rest))
         return self._frames()
 

@@ -1,4 +1,4 @@
-"""The headers of a numbered producer: what it publishes again under the same number is stored once."""
+"""The headers of numbered producers: a message that is published again with the same number is stored once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DUPLICATE = b"x-msg-duplicate"
 
 
 def numbered_of(access: Access, fields: Iterable[tuple[bytes, bytes]]) -> Numbered | None:
-    """Return the producer of a request and the number of its first message, or None; raise BadRequest."""
+    """Return a request's producer and the number of its first message; None without these headers. Raise BadRequest."""
     said = {name: value.decode("latin-1") for name, value in fields if name in NUMBERED}
     if not said:
         return None
@@ -31,14 +31,17 @@ def numbered_of(access: Access, fields: Iterable[tuple[bytes, bytes]]) -> Number
 
 
 def numbered(name: str, producer: bytes, seq: int, after: int) -> Numbered:
-    """Return the numbers of a publish; raise BadRequest, which calls what stands for `after` by its name."""
+    """Return the numbers of a publish; raise BadRequest if `after` is not below `seq`.
+
+    `name` is what the client calls `after`.
+    """
     if after >= seq:
         raise BadRequest(f"bad {name}: {after} is not below the number {seq}")
     return Numbered(producer, seq, after)
 
 
 def number(name: str, value: object, least: int) -> int:
-    """Return a number that came as text, or as one in JSON; raise BadRequest."""
+    """Return a number that is given as text or as a JSON number; raise BadRequest."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(NUMBER_MAX))) or int(text) < least:
         raise BadRequest(f"bad {name}: it must be a whole number from {least} to {NUMBER_MAX}")

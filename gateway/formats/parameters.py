@@ -1,4 +1,4 @@
-"""Values that clients send in queries and in JSON, checked; BadRequest names the rule broken."""
+"""Checks values that clients send in queries and in JSON. A BadRequest names the rule that was broken."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ENCODINGS: dict[str, Encoding] = {"": "utf8", "utf8": "utf8", "utf-8": "utf8", 
 
 
 def query_of(scope: AnyScope) -> Mapping[str, str]:
-    """Return the parameters of a request's query; of a repeated one the first."""
+    """Return the parameters of a request's query; if one is repeated, the first counts."""
     return parse_query(scope["query_string"]) if scope["query_string"] else {}
 
 
 def parse_query(text: bytes) -> Mapping[str, str]:
-    """Return the parameters of a query, such as b"ack&limit=5"; of a repeated one the first."""
+    """Return the parameters of a query, such as b"ack&limit=5"; if one is repeated, the first counts."""
     try:
         pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=PARAMETERS_MAX)
     except ValueError:
@@ -33,28 +33,28 @@ def parse_query(text: bytes) -> Mapping[str, str]:
 
 
 def seconds_ms(name: str, value: object, most_s: float = SECONDS_MAX) -> int:
-    """Return in ms a number of seconds from 0 to `most_s`, given as a JSON number or as text; fractions count."""
+    """Return a number of seconds from 0 to `most_s` in ms. It may be a JSON number or text, and have a fraction."""
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most_s:
         raise BadRequest(f"bad {name} {_shown(value)}: a number of seconds from 0 to {most_s:g}")
-    # Something above nothing stays above it: 0 means "none" to the engine.
+    # A positive duration never becomes 0, because 0 means "none" to the engine.
     return max(round(value * 1000), 1) if value else 0
 
 
 def ttl_ms(value: object, max_ttl_s: float) -> int:
-    """Return a time to live in ms; 0 and "" stand for the maximum, as in Narconi."""
+    """Return a time to live in ms; 0 and "" mean the maximum, as in Narconi."""
     asked_ms = 0 if value == "" else seconds_ms("ttl", value, max_ttl_s or SECONDS_MAX)
     return asked_ms or round(max_ttl_s * 1000)
 
 
 def wait_ms(value: object) -> int:
-    """Return how long a call may wait; what is above 30 s waits 30 s."""
+    """Return how long a request may wait, in ms; more than 30 s becomes 30 s."""
     return min(seconds_ms("wait", value), WAIT_S_MAX * 1000)
 
 
 def lease_ms(seconds: object) -> int:
-    """Return how long a lease lasts, in ms; raise BadRequest."""
+    """Return the duration of a lease in ms; raise BadRequest."""
     duration_ms = seconds_ms("seconds", seconds, LEASE_S_MAX)
     if not duration_ms:
         raise BadRequest("bad seconds 0: a lease lasts longer than that")
@@ -62,18 +62,18 @@ def lease_ms(seconds: object) -> int:
 
 
 def whole_number(name: str, value: object, least: int, most: int) -> int:
-    """Return a whole number in these bounds, given as a JSON number or as text."""
+    """Return a whole number within these bounds. It may be a JSON number or text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(most)):
         value = int(value)
     elif isinstance(value, float) and value.is_integer():
-        value = int(value)  # JSON has one kind of number
+        value = int(value)  # JSON does not distinguish 5.0 from 5
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise BadRequest(f"bad {name} {_shown(value)}: a whole number from {least} to {most}")
     return value
 
 
 def encoding_of(query: Mapping[str, str]) -> Encoding | None:
-    """Return the encoding a consumer asks for, None if it names none."""
+    """Return the encoding that a consumer asks for; None if it asks for none."""
     name = query.get("encoding")
     return None if name is None else encoding_named(name)
 
@@ -87,17 +87,17 @@ def encoding_named(name: object) -> Encoding:
 
 
 def group_of(query: Mapping[str, str]) -> str:
-    """Return the group a consumer reads as, "" for the unnamed one."""
+    """Return the group that a consumer reads as; "" for the unnamed one."""
     return group_named(query.get("group", ""))
 
 
 def group_named(name: str) -> str:
-    """Return the group of that name, which may be none."""
+    """Return the group with that name, which may be empty; raise BadRequest."""
     return group_name(name) if name else ""
 
 
 def groups_of(value: object) -> tuple[str, ...]:
-    """Return the groups entitled to a message, from "a,b" or from a list."""
+    """Return the groups entitled to a message, from text like "a,b" or from a list."""
     names: object = value
     if isinstance(value, str):
         names = value.split(",") if value else []

@@ -1,4 +1,4 @@
-"""Where a coroutine of an HTTP request waits for callbacks of the engine: one future each."""
+"""Lets a coroutine wait for callbacks of the engine, with one future each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ T = TypeVar("T")
 
 
 async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
-    """Call `start` with a callback; return what the callback gets.
+    """Call `start` with a callback; return the callback's arguments.
 
-    If its first argument is an error, that is raised.
+    If the first argument is an error, it is raised.
     """
     future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
-    # An error leads to this frame by its traceback. If something here kept it, the two would hold each other in memory.
+    # The traceback of an error refers to this frame. If the future or this frame kept the error, the two would form a
+    # cycle and stay in memory.
     errors: list[CurbstoneError] = []
 
     def on_done(*results: Any) -> None:
@@ -38,9 +39,9 @@ async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, .
 
 
 async def answers_for(count: int, start: Callable[[Published], object]) -> list[tuple[int, int]]:
-    """Call `start` with a callback of a publish; return its (first seq, count) once they cover `count` messages.
+    """Call `start` with a publish's callback; return its (first seq, count) once they cover `count` messages.
 
-    The first error is raised then.
+    If there were errors, the first is raised then.
     """
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     told: list[tuple[int, int]] = []
@@ -61,14 +62,14 @@ async def answers_for(count: int, start: Callable[[Published], object]) -> list[
 
 
 async def all_answers(starts: Sequence[Callable[[Callable[..., None]], object]]) -> None:
-    """Wait for the answers of several calls that are made at once; raise the first error."""
+    """Make several calls at once and wait for all their answers; raise the first error."""
     await asyncio.gather(*[answer(start) for start in starts])
 
 
 async def answers(
     starts: Sequence[Callable[[Callable[..., None]], object]],
 ) -> list[tuple[Any, ...] | CurbstoneError]:
-    """Likewise, but return what each callback gets, or the error that it has instead."""
+    """Make several calls at once; return, for each, its callback's arguments or its error."""
     results = await asyncio.gather(*[answer(start) for start in starts], return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, CurbstoneError):
@@ -77,5 +78,5 @@ async def answers(
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Return what `work` returns; it takes long enough to hold up everything else and touches nothing shared."""
+    """Run `work` in a thread and return its result. It may take long, and must not touch anything shared."""
     return await asyncio.to_thread(work)

@@ -1,4 +1,4 @@
-"""Reading a request's body, never more of it than its limit."""
+"""Reads request bodies, never more of one than its limit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from curbstone.gateway.http.scope import AnyScope
 
 
 async def read_body(scope: AnyScope, receive: Receive, bytes_max: int) -> bytes:
-    """Return the whole body; raise Problem 413 for a larger one, before reading where its length was announced.
+    """Return the whole body; raise Problem 413 if it is larger than `bytes_max`.
 
-    What is left of a refused body is read and dropped by the HTTP server, so that the client sees
-    the refusal in place of a reset connection.
+    If the length is announced, a larger body is refused before any of it is read. The HTTP server reads and drops the
+    rest of a refused body, so that the client sees the answer and not a reset connection.
     """
     check_length(scope, bytes_max)
     message = await receive()
@@ -29,13 +29,13 @@ async def read_body(scope: AnyScope, receive: Receive, bytes_max: int) -> bytes:
 
 
 def check_length(scope: AnyScope, bytes_max: int) -> None:
-    """Raise Problem 413 for a body that is announced as larger."""
+    """Raise Problem 413 if the announced length is larger."""
     if scope["length"] > bytes_max:
         raise _too_large(bytes_max)
 
 
 async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the body as it comes; raise ClientGone where the client goes before its end."""
+    """Yield the body as it arrives; raise ClientGone if the client leaves before its end."""
     more = True
     while more:
         message = await receive()

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 Header = tuple[bytes, bytes]
 
 JOINED_BYTES_MAX = 64 * 1024
-"""A body up to this size is copied behind its head; a larger one is a write of its own."""
+"""A body up to this size is appended to the head; a larger one is written by itself."""
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _NOT_IN_A_FIELD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -28,43 +28,43 @@ logger = logging.getLogger("curbstone.gateway")
 
 
 class Flow(FlowControl):
-    """Reading goes on only if nothing that was read waits for its turn."""
+    """Flow control that does not resume reading while input that was read waits for its turn."""
 
     is_full = False
 
     def hold(self) -> None:
-        """Read no more until `release`, whoever asks for it meanwhile."""
+        """Stop reading until `release`; until then `resume_reading` does nothing."""
         self.is_full = True
         self.pause_reading()
 
     def release(self) -> None:
-        """Reading may go on."""
+        """Allow `resume_reading` again."""
         self.is_full = False
 
     def resume_reading(self) -> None:
-        """Read on, unless it is held."""
+        """Go on reading, unless it is held."""
         if not self.is_full:
             super().resume_reading()
 
 
 class Connection(Protocol):
-    """What a cycle asks of the connection it is on."""
+    """The connection of a cycle."""
 
     loop: Any
     transport: Any
     flow: Flow
 
     def common_fields(self) -> bytes:
-        """Return the lines that stand in the head of every answer."""
+        """Return the header lines that every answer has."""
 
     def before_early_answer(self, cycle: Cycle) -> None:
-        """An answer begins before the request's body is whole; this may end the keeping alive."""
+        """An answer begins before the request's body is complete. May set `keep_alive` of the cycle to False."""
 
     def end(self) -> None:
-        """The last answer is written."""
+        """The last answer is complete: close the connection."""
 
     def on_response_complete(self) -> None:
-        """An answer is written."""
+        """An answer is complete."""
 
 
 class Cycle:
@@ -77,34 +77,34 @@ class Cycle:
     )  # fmt: skip
 
     def __init__(self, scope: Scope, connection: Connection, *, keep_alive: bool, wants_to_be_asked: bool) -> None:
-        """`wants_to_be_asked`: the client sends the body after a 100 (Continue)."""
+        """`wants_to_be_asked`: whether the client sends the body only after a 100 (Continue)."""
         self.scope = scope
         self._connection = connection
         self.keep_alive = keep_alive
         self.wants_to_be_asked = wants_to_be_asked
         self.task: Any = None
-        """What runs it; the loop itself holds a task only weakly."""
+        """The task that runs it. It is kept here because the loop refers to tasks only weakly."""
         self.disconnected = False
         self.body: bytes | bytearray = b""
-        """What came of the body and was not received yet."""
+        """The part of the body that has arrived and was not received by the application."""
         self.more_body = True
         self.response_started = False
         self.response_complete = False
         self._head = b""
-        """The head of an answer whose body is still to come."""
+        """The head of an answer, kept until the first piece of its body."""
         self._has_body = True
         self._is_chunked = False
         self._is_received = False
-        """Whether the application has all of the request's body."""
+        """Whether the application has received all of the request's body."""
         self._left = 0
-        """How many bytes of the answer's body are still to come; -1 where its head does not say."""
+        """How many bytes of the answer's body are still to come; -1 if the head gives no length."""
         self._waiting: Any = None
-        """The future of the application that waits for more of the body, or for the client to go."""
+        """The future on which the application waits for more of the body, or for the client to leave."""
 
     # ------------------------------------------------------------ what the connection tells
 
     def take(self, piece: bytes) -> None:
-        """A piece of the body came."""
+        """Add a piece of the body."""
         if not self.body:
             self.body = piece
         elif isinstance(self.body, bytes):
@@ -114,12 +114,12 @@ class Cycle:
         self._wake()
 
     def finish(self) -> None:
-        """The body is whole."""
+        """The body is complete."""
         self.more_body = False
         self._wake()
 
     def lose(self) -> None:
-        """The client is gone, or may not go on."""
+        """The client is gone, or its request was refused."""
         self.disconnected = True
         self._wake()
 
@@ -130,7 +130,7 @@ class Cycle:
                 waiting.set_result(None)
 
     async def run(self, app: ASGIApp) -> None:
-        """Have the application answer. If it fails to, the client gets a 500 or loses the connection."""
+        """Run the application. If it does not complete an answer, this is logged and the connection closes."""
         failure = "it returned without a whole answer"
         try:
             await app(self.scope, self.receive, self.send)
@@ -145,7 +145,9 @@ class Cycle:
     # ------------------------------------------------------------ what the application calls
 
     async def receive(self) -> Message:
-        """See ASGI: what is there of the body, or that the client is gone or has its answer. One call at a time."""
+        """See ASGI: return what has arrived of the body, or that the client is gone or was answered. One call at a
+        time.
+        """
         connection = self._connection
         if self.wants_to_be_asked:
             self.wants_to_be_asked = False
@@ -162,7 +164,7 @@ class Cycle:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """See ASGI. Raise RuntimeError for what is no answer."""
+        """See ASGI. Raise RuntimeError for messages that do not form an answer."""
         flow = self._connection.flow
         if flow.write_paused and not self.disconnected:
             await flow.drain()
@@ -176,7 +178,7 @@ class Cycle:
             raise RuntimeError(f"{message['type']} behind the end of an answer")
 
     def _begin(self, message: Message) -> None:
-        """Take the head. One without a length is written at once, for its body may be long in coming."""
+        """Take the head. If it has no length it is written at once, because its body may take long to come."""
         if message["type"] != "http.response.start":
             raise RuntimeError(f"an answer can't begin with {message['type']}")
         if self.more_body:
@@ -186,7 +188,7 @@ class Cycle:
         self.response_started = True
         self.wants_to_be_asked = False
         self._has_body = status not in _NO_BODY and self.scope["method"] != "HEAD"
-        # HTTP/1.0 knows no chunks: there a body without a length ends with the connection (RFC 9112 section 6.3).
+        # HTTP/1.0 has no chunks: there a body without a length ends with the connection (RFC 9112 section 6.3).
         self._is_chunked = self._has_body and length < 0 and self.scope["http_version"] != "1.0"
         self._left = length
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
@@ -197,7 +199,7 @@ class Cycle:
             self._write(b"")
 
     def _go_on(self, message: Message) -> None:
-        """Take a piece of the body, maybe the last."""
+        """Take a piece of the body, maybe the last one."""
         if message["type"] != "http.response.body":
             raise RuntimeError(f"{message['type']} in the body of an answer")
         body: bytes = message.get("body", b"")
@@ -221,7 +223,7 @@ class Cycle:
             self._connection.on_response_complete()
 
     def _write(self, piece: bytes) -> None:
-        """Write what is held of the head, and a piece of the body."""
+        """Write the head if it was kept, and a piece of the body."""
         head, self._head = self._head, b""
         write = self._connection.transport.write
         if len(piece) <= JOINED_BYTES_MAX:
@@ -233,11 +235,11 @@ class Cycle:
 
 
 def _length_and_lines(headers: Iterable[Header]) -> tuple[int, bytes]:
-    """Return the length of the body, -1 where it is not said, and the lines of these fields."""
+    """Return the length of the body (-1 if it is not given) and the lines of these header fields."""
     fields = [*headers]
     count = len(fields)
     lines = b"".join([b"%b: %b\r\n" % field for field in fields])
-    # A CR or LF inside a value would begin another field, or another answer.
+    # A CR or LF inside a value would begin another field or another answer.
     if lines.count(b"\r") != count or lines.count(b"\n") != count or _NOT_IN_A_FIELD.search(lines):
         raise RuntimeError("a control character in a field of an answer's head")
     return int(dict(fields).get(b"content-length", -1)), lines

@@ -9,21 +9,21 @@ from starlette.types import Receive
 from curbstone.gateway.http.scope import AnyScope
 
 GONE = "is_gone"
-"""Under this name the state of a request has what `is_gone` asks."""
+"""The key in a request's `state` under which the HTTP server puts a function that tells whether its client is gone."""
 
 
 def is_gone(scope: AnyScope) -> bool:
-    """Return whether the client of a request has closed the connection; the server's transport says so."""
+    """Return whether the client of a request has closed the connection."""
     says: Callable[[], bool] | None = scope.get("state", {}).get(GONE)
     return says is not None and says()
 
 
 def is_wanted(scope: AnyScope) -> Callable[[], bool]:
-    """Return what tells at any time whether a client is still there to be answered."""
+    """Return a function that tells, at any time, whether the client is still there to be answered."""
     return lambda: not is_gone(scope)
 
 
 async def until_gone(receive: Receive) -> None:
-    """Return when the client has left; what is there of a body is dropped."""
+    """Return when the client has left; drop the rest of the body."""
     while (await receive())["type"] != "http.disconnect":
         pass

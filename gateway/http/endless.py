@@ -1,4 +1,4 @@
-"""What a reply without end waits for: that there is more to send, and that its client leaves."""
+"""What an endless reply waits for: that there is more to send, or that its client has left."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from curbstone.gateway.http.departure import is_gone, until_gone
 
 
 class Bell:
-    """Wakes one coroutine; a ring while nobody waits is kept."""
+    """Wakes one coroutine. If nobody waits, the ring is kept for the next `wait`."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def ring(self) -> None:
-        """Wake it."""
+        """Wake the waiting coroutine."""
         self._event.set()
 
     async def wait(self) -> None:
-        """Wait until it has rung since the last wait."""
+        """Wait until the bell has rung since the last wait."""
         await self._event.wait()
         self._event.clear()
 
 
 class Departure:
-    """Watches for the end of a client, for a reply that goes on without end."""
+    """Watches, for an endless reply, whether the client has left."""
 
     def __init__(self, scope: Scope, receive: Receive, on_gone: Callable[[], None]) -> None:
         self._scope = scope
@@ -47,5 +47,5 @@ class Departure:
         return self._is_gone or is_gone(self._scope)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._watch.cancel()

@@ -1,7 +1,7 @@
-"""For whom a trusted proxy asks, and whether that one speaks TLS: X-Forwarded-For and -Proto, or Forwarded. Pure.
+"""For whom a trusted proxy asks, and whether with TLS: X-Forwarded-For and -Proto, or Forwarded. Pure.
 
-Each proxy adds where it was called from at the end. So the end is believed, back to the first address that is no
-trusted proxy's; what stands before that anybody may have written.
+Each proxy appends the address that called it. So the list is believed from its end back to the first address that is
+not a trusted proxy's. Anybody may have written what comes before that.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from curbstone.gateway.http.problem import Problem
 from curbstone.net.peer import Networks, Peer, address_of
 
 FIELD_CHARS_MAX = 2048
-"""What proxies write is far shorter; what stands before that a client may have written to keep us busy."""
+"""The longest list that is read. Proxies write far shorter ones; anything longer a client may have written to keep
+us busy."""
 
-# One pair and what ends it. It is matched at one place after the other, never searched for: that takes no longer than
-# the field is long, whatever it holds.
+# One pair and its separator. It is matched at one position after the other and never searched for, so the time is
+# linear in the length of the field, whatever it holds.
 _PAIR = re.compile(r'[ \t]*(?:([A-Za-z]+)=("(?:[^"\\]|\\.)*+"|[^\s;,"]*+)[ \t]*)?([;,]|$)')
 _SCHEMES = {"http": False, "https": True}
 
@@ -30,10 +31,10 @@ class _Hop(NamedTuple):
 
 
 def asker_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networks) -> Peer:
-    """Return who asks through a trusted proxy, which is the proxy if it says nothing; raise Problem.
+    """Return the client that asks through a trusted proxy, or the proxy if it names none; raise Problem.
 
-    Most proxies write one kind of field and hand the other on as their client sent it. So if there are both they
-    must name the same.
+    Most proxies write one of the two kinds of field, and pass the other on as their client sent it. So if both are
+    there, they must name the same client.
     """
     values: dict[bytes, str] = {}
     for name, value in fields:
@@ -56,7 +57,7 @@ def asker_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networ
 
 
 def _asker(hops: Sequence[_Hop], proxy: Peer, trusted: Networks, scheme: str) -> Peer:
-    """Go back along the hops; `scheme` is what counts if none of them is known."""
+    """Go back along the hops to the client; `scheme` is the proxy's own if no hop is known."""
     asker = Peer(proxy.host, proxy.port, _SCHEMES.get(scheme, proxy.tls), proxy.certificate)
     for hop in reversed(hops):
         if not hop.host:
@@ -68,7 +69,7 @@ def _asker(hops: Sequence[_Hop], proxy: Peer, trusted: Networks, scheme: str) ->
 
 
 def _hop(text: str, scheme: str) -> _Hop:
-    """Return an address that may have brackets and a port, as `[2001:db8::1]:4711`."""
+    """Parse an address that may have brackets and a port, such as `[2001:db8::1]:4711`."""
     host, port = text.strip(), ""
     if host.startswith("["):
         host, _, port = host[1:].partition("]")
@@ -81,7 +82,7 @@ def _hop(text: str, scheme: str) -> _Hop:
 
 
 def _elements(value: str) -> Iterator[_Hop]:
-    """Yield the elements of Forwarded (RFC 7239 section 4); raise Problem for what is none."""
+    """Yield the elements of Forwarded (RFC 7239 section 4); raise Problem if it is malformed."""
     pairs: dict[str, str] = {}
     end = 0
     while True:

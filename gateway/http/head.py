@@ -1,7 +1,8 @@
-"""The rules that a request's head must keep before anything looks at what it asks for (RFC 9112). Pure.
+"""Checks the framing rules of a request's head before anything else looks at it (RFC 9112). Pure.
 
-A head that two programs could read in two ways is refused, and its connection ends. Behind a proxy they might disagree
-on where one client's request ends and another's begins, and one client could then smuggle in requests as another.
+A head that two programs could read in two ways is refused, and its connection is closed. Otherwise this server and a
+proxy in front of it might disagree on where one request ends and the next begins, and a client could smuggle in
+requests as another client.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import httptools
 from curbstone.gateway.http.problem import Problem
 
 FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
-"""The fields that these rules are about."""
+"""The header fields that these rules are about."""
 
 VERSIONS = ("1.1", "1.0")
 
@@ -26,27 +27,27 @@ _ALLOW = ((b"allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS"),)
 
 
 class Framing(NamedTuple):
-    """What the head says about the body and about where the request is meant for."""
+    """What the head says about the body's length and about the server it asks."""
 
     host: bytes
     """"" for none, which only HTTP/1.0 may leave out."""
     length: int
-    """The body's length, -1 for one in chunks."""
+    """The body's length; -1 for one in chunks."""
     wants_to_be_asked: bool
-    """Whether the body comes after a 100 (Continue)."""
+    """Whether the client sends the body only after a 100 (Continue)."""
 
 
 class Target(NamedTuple):
-    """What a request line asks for."""
+    """The parts of a request target."""
 
     path: bytes
     query: bytes
     host: bytes
-    """Of which server, if it says that itself."""
+    """The server's name and port if the target has them, else b""."""
 
 
 def framing_of(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Framing:
-    """Return what these fields say together; names are in lower case. Raise Problem for what breaks a rule."""
+    """Return the framing that these fields (names in lower case) give together; raise Problem if they break a rule."""
     if version not in VERSIONS:
         raise Problem(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
     host = b""
@@ -59,7 +60,7 @@ def framing_of(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Framing:
             _host_and_port(value)
             host = value
         elif name == b"content-length":
-            length = int(value)  # the parser has seen that it is digits, and once
+            length = int(value)  # the parser has checked that it is digits, and given once
         elif name == b"transfer-encoding":
             if length < 0 or value.lower() != b"chunked":
                 raise Problem(400, "bad request: the only Transfer-Encoding is chunked, once")
@@ -75,7 +76,7 @@ def framing_of(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Framing:
 
 @lru_cache(maxsize=256)
 def _host_and_port(value: bytes) -> tuple[bytes, bytes]:
-    """Return name (in lower case) and port of a Host; b"" for a port that is not there; raise Problem."""
+    """Return the name (in lower case) and port of a Host, b"" for a missing port; raise Problem."""
     match = _HOST.fullmatch(value)
     if match is None:
         raise Problem(400, "bad request: the Host field must be a name or an address, and maybe a port")
@@ -83,7 +84,9 @@ def _host_and_port(value: bytes) -> tuple[bytes, bytes]:
 
 
 def target_of(method: str, url: bytes, host: bytes) -> Target:
-    """Return what a request target asks for; raise Problem for one that names another server or none of the forms."""
+    """Parse a request target; raise Problem if it names another server than `host`, or has none of the allowed
+    forms.
+    """
     if method == "CONNECT":
         raise Problem(405, "CONNECT is not allowed: this is no proxy", _ALLOW)
     try:
@@ -95,7 +98,7 @@ def target_of(method: str, url: bytes, host: bytes) -> Target:
 
 
 def _authority_of(url: bytes, scheme: bytes, host: bytes) -> bytes:
-    """Return a URL's name and port; raise Problem if the Host field, if there is one, names another server."""
+    """Return the name and port in a URL; raise Problem if there is a Host field that names another server."""
     port = _DEFAULT_PORTS.get(scheme)
     if port is None:
         raise Problem(400, "bad request: the target's scheme is neither http nor https")

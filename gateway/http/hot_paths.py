@@ -1,8 +1,8 @@
-"""The shortest way to what is called for every message.
+"""A short way to the resources that are called for every message.
 
-The routes of raw resources stand in the application's table like all others, and may be reached through it. But for
-them routing and middleware would cost more than what they do. So they are found here first, and what was found is
-remembered: the same few paths come again and again.
+The routes of raw resources are in the application's table like all others, and can be reached through it. But for them
+routing and middleware would cost more than their own work. So requests are matched against them first, and the results
+are remembered, because the same few paths come again and again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Scope
 from curbstone.gateway.http.resource import RawResource
 
 Way = tuple[ASGIApp, dict[str, Any]]
-"""The handler, and what the parts of the path are that a route names."""
+"""The handler, and the path parameters of its route."""
 
 KNOWN_MAX = 1000
 _PATH_CHARS_MAX = 400
-"""No path to a queue is longer; what is longer need not be remembered."""
+"""The longest path that is remembered. No path to a queue is longer."""
 
 
 class HotPaths:
@@ -31,7 +31,7 @@ class HotPaths:
         self._known: dict[tuple[str, str], Way] = {}
 
     def find(self, scope: Scope) -> Way | None:
-        """Return where a request goes; None for what is not hot, a wrong verb among that."""
+        """Return the handler of a request; None if its path is not hot, or has no handler for its verb."""
         path: str = scope["path"]
         key = (scope["method"], path)
         way = self._known.get(key)

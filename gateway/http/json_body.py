@@ -1,8 +1,8 @@
-"""Reading JSON that clients send: the one reader of this room, with bounds that are known before anything is built.
+"""Reads the JSON that clients send, with bounds that are checked before anything is built from it.
 
-A text is refused for what it would cost (`VALUES_MAX`, `DEPTH_MAX`) and for what it could hide (a name given twice
-in one object). Most texts are proved harmless by counting single bytes, which is far cheaper than parsing. Only if a
-count leaves that open, strings are cut out and what is left is looked at exactly.
+A text is refused if its value would cost too much (`VALUES_MAX`, `DEPTH_MAX`), or if it could hide something (a name
+given twice in one object). Counting single bytes, which is far cheaper than parsing, proves most texts harmless. Only
+if the counts leave it open, the strings are cut out and the rest is examined exactly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _NO_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[{,:"')
 
 
 def parse_json(text: bytes) -> Any:
-    """Return the value of a JSON text; raise BadRequest, which names the rule that was broken.
+    """Return the value of a JSON text; raise BadRequest, which names the broken rule.
 
-    Whole numbers that 64 bits can't hold become floats.
+    Whole numbers that do not fit into 64 bits become floats.
     """
     size = len(text)
     if size > VALUES_MAX and _values(text) > VALUES_MAX and _values(_skeleton(text)) > VALUES_MAX:
@@ -44,9 +44,9 @@ def parse_json(text: bytes) -> Any:
         containers = 1 + len(sizes)
     else:
         return value
-    opens = text.count(b"[") + text.count(b"{") if size > 2 * DEPTH_MAX else 0  # else it can't be deep
-    # Each member has a colon of its own: with no more colons than members no name came twice. Likewise, with no more
-    # brackets than the outer two levels have there is nothing deeper.
+    opens = text.count(b"[") + text.count(b"{") if size > 2 * DEPTH_MAX else 0  # a shorter text can't be too deep
+    # Each member has a colon of its own. So if the text has no more colons than the two outer levels have members, no
+    # name was given twice. Likewise, if it has no more brackets than those levels have, nothing is nested deeper.
     harmless = max(containers, DEPTH_MAX)
     if text.count(b":") > members or opens > harmless:
         skeleton = _skeleton(text)
@@ -56,7 +56,7 @@ def parse_json(text: bytes) -> Any:
 
 
 def _values(text: bytes) -> int:
-    """Return how many values a text can have, if there are no strings in it; it need not be JSON."""
+    """Return the most values that a text without strings can have; it need not be valid JSON."""
     return len(text) - len(text.translate(None, b"[{,"))
 
 
@@ -81,19 +81,19 @@ def _walk(text: bytes, value: Any, colons: int) -> None:
 
 
 def _skeleton(text: bytes) -> bytes:
-    """Return what of a JSON text is structure: `[{,:` outside of its strings, and maybe their marks; of what is not
-    JSON, anything.
+    """Return the structural bytes of a JSON text: `[{,:` outside of its strings, and maybe quotation marks.
 
-    Raise BadRequest if it has more strings than its values can need.
+    For a text that is not JSON the result means nothing. Raise BadRequest if it has more strings than its values can
+    need.
     """
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     text = text.translate(None, _NO_STRUCTURE)
     marks = text.count(b'"')
-    if marks > 4 * VALUES_MAX:  # a name and a value, two each
+    if marks > 4 * VALUES_MAX:  # two for a name and two for a value
         raise _too_many_values()
-    # Most strings are empty without what is no structure anywhere, and no two stand next to each other. Mostly all
-    # are: if each mark has its neighbour, then from the first one on each two are a string, and nothing is cut out.
+    # With the other bytes deleted, most strings are empty, and no two strings are adjacent. If all quotation marks are
+    # in adjacent pairs, each pair is an empty string, and nothing is to be cut out.
     if 2 * text.count(b'""') == marks:
         return text
     return b"".join(text.replace(b'""', b"").split(b'"')[::2])
@@ -104,7 +104,9 @@ def _too_many_values() -> BadRequest:
 
 
 def _refuse_repeated(text: bytes) -> NoReturn:
-    """Raise BadRequest for a name that came twice; finding out which takes long, so only in a small text."""
+    """Raise BadRequest for a name that was given twice. It is only looked up in a small text, because that takes
+    long.
+    """
 
     def look(pairs: list[tuple[str, Any]]) -> None:
         seen = set()
@@ -119,7 +121,7 @@ def _refuse_repeated(text: bytes) -> NoReturn:
 
 
 def check_members(fields: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    """Raise BadRequest for a member that is not known; `what` says what the object is, as in "a lease"."""
+    """Raise BadRequest for a member that is not known; `what` is what errors call the object, as in "a lease"."""
     unknown = next((name for name in fields if name not in known), None)
     if unknown is not None:
         raise BadRequest(f"unknown member {unknown[:80]!r}; {what} may have {', '.join(known)}")
@@ -128,9 +130,9 @@ def check_members(fields: Mapping[str, Any], known: Collection[str], what: str) 
 async def read_object(
     scope: AnyScope, receive: Receive, bytes_max: int, what: str = "", known: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the JSON object in the body, {} for an empty body; raise BadRequest for anything else.
+    """Return the JSON object in the body, or {} for an empty body; raise BadRequest for anything else.
 
-    If `known` is given, no other member may be in it.
+    If `known` is given, the object may have only these members.
     """
     text = await read_body(scope, receive, bytes_max)
     if not text:

@@ -1,8 +1,8 @@
-"""Who asks: credentials off a request's head, and what the gate gives for them.
+"""Logins of HTTP requests and WebSockets: reads credentials from the head, and gets an access from the gate.
 
-Nothing that a browser adds by itself is enough for a request that a page of another origin can cause: Basic, a client
-certificate and the console's cookie count only where the browser says that the page is our own. Bearer counts anywhere,
-for no browser sends it unasked.
+A page of another origin can cause requests to which the browser adds credentials by itself. So Basic, a client
+certificate and the console's cookie count only if the browser says that the page is ours. Bearer counts always, because
+no browser sends it unasked.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from curbstone.access.presence import Admitted
 
 ACCESS = "access"
-"""Under this name a request's scope has what its client may do."""
+"""The key in a request's scope for its client's access."""
 
 COOKIE_HEADER = b"x-curbstone-console"
 COOKIE = "curbstone"
-"""What the console's cookie is called, behind `__Host-` if there is TLS, with the port behind it if not."""
+"""The name of the console's cookie: with TLS it has the prefix `__Host-`, without TLS the port as a suffix."""
 
 SUBPROTOCOL = "bearer."
-"""Begins the WebSocket subprotocol that carries a token, in base64url: browsers can set no header there."""
+"""The prefix of a WebSocket subprotocol that carries a token in base64url, because browsers can't set headers there."""
 
 REMEMBERED_MS = 10_000
-"""How long a login is not looked up again on its connection."""
+"""How long a login is not checked again on the same connection."""
 
 _PUBLIC = {"/": "GET", "/healthz": "GET", "/readyz": "GET", "/console": "GET", "/mq/auth": "POST"}
 _DOCUMENTS = ("/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs", "/docs/problems")
@@ -51,7 +51,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 def access_of(scope: AnyScope) -> Access:
-    """Return what the client of a request may do."""
+    """Return the access of a request's client."""
     access: Access = scope[ACCESS]
     return access
 
@@ -62,9 +62,10 @@ def caller_of(scope: AnyScope, protocol: str = "http") -> Caller:
 
 
 class _Last(NamedTuple):
-    """A login by Bearer that was found good: on the same connection it need not be looked up at each request.
+    """A good Bearer login, remembered so that it is not checked again for each request on the same connection.
 
-    Only for a while, so that the use of a token is noted. That of a session is not kept: each call makes it last.
+    It is remembered only for a while, so that the use of a token is recorded. A session's login is not remembered,
+    because each request must prolong the session.
     """
 
     authorization: bytes
@@ -75,7 +76,7 @@ class _Last(NamedTuple):
     until_ms: int
 
     def is_again(self, authorization: bytes, peer: object, gate: Gate) -> bool:
-        """Return whether a request presents the same, and it counts still."""
+        """Return whether a request presents the same login, and the login is still good."""
         if authorization != self.authorization or peer is not self.peer or self.generation != gate.generation:
             return False
         identity = self.access.identity
@@ -91,11 +92,11 @@ class Logins:
     def __init__(self, gate: Gate, *, documents_are_open: bool) -> None:
         self._gate = gate
         self.nobody = gate.nobody
-        """What one may who is not logged in."""
+        """The access of a client that has not logged in."""
         self._documents_are_open = documents_are_open
 
     async def admit(self, scope: Scope) -> None:
-        """Put what the client may do into the scope; raise NotLoggedIn, TooMany or Busy."""
+        """Put the client's access into the scope; raise NotLoggedIn, TooMany or Busy."""
         gate = self._gate
         if not gate.wants_login:
             scope[ACCESS] = gate.everyone
@@ -117,7 +118,7 @@ class Logins:
         if caller.certificate and not _is_our_page(headers):
             caller = caller._replace(certificate=())
         if credentials.is_nothing and _asks_for_a_stream_by_ticket(scope):
-            scope[ACCESS] = gate.nobody  # the stream takes the ticket
+            scope[ACCESS] = gate.nobody  # the stream will use the ticket
             return
         try:
             access = gate.enter(credentials, caller)
@@ -147,9 +148,10 @@ class Logins:
     def admit_socket(
         self, headers: Headers, caller: Caller, is_tls: bool, is_own_login: bool, on_done: Admitted
     ) -> None:
-        """Call back with what the client of a WebSocket may do, maybe at once.
+        """Call back with the access of a WebSocket's client or with an error, maybe at once.
 
-        If it presents nothing and the protocol behind has a login of its own, that is nothing yet.
+        `is_own_login`: the protocol has a login of its own. Then a client without credentials gets nobody's access for
+        now.
         """
         gate = self._gate
         if not gate.wants_login:
@@ -169,7 +171,7 @@ class Logins:
 
 
 def _asks_for_a_stream_by_ticket(scope: Scope) -> bool:
-    """Return whether a request is the one kind that a ticket lets in: for all others it is no login at all."""
+    """Return whether this is the one kind of request that a ticket lets in; for all others a ticket is no login."""
     return (
         b"ticket=" in scope["query_string"]
         and scope["method"] == "GET"
@@ -184,9 +186,9 @@ def wants_stream(headers: Headers) -> bool:
 
 
 def credentials_of(headers: Headers, *, is_tls: bool, server: tuple[str, int] | None) -> Credentials:
-    """Return what a request presents; raise NotLoggedIn for what can't be read.
+    """Return a request's credentials; raise NotLoggedIn if they can't be read.
 
-    `server`: where it is served, for the name of the cookie; None if a cookie does not count.
+    `server` is the address it came to, which is part of the cookie's name; None if a cookie does not count.
     """
     authorization = _value(headers, b"authorization")
     if authorization:
@@ -200,7 +202,7 @@ def credentials_of(headers: Headers, *, is_tls: bool, server: tuple[str, int] | 
 
 
 def cookie_name(is_tls: bool, port: int) -> str:
-    """Return what the console's cookie is called on this listener."""
+    """Return the name of the console's cookie on this listener."""
     return f"__Host-{COOKIE}" if is_tls else f"{COOKIE}-{port}"
 
 
@@ -235,7 +237,10 @@ def _cookie(headers: Headers, name: str) -> str:
 
 
 def _is_our_page(headers: Headers, *, must_say: bool = False) -> bool:
-    """Return whether a request comes from no page of another origin; `must_say`: from a page that says it is ours."""
+    """Return whether a request does not come from a page of another origin.
+
+    `must_say`: it must come from a page that the browser says is ours.
+    """
     origin, site = _value(headers, b"origin"), _value(headers, b"sec-fetch-site")
     if origin:
         return is_same_host(origin, _value(headers, b"host"))
@@ -245,7 +250,7 @@ def _is_our_page(headers: Headers, *, must_say: bool = False) -> bool:
 
 
 def _value(headers: Headers, name: bytes) -> bytes:
-    for key, value in headers:  # for each request, where a generator costs twice as much
+    for key, value in headers:  # a plain loop: for each request a generator would cost twice as much
         if key == name:
             return value
     return b""

@@ -1,4 +1,4 @@
-"""Requests that wait for what is not there yet: until it comes, their time is up, or nobody may or wants to have it."""
+"""Requests that wait: until a result comes, the time is up, the right is lost, or the client leaves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class FirstOf:
-    """Waits for several things at once: the first that comes ends the others, and calls back with nothing."""
+    """Waits for several things at once. The first one that comes cancels the others, and calls back with None."""
 
     def __init__(
         self, starts: Sequence[Callable[[Callable[..., None]], Waiter]], on_done: Callable[[None], None]
@@ -37,7 +37,7 @@ class FirstOf:
             on_done(None)
 
     def cancel(self) -> bool:
-        """Nobody waits any more; False if something has come."""
+        """Stop waiting; return False if something has come already."""
         was_waiting = self._on_done is not None
         self._on_done = None
         for waiter in self._waiters:
@@ -46,25 +46,25 @@ class FirstOf:
 
 
 class Held(NamedTuple):
-    """What a call that waits needs all the while."""
+    """The right that a waiting call needs all the time."""
 
     check: Callable[[], None]
-    """Raises if it is lost."""
+    """Raises if the right is lost."""
     watch: Callable[[Callable[[], None]], Callable[[], None]]
-    """Has a function called when it may be; returns what ends that."""
+    """Arranges that a function is called when the right may be lost; returns a function that ends this."""
 
 
 def held_by(access: Access, name: QueueName, right: Right = Right.RECEIVE) -> Held:
-    """Return the right on a queue under which a call waits."""
+    """Return the right on a queue that a waiting call needs."""
     return Held(lambda: access.check(right, name), access.identity.watch)
 
 
 def _nothing(_result: object) -> None:
-    """Nothing can be given back."""
+    """Do nothing: the result need not be given back."""
 
 
 class Polls:
-    """The requests that wait for a message."""
+    """The waiting requests of the server."""
 
     def __init__(self) -> None:
         self._open: dict[asyncio.Future[Any], Waiter] = {}
@@ -76,13 +76,13 @@ class Polls:
         held: Held,
         give_back: Callable[[T], object] = _nothing,
     ) -> T | None:
-        """Call `start` with a callback and return what that gets; None when the server stops meanwhile.
+        """Call `start` with a callback, wait, and return the callback's result; None if the server stops meanwhile.
 
-        An error is raised, ClientGone where the client went away, and what `held` raises if the client lost its
-        right; then the call was given up. What came too late for that goes to `give_back`.
+        An error is raised. If the client leaves, ClientGone is raised; if it loses its right, what `held.check` raises.
+        In both cases the call is cancelled, and a result that still comes is passed to `give_back`.
         """
         future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        errors: list[Exception] = []  # not in the future, see `answers.answer`
+        errors: list[Exception] = []  # not kept in the future, see
 
         def on_done(result: T | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
@@ -123,7 +123,7 @@ class Polls:
         return result
 
     def release(self) -> None:
-        """End all of them at once with nothing: the server stops. Those that are being served are served."""
+        """End all waiting requests with None: the server stops. Requests that have their result keep it."""
         for future, waiter in list(self._open.items()):
             if not future.done() and waiter.cancel():
                 future.set_result(None)

@@ -1,6 +1,6 @@
-"""The middleware of the gateway: what is done for every request, whatever it asks for.
+"""The gateway's middleware: the steps that every request goes through.
 
-The functions at the end are what `Gateway` does for hot paths, too, without the way through all of these.
+The functions at the end are also called by `Gateway` for hot paths, which do not go through the middleware.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger("curbstone.gateway")
 
 
 class Problems:
-    """Makes problem+json of what is raised."""
+    """Answers exceptions with problem+json."""
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app = app
@@ -38,7 +38,7 @@ class Problems:
 
 
 class Origins:
-    """Keeps pages of other origins out, and lets those of listed ones read the answer: see `OriginPolicy`."""
+    """Refuses pages of other origins, and lets those of listed origins read the answer: see `OriginPolicy`."""
 
     def __init__(self, app: ASGIApp, guard: OriginPolicy) -> None:
         self._app = app
@@ -66,7 +66,7 @@ class Names:
 
 
 class Login:
-    """Finds out who asks: from here on `access_of` has what the client may do."""
+    """Logs the client in; after this, `access_of` returns its access."""
 
     def __init__(self, app: ASGIApp, logins: Logins) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class Login:
 
 
 class FreshQueues:
-    """Of a route whose path names a queue: where that is not known, looks whether another server has made it."""
+    """Looks, on a cluster, whether another server has made the queue in the path, if it is not known here."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -98,18 +98,18 @@ def check_names(scope: Scope) -> None:
 
 
 async def look_for_queue(scope: Scope) -> None:
-    """Where a request is for a queue that is not known: another server may have made it just now."""
+    """If a request's queue is not known, learn of the queues that other servers have made just now."""
     path = scope["path_params"]
     if "queue" not in path:
         return
     access = access_of(scope)
-    with suppress(BadRequest):  # which the resource says, in its own way
+    with suppress(BadRequest):  # the resource reports it, in its own way
         if access.may_be_new(queue_name(path["queue"], path.get("project", access.home))):
             await answer(access.catch_up)
 
 
 async def answer_error(error: Exception, scope: Scope, send: Send, traffic: Traffic) -> None:
-    """Count what a request ended with, and tell its client. To be called where it was caught."""
+    """Count the error that ended a request, and answer with it. Must be called while it is being handled."""
     if isinstance(error, Problem | CurbstoneError):
         traffic.refuse(error, reason_of(error))
         await reply_problem(send, error)

@@ -1,9 +1,9 @@
-"""Who may call from a browser: the checks of Host and Origin, and CORS.
+"""Which pages may call from a browser: the checks of Host and Origin, and CORS.
 
-A page of another origin gets nothing unless its origin is listed. A page that made its own name point at
-this machine (DNS rebinding) is told apart by its Host: only addresses, `localhost`, names under it and those that
-the settings name are ours, on every listener. Behind a published port of a container even a page on this machine
-comes from no loopback address.
+A page of another origin gets nothing unless its origin is listed. A page that made its own name resolve to this machine
+(DNS rebinding) is recognized by its Host: only addresses, `localhost`, names under it and the names in the settings are
+ours. This holds on every listener, because behind a published port of a container even a page on this machine does not
+come from a loopback address.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXPOSED: Header = (b"access-control-expose-headers", b"*")
 _VARY: Header = (b"vary", b"Origin")
 _TRUSTED_HOSTS_MAX = 1000
 _BROWSERS = b"Mozilla/"
-"""With this the User-Agent of every browser begins, and of few programs."""
+"""The User-Agent of every browser begins with this, and that of few programs."""
 _OF_A_PAGE = b"x-requested-with"
 
 
@@ -38,10 +38,10 @@ class OriginPolicy:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.cors_origins)
         self._hosts = frozenset(("localhost", *(name.lower().rstrip(".") for name in settings.hosts)))
         self._trusted: set[bytes] = {b""}
-        """Hosts that were found to be ours. An empty one is of a program: every browser sends it."""
+        """Values of Host that were found to be ours. An empty one comes from a program: every browser sends a Host."""
 
     def admit(self, scope: Scope, send: Send) -> Send:
-        """Return the `send` to answer with: for a listed origin one that adds the CORS headers."""
+        """Return the `send` to answer with; for a listed origin it adds the CORS headers."""
         host = origin = b""
         for name, value in scope["headers"]:
             if name == b"host":
@@ -58,7 +58,7 @@ class OriginPolicy:
         return send
 
     def check_host(self, host: bytes) -> None:
-        """Raise Problem 421 for a Host that can't be ours."""
+        """Raise Problem 421 for a Host that is not ours."""
         if host in self._trusted:
             return
         name = _host_name(host.decode("latin-1").lower())
@@ -77,16 +77,17 @@ class OriginPolicy:
         return True
 
     def check_socket_origin(self, origin: bytes, host: bytes) -> None:
-        """Raise Problem 403 for a WebSocket of a page of another origin that is not listed."""
+        """Raise Problem 403 if a WebSocket is opened by a page of another origin that is not listed."""
         if origin and not is_same_host(origin, host) and not self.is_listed(origin):
             raise Problem(403, "pages of this origin may not connect; see --cors-origin")
 
     def check_page(self, scope: AnyScope) -> None:
-        """Raise Problem 403 for a GET that takes something on behalf of a page of another origin.
+        """Raise Problem 403 if a page of another origin causes a GET that takes messages.
 
-        Any page can cause a GET. With EventSource it says where it comes from in Origin, with others in
-        Sec-Fetch-Site; but neither comes with an image over plain HTTP from an address that is not this machine's
-        own. So a browser that says nothing of its page must show a header that no page of another origin can set.
+        Any page can cause a GET. With EventSource the browser names the page's origin in Origin, and with other
+        requests in Sec-Fetch-Site. But it sends neither with an image over plain HTTP from an address that is not this
+        machine's own. So a browser that says nothing about its page must send a header that no page of another origin
+        can set.
         """
         headers = dict(scope["headers"])
         origin = headers.get(b"origin", b"")
@@ -102,14 +103,14 @@ class OriginPolicy:
             )
 
     def is_listed(self, origin: bytes) -> bool:
-        """Tell whether the origin may call."""
+        """Return whether the origin is listed."""
         return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
 
 
 def is_same_host(origin: bytes, host: bytes) -> bool:
-    """Tell whether a page of this origin was served under this Host, by name and port.
+    """Return whether a page of this origin was served under this Host, by name and port.
 
-    The scheme only tells the default port: behind a proxy that ends TLS the two differ.
+    The scheme only gives the default port: behind a proxy that ends TLS, the schemes differ.
     """
     scheme, mark, at = origin.decode("latin-1").lower().partition("://")
     default = _DEFAULT_PORTS.get(scheme)
@@ -125,14 +126,14 @@ def _name_and_port(text: str, default: str) -> tuple[str, str]:
 
 
 def _host_name(text: str) -> str:
-    """Return the name in name:port; an address in brackets without them."""
+    """Return the name in name:port; for an address in brackets, the address."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0].rstrip(".")
 
 
 def is_preflight(scope: Scope) -> bool:
-    """Tell whether a request is a browser's question whether it may send another."""
+    """Return whether a request is a CORS preflight: a browser asks whether it may send another request."""
     if scope["method"] != "OPTIONS":
         return False
     names = {name for name, _ in scope["headers"]}
@@ -140,7 +141,7 @@ def is_preflight(scope: Scope) -> bool:
 
 
 async def answer_preflight(scope: Scope, send: Send) -> None:
-    """Answer it; `send` adds the origin if it is listed, and without that the browser gives up."""
+    """Answer a preflight. `send` adds the origin if it is listed; without it the browser gives up."""
     wanted = next((value for name, value in scope["headers"] if name == b"access-control-request-headers"), b"")
     fields: list[Header] = [_METHODS, (b"access-control-max-age", b"%d" % PREFLIGHT_S)]
     if wanted:

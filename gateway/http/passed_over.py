@@ -1,7 +1,7 @@
-"""What stands behind the head of a request that offers another protocol, as Java offers h2c, and is not given it.
+"""Reads on after a head that offers an upgrade to another protocol which is ignored, as Java offers h2c.
 
-The parser takes such a head for the whole message, and what follows for the other protocol's. So another one goes on
-behind it, which is told of a body of that length and of no offer.
+The parser takes such a head for a complete message, and all that follows for bytes of the other protocol. So a new
+parser is made for it, which is given a head with the same body length and no upgrade.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import httptools
 
 
 def parser_behind(protocol: Any, length: int) -> httptools.HttpRequestParser:
-    """Return a parser for the body, -1 for one in chunks, and for the requests behind it.
+    """Return a parser for the body, whose length is -1 if it is in chunks, and for the requests after it.
 
-    Where there is no body `on_message_complete` is called before this returns.
+    If there is no body, `on_message_complete` is called before this returns.
     """
     parser = httptools.HttpRequestParser(_Rest(protocol))
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn sets it
     framing = b"transfer-encoding: chunked" if length < 0 else b"content-length: %d" % length
     parser.feed_data(b"POST / HTTP/1.1\r\nhost: -\r\n%b\r\n\r\n" % framing)
     return parser
 
 
 class _Rest:
-    """Passes on what the parser says, but for the head that it was told."""
+    """Passes the parser's callbacks on, except those for the head that it was given."""
 
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol

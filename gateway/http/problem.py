@@ -31,7 +31,7 @@ from curbstone.core.errors import (
 from curbstone.gateway.http.problem_types import type_of
 
 RETRY_AFTER_S = {503: 5, 507: 1}
-"""When a client may try again what was refused for want of room or of a working disk."""
+"""After how many seconds a client may try again what failed for want of room or of a working disk."""
 
 _STATUS: dict[type[CurbstoneError], int] = {
     NotLoggedIn: 401,
@@ -53,16 +53,16 @@ _STATUS: dict[type[CurbstoneError], int] = {
     Unavailable: 503,
     QueueFull: 507,
 }
-"""What the engine's errors are in HTTP; one that is not here is what its base class is."""
+"""The HTTP status of the engine's errors. An error that is not listed has its base class's status."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 CHALLENGE = (b"www-authenticate", b"Bearer")
-"""Never Basic: a browser that is asked for that keeps what it is told, and sends it for every page."""
+"""Never Basic: a browser asked for that remembers the password, and sends it with the requests of every page."""
 
 
 class Problem(Exception):
-    """A request can't be answered as asked; `status` and the text say why, `members` what a program needs to know."""
+    """A request can't be answered as asked. The status and the text say why; `members` are for programs."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.error = error
-        """What it stands for, if it is not HTTP's own."""
+        """The error it was made from; None if it is HTTP's own."""
         self.status = status
         self.detail = detail
         self.headers = headers
@@ -87,7 +87,7 @@ class ClientGone(Exception):
 
 
 def status_of(error: Problem | CurbstoneError) -> int:
-    """Return the HTTP status of an error; of a refused event that of the first refusal."""
+    """Return the HTTP status of an error; if several queues refused an event, the status of the first refusal."""
     if isinstance(error, Problem):
         return error.status
     if isinstance(error, EventRefused):
@@ -96,7 +96,7 @@ def status_of(error: Problem | CurbstoneError) -> int:
 
 
 def problem_of(error: Problem | CurbstoneError) -> Problem:
-    """Return the problem that stands for an error of the engine."""
+    """Return the problem for an error of the engine."""
     if isinstance(error, Problem):
         return error
     headers: Headers = ()
@@ -108,7 +108,7 @@ def problem_of(error: Problem | CurbstoneError) -> Problem:
 
 
 def reason_of(error: Problem | CurbstoneError) -> str:
-    """Return the name under which a refusal is counted, empty for that of its class."""
+    """Return the name under which a refusal is counted; "" for the name of its class."""
     return title_of(error.status).lower().replace(" ", "_").replace("-", "_") if isinstance(error, Problem) else ""
 
 

@@ -1,6 +1,6 @@
 """The `type` of each problem: a link to its paragraph on `/docs/problems`, which says what to do.
 
-docs/problems.md shows the same table; a test holds the two together.
+docs/problems.md shows the same table; a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ PAGE = "/docs/problems"
 
 
 class ProblemType(NamedTuple):
-    """A kind of problem; `status` is the one it mostly has."""
+    """A kind of problem; `status` is the one it has in most cases."""
 
     name: str
     status: int
     text: str
     error: type[CurbstoneError] | None = None
-    """The error of the engine, or of access, that it stands for; None for those of HTTP alone."""
+    """The error of the engine or of `access` that it is made from; None for those that only HTTP has."""
 
 
 TYPES = (
@@ -250,7 +250,7 @@ _BY_STATUS = {kind.status: kind.name for kind in reversed(TYPES) if kind.error i
 
 
 def type_of(status: int, error: CurbstoneError | None = None) -> str:
-    """Return the `type` of a problem with this status that stands for this error; `about:blank` if it has none."""
+    """Return the `type` of a problem with this status and error; `about:blank` if it has none."""
     name = next((_BY_ERROR[kind] for kind in type(error).__mro__ if kind in _BY_ERROR), None)
     name = name or _BY_STATUS.get(status)
     return f"{PAGE}#{name}" if name else "about:blank"

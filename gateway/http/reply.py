@@ -1,4 +1,4 @@
-"""Replies without Response objects: two ASGI messages each, always with a length."""
+"""Replies without Response objects: two ASGI messages each, with a length in the head."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from curbstone.gateway.http.problem import Problem, problem_body, problem_header
 Header = tuple[bytes, bytes]
 
 NO_SNIFFING: Header = (b"x-content-type-options", b"nosniff")
-"""Lets a browser believe the Content-Type and nothing else."""
+"""Makes a browser take the Content-Type as it is and not guess another."""
 
 OPAQUE: tuple[Header, ...] = (NO_SNIFFING, (b"content-security-policy", b"sandbox"), (b"cache-control", b"no-store"))
-"""Of a reply that is a message: no browser guesses another type for it or runs it as a page, and no cache keeps it."""
+"""Headers of a reply that is a message: no browser guesses another type for it or runs it as a page, and no cache
+keeps it."""
 
 _EMPTY = {"type": "http.response.body", "body": b""}
 _JSON: Header = (b"content-type", b"application/json")
@@ -32,7 +33,7 @@ async def reply(send: Send, status: int, headers: Iterable[Header] = (), body: b
 
 
 async def reply_json(send: Send, value: object, status: int = 200, headers: Iterable[Header] = ()) -> None:
-    """Send a value as JSON; bytes are taken for JSON already."""
+    """Send a value as JSON; bytes must be JSON already."""
     body = value if isinstance(value, bytes) else orjson.dumps(value)
     await reply(send, status, [_JSON, *headers], body)
 

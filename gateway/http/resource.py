@@ -1,6 +1,6 @@
-"""One path and its verbs: the endpoint of a `Route`. A wrong verb is answered with those there are.
+"""One path and its verbs: the endpoint of a `Route`. A wrong verb is answered with the list of the right ones.
 
-Starlette's routes know methods, too, but give each path one handler, and OPTIONS none.
+Starlette's routes know methods, too, but they give each path one handler, and none for OPTIONS.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Verbs:
-    """An ASGI application that hands a request to that of its verb.
+    """An ASGI application that hands each request to the handler of its verb.
 
-    HEAD is GET without the body, which the HTTP server leaves out. A plain OPTIONS names the verbs.
+    HEAD is GET without the body, which the HTTP server leaves out. OPTIONS lists the verbs, unless it has a handler.
     """
 
     def __init__(self, verbs: dict[str, ASGIApp]) -> None:
@@ -28,7 +28,7 @@ class Verbs:
         if "GET" in verbs:
             self._verbs["HEAD"] = verbs["GET"]
         self.has_own_options = "OPTIONS" in verbs
-        """Whether OPTIONS does something here that it does not do everywhere."""
+        """Whether OPTIONS has a handler of its own here."""
         self._verbs.setdefault("OPTIONS", request_response(self._options))
         self.allow = ", ".join(self._verbs)
 
@@ -44,16 +44,16 @@ class Verbs:
 
 
 class Resource(Verbs):
-    """Its handlers take a `Request` and return a `Response`."""
+    """A resource whose handlers take a `Request` and return a `Response`."""
 
     def __init__(self, **verbs: Handler) -> None:
         super().__init__({verb: request_response(handler) for verb, handler in verbs.items()})
 
 
 class RawResource(Verbs):
-    """Its handlers are ASGI applications, for what is called for every message: see `HotPaths`."""
+    """A resource whose handlers are ASGI applications, for requests that come for every message: see `HotPaths`."""
 
     def __init__(self, **verbs: ASGIApp) -> None:
         super().__init__(verbs)
         self.raw = {verb: app for verb, app in self._verbs.items() if verb != "OPTIONS"}
-        """By their verbs."""
+        """The handlers by verb."""

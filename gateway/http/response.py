@@ -1,4 +1,4 @@
-"""The responses of handlers, beside Starlette's own."""
+"""The kinds of responses that handlers return in addition to Starlette's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starlette.responses import Response
 from curbstone.gateway.http.reply import OPAQUE, Header
 
 FRESH = {"cache-control": "no-store"}
-"""Of what is true now, and may not be a moment later."""
+"""Headers for an answer that may be out of date a moment later."""
 
 
 class JsonResponse(Response):
-    """A value as JSON; bytes are taken for JSON already."""
+    """A value as JSON; bytes must be JSON already."""
 
     media_type = "application/json"
 
@@ -25,7 +25,7 @@ class JsonResponse(Response):
 
 
 class MessageResponse(Response):
-    """A message: its metadata are header fields as they stand, and no browser takes it for a page."""
+    """A message: its metadata are header fields, and no browser takes it for a page."""
 
     def __init__(self, fields: Iterable[Header], body: bytes) -> None:
         super().__init__(body)

@@ -1,4 +1,4 @@
-"""What a request is to those who only read its head."""
+"""The type of a request for functions that only read its head."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from collections.abc import Mapping
 from typing import Any
 
 AnyScope = Mapping[str, Any]
-"""An ASGI scope, which the hot paths are given, or Starlette's Request, which reads like one."""
+"""An ASGI scope, which hot paths are given, or Starlette's Request, which can be read like one."""

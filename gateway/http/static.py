@@ -1,6 +1,6 @@
-"""A page for browsers and the files it is made of, which ship with the server.
+"""Pages for browsers and their files, which ship with the server.
 
-Nothing is fetched from elsewhere, and the browser is told to allow nothing else.
+Nothing is loaded from elsewhere, and the browser is told to allow nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from curbstone.gateway.http.problem import Problem
 
 PAGE = "index.html"
 PACKED = ".gz"
-"""Of files that are kept, and sent, compressed; their names have no such end."""
+"""The suffix of files that are stored and sent compressed. Their names in paths do not have it."""
 
 NONCE = "{nonce}"
 
@@ -31,13 +31,13 @@ _TYPES = {
 
 
 class StaticPage:
-    """The handlers of a page, and of what is below it."""
+    """The handlers of a page and of its files."""
 
     def __init__(self, folder: str, policy: str) -> None:
-        """`folder` is one of the gateway's; `policy` the page's Content-Security-Policy.
+        """`folder` is in the gateway's package; `policy` is the page's Content-Security-Policy.
 
-        `{nonce}` in both stands for a secret of each reply: a browser runs what the page itself names by it, and what
-        that imports, but no other file of this server, which a message could be.
+        `{nonce}` in both stands for a new secret in each reply. A browser runs only scripts that the page names with
+        it, and their imports. Other files of this server it does not run, because they could be messages.
         """
         self._folder = folder
         self._policy = policy
@@ -74,7 +74,9 @@ class StaticPage:
 
 @cache
 def _files(folder: str) -> dict[str, tuple[bytes, bool]]:
-    """Return what there is to serve, by name, and whether it is packed; so a path never reaches the file system."""
+    """Return the files to serve, by name, with whether each is compressed. So no path of a request reaches the file
+    system.
+    """
     found: dict[str, tuple[bytes, bool]] = {}
     for file in files("curbstone.gateway").joinpath(folder).iterdir():
         name = file.name.removesuffix(PACKED)

@@ -1,7 +1,7 @@
-"""The bodies of calls as types: a struct for each, whose rules are the words of its errors.
+"""Request bodies as types: a msgspec struct for each, whose members have the rules that errors quote.
 
-What a call may say stands in one place, and nothing of it is checked by hand. A whole number may come as 5.0 or as
-text: JSON has one kind of number, and what fills in a form has none.
+So what a request may say is in one place, and is not checked by hand. A whole number may also be given as 5.0 or as
+text, because JSON does not distinguish 5.0 from 5 and form fields have only text.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _MISSING = re.compile(r"missing required field `([A-Za-z_]+)`")
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
-    """What a call may say. `what` is what errors call it, as in "a lease"; each member has its rule beside its type."""
+    """The body of a request. `what` is what errors call it, as in "a lease". Each member has a rule beside its type."""
 
     what: ClassVar[str] = "the body"
     may_be_null: ClassVar[tuple[str, ...]] = ()
-    """Members that may be null, which means what it means to leave them out."""
+    """Members that may be null, which means the same as leaving them out."""
 
 
 B = TypeVar("B", bound=Body)
 
 
 def rule(text: str, **bounds: Any) -> msgspec.Meta:
-    """Return a rule, as errors say it, and its bounds (see `msgspec.Meta`)."""
+    """Return a rule, as errors quote it, with its bounds (see `msgspec.Meta`)."""
     return msgspec.Meta(description=text, **bounds)
 
 
 def whole(least: int, most: int, meaning: str = "") -> msgspec.Meta:
-    """Return the rule of a whole number, and what the number means where its name does not say it."""
+    """Return the rule of a whole number; `meaning` says what the number is if its name does not."""
     return rule(f"{meaning and meaning + ', '}a whole number from {least} to {most}", ge=least, le=most)
 
 
@@ -51,13 +51,13 @@ YesOrNo = Annotated[bool, rule("true or false")]
 
 
 async def read_typed(scope: AnyScope, receive: Receive, bytes_max: int, kind: type[B]) -> B:
-    """Return what the JSON object in the body says; an empty body says nothing. Raise BadRequest."""
+    """Return the JSON object in the body as a `kind`; an empty body is an empty object. Raise BadRequest."""
     text = await read_body(scope, receive, bytes_max)
     return typed(parse_json(text) if text else {}, kind)
 
 
 def typed(value: object, kind: type[B]) -> B:
-    """Return a value of JSON as this type; raise BadRequest, which names the member and the rule that it broke."""
+    """Return a JSON value as a `kind`; raise BadRequest, which names the member and the rule it broke."""
     if not isinstance(value, dict):
         raise BadRequest(f"{kind.what} must be a JSON object")
     check_members(value, kind.__struct_encode_fields__, kind.what)
@@ -80,7 +80,9 @@ def typed(value: object, kind: type[B]) -> B:
 
 
 def _is_meant(given: object, got: object) -> bool:
-    """Return whether a value was read as what it is: numbers are read loosely, so 1 would be true, "null" nothing."""
+    """Return whether a value was converted to what it means: the loose mode for numbers also takes 1 for true and
+    "null" for None.
+    """
     return not isinstance(got, bool | None) or type(given) is type(got)
 
 
@@ -95,5 +97,5 @@ def _rule_of(kind: type[Body], name: str) -> str:
 
 
 def _members(kind: type[Body]) -> Iterable[tuple[str, str]]:
-    """Return the name of each member in JSON, and here."""
+    """Return each member's name in JSON and in the struct."""
     return zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
