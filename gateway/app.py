@@ -120,8 +120,8 @@ class Gateway(Starlette):
     def admit_socket(
         self, request: SocketRequest, on_done: Callable[[Access | CurbstoneError | Problem], None]
     ) -> None:
-        """Call back with the access of a WebSocket's client, or the error that refuses it; maybe before this
-        returns.
+        """Call back, maybe before this returns, with the access of a WebSocket's client or the error that refuses
+        it.
         """
         self._sockets.admit(request, self._logins, on_done)
 

@@ -1,7 +1,7 @@
-"""One request and its answer, as an ASGI application sees them: what it receives, and where it sends.
+"""One request and its answer, as an ASGI application sees them: implements `receive` and `send`.
 
-If an answer says its length and its body comes in one piece, head and body leave in one write: a second write is a
-second system call, and for most answers that would be the most expensive part.
+If an answer has a length and its body comes in one piece, head and body are sent in one write. A second write would be
+a second system call, for most answers their most expensive part.
 """
 
 from __future__ import annotations
@@ -145,9 +145,7 @@ class Cycle:
     # ------------------------------------------------------------ what the application calls
 
     async def receive(self) -> Message:
-        """See ASGI: return what has arrived of the body, or that the client is gone or was answered. One call at a
-        time.
-        """
+        """See ASGI: return new bytes of the body, or that the client is gone or was answered. One call at a time."""
         connection = self._connection
         if self.wants_to_be_asked:
             self.wants_to_be_asked = False

@@ -12,8 +12,9 @@ _EMPTY_LINES = re.compile(rb"[\r\n]*")
 
 
 class Ends:
-    """Finds the ends, one after the other. A head and a body in chunks end with a blank line, which may be cut by a
-    read.
+    """Finds the ends, one after the other.
+
+    A head and a body in chunks end with a blank line, which may be cut by a read.
     """
 
     __slots__ = ("_tail",)
@@ -23,9 +24,7 @@ class Ends:
         """The last bytes that were searched, in case a blank line begins in them."""
 
     def next(self, data: bytes, start: int, is_under_way: bool) -> int:
-        """Return where to stop parsing, from `start` on; `is_under_way` says whether a head or such a body has
-        begun.
-        """
+        """Return where to stop parsing from `start` on. `is_under_way`: a head or such a body has begun."""
         tail, self._tail = self._tail, b""
         if not is_under_way:
             lines = _EMPTY_LINES.match(data, start)

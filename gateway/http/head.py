@@ -84,9 +84,7 @@ def _host_and_port(value: bytes) -> tuple[bytes, bytes]:
 
 
 def target_of(method: str, url: bytes, host: bytes) -> Target:
-    """Parse a request target; raise Problem if it names another server than `host`, or has none of the allowed
-    forms.
-    """
+    """Parse a request target; raise Problem if it names another server than `host` or has no allowed form."""
     if method == "CONNECT":
         raise Problem(405, "CONNECT is not allowed: this is no proxy", _ALLOW)
     try:

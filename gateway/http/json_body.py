@@ -104,9 +104,7 @@ def _too_many_values() -> BadRequest:
 
 
 def _refuse_repeated(text: bytes) -> NoReturn:
-    """Raise BadRequest for a name that was given twice. It is only looked up in a small text, because that takes
-    long.
-    """
+    """Raise BadRequest for a name given twice. The name is found only in a small text, because that takes long."""
 
     def look(pairs: list[tuple[str, Any]]) -> None:
         seen = set()

@@ -74,8 +74,9 @@ class StaticPage:
 
 @cache
 def _files(folder: str) -> dict[str, tuple[bytes, bool]]:
-    """Return the files to serve, by name, with whether each is compressed. So no path of a request reaches the file
-    system.
+    """Return the files to serve, by name, with whether each is compressed.
+
+    Names are looked up here, so no path of a request reaches the file system.
     """
     found: dict[str, tuple[bytes, bool]] = {}
     for file in files("curbstone.gateway").joinpath(folder).iterdir():

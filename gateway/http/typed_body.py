@@ -80,8 +80,9 @@ def typed(value: object, kind: type[B]) -> B:
 
 
 def _is_meant(given: object, got: object) -> bool:
-    """Return whether a value was converted to what it means: the loose mode for numbers also takes 1 for true and
-    "null" for None.
+    """Return whether a value was converted to what it means.
+
+    msgspec converts numbers loosely here, and then also takes 1 for true and "null" for None.
     """
     return not isinstance(got, bool | None) or type(given) is type(got)
 

@@ -1,4 +1,4 @@
-"""What an operator does to a queue: pause and resume it, purge it, undo what was settled, redrive dead letters."""
+"""Operations on a queue: pause and resume it, purge it, undo settles, redrive dead letters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNDO_MAX = 10_000
 
 
 class Redrive(Body):
-    """The body of a redrive: which dead letters are moved, and where to."""
+    """The body of a redrive: which dead letters to move, and where to."""
 
     what = "a redrive"
     may_be_null = ("to",)
@@ -47,7 +47,7 @@ class Pause(Body):
 
 
 class Purge(Body):
-    """Whether what is purged can come back."""
+    """The body of a purge: whether the messages stay in the log, so that an undo can bring them back."""
 
     what = "a purge"
 
@@ -55,7 +55,7 @@ class Purge(Body):
 
 
 class Undo(Body):
-    """What of that which was settled comes back."""
+    """The body of an undo: which of the settled messages come back."""
 
     what = "an undo"
 
@@ -72,26 +72,30 @@ class Admin:
         self._settings = settings
 
     async def pause(self, request: Request) -> Response:
-        """POST pause: the queue delivers nothing, over any protocol; if the body says so, it takes nothing in."""
+        """POST pause: the queue stops delivering, over every protocol; if the body says so, it stops taking
+        messages.
+        """
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         pause = await read_typed(request, request.receive, self._settings.json_bytes_max, Pause)
         changes = {"paused": pause.deliver, "publish_paused": pause.publish}
         return await _set(request, queue, {option: True for option, is_asked in changes.items() if is_asked})
 
     async def resume(self, request: Request) -> Response:
-        """POST resume: the queue delivers and takes messages in again."""
+        """POST resume: the queue delivers and takes messages again."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         return await _set(request, queue, {"paused": False, "publish_paused": False})
 
     async def purge(self, request: Request) -> Response:
-        """POST purge: remove all that is ready or delayed, and erase it but for `keep`. What somebody holds stays."""
+        """POST purge: remove all ready and delayed messages, and erase them unless `keep`. Unsettled deliveries
+        stay.
+        """
         queue = access_of(request).managed(name_in(request), "purge queue")
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Purge)
         _, purged = await answer(lambda done: queue.purge(done, keep=asked.keep))
         return JsonResponse({"purged": purged})
 
     async def undo(self, request: Request) -> Response:
-        """POST undo: let come back what was acked, popped or purged, as far as the log still has it."""
+        """POST undo: bring back messages that were acked, popped or purged, as far as the log still has them."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Undo)
         seq = _seq_of(queue, asked.id) if asked.id is not None else 0
@@ -102,7 +106,9 @@ class Admin:
         return JsonResponse(undone._asdict())
 
     async def redrive(self, request: Request) -> Response:
-        """POST redrive: move dead letters, or that of an `id`, back where they came from, or to the queue in `to`."""
+        """POST redrive: move dead letters, or the one with `id`, back to where they came from or to the queue in
+        `to`.
+        """
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Redrive)
         target = parse_queue_name(asked.to, queue.name.project) if asked.to else None
@@ -114,7 +120,7 @@ class Admin:
 
 
 async def _set(request: Request, queue: Queue, changes: dict[str, bool]) -> Response:
-    """Change options of a queue; the reply says what is paused now."""
+    """Set these options of a queue; the reply says what is paused now."""
     await answer(lambda done: access_of(request).declare(queue.name, changes, done))
     return JsonResponse({"paused": queue.options.paused, "publish_paused": queue.options.publish_paused})
 

@@ -1,4 +1,4 @@
-"""A backup of the whole server, sent while it runs. What is in it is not the gateway's business."""
+"""A backup of the whole server, sent while it runs. A `Source` decides what is in it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ class Archive(Protocol):
     """A backup that is being sent."""
 
     def read(self) -> bytes:
-        """Return the next piece, or b"" at the end. It blocks. Raise OSError if the backup can't go on."""
+        """Return the next piece, or b"" at the end. Blocks. Raise OSError if the backup can't go on."""
 
     def close(self) -> None:
-        """Give it up, however far it got."""
+        """Release the backup, whether it is complete or not."""
 
 
 class Source(Protocol):
-    """What makes backups."""
+    """Makes backups."""
 
     def begin(
         self, had: Mapping[str, tuple[int, str]], on_done: Callable[[CurbstoneError | None, Archive | None], None]
     ) -> None:
-        """Begin a backup. Of files in `had` (size and SHA-256 by name) it has only what was added. Raise Conflict."""
+        """Begin a backup. Of files in `had` (size and SHA-256 by name) it contains only what was added since. Raise
+        Conflict.
+        """
 
 
 class Backup:
@@ -52,7 +54,7 @@ class Backup:
         self._source = source
 
     async def post(self, request: Request) -> Response:
-        """POST: the reply is a tar archive. If its last entry, `SHA256SUMS`, is missing, the backup failed."""
+        """POST: send a backup as a tar archive. If its last entry, `SHA256SUMS`, is missing, the backup failed."""
         access_of(request).administer("backup")
         fields = await read_object(request, request.receive, BACKUP_LIST_BYTES_MAX, "a backup", ("had",))
         had = _had_in(fields.get("had", {}))
@@ -62,13 +64,15 @@ class Backup:
 
 
 class ArchiveResponse(StreamingResponse):
-    """An archive, read for as long as its client is there."""
+    """A reply that is an archive. It is read as long as its client is there."""
 
     def __init__(self, request: Request, archive: Archive) -> None:
         super().__init__(_pieces(request, archive), headers=FRESH, media_type="application/x-tar")
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """See `Response`. `_pieces` looks for the client itself: nothing may be cancelled while a thread reads."""
+        """See `Response`. `_pieces` itself notices when the client leaves: nothing may be cancelled while a thread
+        reads.
+        """
         await self.stream_response(send)
 
 
@@ -76,7 +80,7 @@ async def _pieces(request: Request, archive: Archive) -> AsyncIterator[bytes]:
     try:
         while not is_gone(request) and (piece := await in_thread(archive.read)):
             yield piece
-    except OSError as error:  # too late for another status: the client misses the last entry
+    except OSError as error:  # too late for another status: the last entry is missing, which tells the client
         logger.error("a backup ended before its end: %s", error)
     finally:
         archive.close()
@@ -96,10 +100,10 @@ def _had_in(value: object) -> dict[str, tuple[int, str]]:
 
 
 def backup_routes(source: Source) -> list[Route]:
-    """Return its route."""
+    """Return the route of the backup."""
     return [Route("/v2/backup", Resource(POST=Backup(source).post))]
 
 
 def _is_count(value: float) -> bool:
-    """Say whether a number of JSON is a whole one, also as 5.0, and not below 0; true and false are none."""
+    """Return whether a JSON number is whole (5.0 is) and not negative; true and false are not numbers."""
     return not isinstance(value, bool) and value >= 0 and float(value).is_integer()

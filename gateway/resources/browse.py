@@ -1,4 +1,4 @@
-"""Browsing over HTTP: pages of messages by position, which change nothing."""
+"""Browsing over HTTP: pages of messages by position. It changes nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Browse:
     """The handler of `/v2/{project}/queues/{queue}/browse`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: one page. Its header `Next-Offset` says where the next one begins."""
+        """GET: a page of messages. The header `Next-Offset` says where the next page begins."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
         queue.reading.check_epoch(query.get("epoch"))
@@ -56,12 +56,12 @@ class Browse:
 
 
 def accepts(request: Request, kind: str) -> bool:
-    """Return whether the client accepts this type, which is not the default one."""
+    """Return whether the client accepts this type. It must be asked for, since it is not the default."""
     return any(kind in value.lower() for value in request.headers.getlist("accept"))
 
 
 def page_headers(queue: Queue, kind: str, following: int) -> dict[str, str]:
-    """Return the headers of a page. The epoch is another one once the queue was deleted and made again."""
+    """Return the headers of a page. The epoch changes when the queue is deleted and created again."""
     return {
         "content-type": kind,
         "next-offset": str(following),
@@ -79,7 +79,7 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def _renderer(queue: Queue, kind: str, *, headers: bool, body: bool) -> Callable[[list[Frame]], bytes]:
-    """Return a function that writes a page. It runs in a worker thread."""
+    """Return a function that encodes a page. It runs in a worker thread."""
 
     def render(frames: list[Frame]) -> bytes:
         stripped = [strip(frame, headers=headers, body=body) for frame in frames]
@@ -91,7 +91,7 @@ def _renderer(queue: Queue, kind: str, *, headers: bool, body: bool) -> Callable
 
 
 def _line(queue: Queue, frame: Frame, body: bool) -> bytes:
-    """Return the messages of a frame, a line each."""
+    """Return the messages of a frame as lines of JSON."""
     lines = []
     for message, tries in decode_frame(frame):
         inside = metadata_json(message, queue.message_id(message.seq), tries)

@@ -1,6 +1,6 @@
-"""The console: a page for a browser that shows the queues and looks after them.
+"""The console: a page for browsers that shows and manages the queues.
 
-It uses nothing but the public interface, so whoever may not call that can do nothing here either.
+It uses only the public interface, so it gives nobody more rights than they have there.
 """
 
 from __future__ import annotations

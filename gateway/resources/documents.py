@@ -11,7 +11,7 @@ from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.http.static import StaticPage
 from curbstone.openapi import contract, page
 
-# They change only with the server's version, so a browser need not ask for them each time.
+# They change only with the server's version, so browsers may cache them for a while.
 _CACHED = {"cache-control": "max-age=300"}
 _YAML = {"content-type": "application/yaml"}
 _HTML = {
@@ -22,7 +22,7 @@ _HTML = {
 }
 
 DOCS = StaticPage(
-    # RapiDoc sets styles in the elements that it makes.
+    # RapiDoc sets styles on the elements it creates.
     "docs",
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; object-src 'none'; base-uri 'none';"
     " frame-ancestors 'none'",

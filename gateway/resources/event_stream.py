@@ -1,9 +1,9 @@
 """Server-sent events: a queue's leases as a stream, for clients that can't use a WebSocket.
 
-Each event is one lease, its id the `ackId`; it is settled with POST `…/messages/ack`, in any connection. A
-stream has at most `limit` leases unsettled. What it sent outlives it: a client that lost its connection can
-still settle, and its next stream may say with `Last-Event-ID` how far it got, whereupon what it never saw is
-given back at once.
+Each event is one lease, with its `ackId` as the event's id. The client settles it with POST `…/messages/ack`, over any
+connection. A stream has at most `limit` unsettled leases. They outlive the stream: a client that has lost its
+connection can still settle them. If its next stream names the last event it saw in `Last-Event-ID`, the leases after
+that one, which the client never saw, are given back at once.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE_MS = 15_000
 RETRY_MS = 1000
-"""What a browser waits before it connects again."""
+"""How long a browser waits before it connects again."""
 
 _PATIENCE_MS = 3_600_000
 _HEADERS: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # a proxy must not collect events
+    (b"x-accel-buffering", b"no"),  # so that a proxy does not buffer events
     NO_SNIFFING,
 )
 _COMMENT = b":\n\n"
@@ -52,7 +52,7 @@ _LINE_ENDS = ("\x85".encode(), "\u2028".encode(), "\u2029".encode())
 
 
 class _Sent:
-    """A lease that was sent and is unsettled."""
+    """A lease that was sent and is not settled."""
 
     __slots__ = ("expires_ms", "number")
 
@@ -62,7 +62,7 @@ class _Sent:
 
 
 class EventStream:
-    """One reply. `run` writes it until the client, the queue or the server goes."""
+    """One stream. `run` writes it until the client leaves, the queue is deleted or the server stops."""
 
     def __init__(
         self,
@@ -87,17 +87,17 @@ class EventStream:
         self._waiter: Waiter | None = None
         self._output: list[bytes] = []
         self._unwritten: list[Lease] = []
-        """The leases in it."""
+        """The leases in the output."""
         self._error: CurbstoneError | None = None
         self.is_over = False
         self._number = 0
         self.unsettled: dict[str, _Sent] = {}
-        """What was sent and may still be settled, by token, in the order it was sent."""
+        """The leases that were sent and may still be settled, by token, in the order they were sent."""
         self.last_settled: tuple[int, str] = (0, "")
-        """Of the settled ones the one that was sent last: a client may still name it in Last-Event-ID."""
+        """The settled lease that was sent last, as (number, token): a client may still name it in Last-Event-ID."""
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write the stream."""
+        """Write the stream until it ends."""
         departure = Departure(scope, receive, self.end)
         unwatch = self.queue.watch(self._look)
         presence = self._streams.connections.enter(
@@ -119,7 +119,7 @@ class EventStream:
                     output, self._output = self._output, []
                     unwritten, self._unwritten = self._unwritten, []
                     await _write(send, b"".join(output))
-                    if departure.is_gone:  # it went before the socket took any of it
+                    if departure.is_gone:  # the client left before the socket took any of it
                         self._unwritten += unwritten
             await send({"type": "http.response.body", "body": self._last_words()})
         finally:
@@ -130,10 +130,10 @@ class EventStream:
             departure.close()
             if self._waiter:
                 self._waiter.cancel()
-                self._waiter = None  # else it would keep this stream in memory
+                self._waiter = None  # otherwise it would keep this
 
     def _ask(self) -> None:
-        """Lease as many messages as there is room for."""
+        """Lease as many messages as the limit has room for, unless a lease is under way."""
         self._look()
         room = self._limit - len(self.unsettled)
         if self._waiter is None and room > 0 and not self.is_over:
@@ -150,7 +150,7 @@ class EventStream:
         if isinstance(leases, CurbstoneError):
             self._fail(leases)
             return
-        if self.is_over:  # too late: nobody will see them
+        if self.is_over:  # the stream is over, so nobody would see them
             self.queue.give_back(leases)
             return
         for lease in leases:
@@ -164,7 +164,7 @@ class EventStream:
         self._bell.ring()
 
     def _idle_ms(self) -> int:
-        """Return when to look again if nothing happens: for a comment, or when a lease that fills the window ends."""
+        """Return how long to wait if nothing happens: for a comment, or until a lease that fills the window expires."""
         if self._waiter is not None or not self.unsettled:
             return KEEP_ALIVE_MS
         first_ms = min(sent.expires_ms for sent in self.unsettled.values())
@@ -196,14 +196,14 @@ class EventStream:
         return b"event: error\ndata: %b\n\n" % error
 
     def end(self) -> None:
-        """End the reply; what was sent stays leased."""
+        """End the stream. Leases that were sent stay."""
         self.is_over = True
         self._bell.ring()
 
     # ------------------------------------------------------------ what becomes of what was sent
 
     def settled(self, token: str) -> None:
-        """A lease has ended."""
+        """Note that a lease has ended."""
         sent = self.unsettled.pop(token)
         number, before = self.last_settled
         if sent.number < number:
@@ -214,21 +214,21 @@ class EventStream:
         self._bell.ring()
 
     def drop_expired(self) -> None:
-        """Forget leases whose time has run out."""
+        """Forget leases that have expired."""
         now_ms = self._host.now_ms()
         for token, sent in list(self.unsettled.items()):
             if sent.expires_ms <= now_ms:
                 self.settled(token)
 
     def sent_after(self, token: str) -> list[str]:
-        """Return what was sent after this one and is unsettled."""
+        """Return the tokens of unsettled leases that were sent after this one."""
         sent = self.unsettled.get(token)
         number = sent.number if sent else self.last_settled[0]
         return [other for other, its in self.unsettled.items() if its.number > number]
 
 
 class EventStreams:
-    """All streams: those that are open, and those that have ended but sent leases that have not."""
+    """All streams: the open ones, and those that have ended but whose leases have not."""
 
     def __init__(self, gate: Gate, host: Host, traffic: Traffic) -> None:
         self._gate = gate
@@ -240,15 +240,15 @@ class EventStreams:
         gate.watch.ack_ids.watch_leases(self.settled)
 
     def login(self, scope: Scope, name: QueueName, query: Mapping[str, str]) -> Access:
-        """Return what the client of a stream may do. It has logged in, or its URL carries a ticket."""
+        """Return the access of a stream's client, which has logged in or has a ticket in its URL."""
         access = access_of(scope)
         ticket = query.get("ticket")
         return self._gate.use_ticket(ticket, "events", name, caller_of(scope, STREAM)) if ticket else access
 
     async def open(self, stream: EventStream, last_event_id: str) -> None:
-        """Register a stream; where its client names the last event it saw, take back what came after that.
+        """Register a stream. If its client names the last event it saw, take back the leases after that one.
 
-        Raise TooMany where its user has too many.
+        Raise TooMany if its user has too many streams.
         """
         self.connections.check_stream(stream.access)
         self._prune()
@@ -281,18 +281,18 @@ class EventStreams:
         self._by_token[token] = stream
 
     def forget(self, token: str) -> None:
-        """Forget which stream sent it."""
+        """Forget which stream sent a lease."""
         self._by_token.pop(token, None)
 
     def settled(self, tokens: Iterable[str]) -> None:
-        """Leases have ended: their streams have room again."""
+        """Note that leases have ended, so that their streams have room again."""
         for token in tokens:
             stream = self._by_token.get(token)
             if stream is not None and token in stream.unsettled:
                 stream.settled(token)
 
     def extended(self, tokens: Iterable[str], duration_ms: int) -> None:
-        """Leases last from now on so long."""
+        """Note that leases were extended, to last `duration_ms` from now."""
         expires_ms = self.host.now_ms() + duration_ms
         for token in tokens:
             stream = self._by_token.get(token)
@@ -300,7 +300,7 @@ class EventStreams:
                 stream.unsettled[token].expires_ms = expires_ms
 
     def give_back(self, queue: Queue, leases: list[Lease]) -> None:
-        """End leases that were never sent."""
+        """Give back leases that were never sent."""
         self.settled([lease.token for lease in leases])
         queue.give_back(leases)
 
@@ -315,7 +315,7 @@ def _owner(stream: EventStream) -> str:
 
 
 def _in_one_line(text: bytes) -> bytes:
-    """Escape the line ends that only Unicode has: many clients split a stream there, though they should not."""
+    """Escape the line ends that only Unicode has: many clients break lines there, although they should not."""
     for character in _LINE_ENDS:
         if character in text:
             text = text.replace(character, b"\\u%04x" % ord(character.decode()))

@@ -1,7 +1,7 @@
 """Events over HTTP: which queues are bound to each, and publishing to all of them at once.
 
-An event belongs to a project, and so do the queues bound to it. It is no thing of its own: there it is while a queue is
-bound to it. What is published to it while none is bound goes nowhere, and the reply says so.
+An event belongs to a project, and so do the queues bound to it. It is never created: it exists as long as a queue is
+bound to it. A message that is published while no queue is bound is stored nowhere, and the reply says so.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Events:
         return JsonResponse({"events": [{"event": event, "queues": sorted(bound[event])} for event in sorted(bound)]})
 
     async def bind(self, request: Request) -> Response:
-        """PUT: bind a queue, which must be there, to an event, or to all events that a mask matches."""
+        """PUT: bind an existing queue to an event, or to all events that a mask matches."""
         name = name_in(request)
         event = event_name(request.path_params["event"])
         access_of(request).queue(name, Right.MANAGE)
@@ -60,7 +60,7 @@ class Events:
         return Response(status_code=204)
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST messages: every queue that is bound gets a copy, or refuses it by its own options."""
+        """POST messages: every bound queue gets a copy, or refuses it by its own options."""
         project, event = self._event(scope)
         message = await read_message(scope, receive, self._settings, self._settings.max_message_size)
         count = access_of(scope).bound_count(event, project)
@@ -70,7 +70,7 @@ class Events:
         await reply_json(send, {"queues": count}, 201)
 
     async def post_batch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST messages/batch: every queue that is bound gets all of them, or none gets any."""
+        """POST messages/batch: every bound queue gets all of them, or no queue gets any."""
         project, event = self._event(scope)
         messages = await read_batch(scope, receive, self._settings, self._settings.max_message_size)
         count = access_of(scope).bound_count(event, project)
@@ -83,7 +83,7 @@ class Events:
         await reply_json(send, {"queues": count, "messages": len(messages)}, 201)
 
     def _event(self, scope: Scope) -> tuple[str, str]:
-        """Return the project and the one event that is published to; raise BadRequest, also for a mask."""
+        """Return the project and the event that is published to; raise BadRequest for a mask or an idempotency key."""
         path = scope["path_params"]
         if any(name == IDEMPOTENCY_KEY for name, _ in scope["headers"]):
             raise BadRequest("an Idempotency-Key is kept by a queue; a message to an event has none")

@@ -1,4 +1,4 @@
-"""Why nothing is delivered from a queue, or what became of a message: in sentences, for people."""
+"""Explains, in sentences for people, why a queue delivers nothing, or what became of a message."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 HOLDERS_MAX = 100
 GROUPS_MAX = 10
 READY_MAX = 10
-"""How many of the ready messages are looked at, to see whether they wait behind others of their keys."""
+"""How many ready messages are examined, to see whether they wait behind others with their ordering keys."""
 
 
 class Explain:
     """The handler of `/v2/{project}/queues/{queue}/explain`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: sentences about the queue as a group sees it, or about the message of an id."""
+        """GET: sentences about the queue as a group sees it, or about the message with an id."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
         group = group_of(query)
@@ -56,7 +56,7 @@ def _about_server(access: Access) -> Iterator[str]:
 
 
 async def _held_back(queue: Queue, group: str) -> list[Peeked]:
-    """Return the first ready messages if each waits behind another one of its key; else none."""
+    """Return the first ready messages if all of them wait behind others with the same key; else none."""
     (first,) = await answer(partial(queue.peek, READY_MAX, state="rdy", group=group))
     return first if all(each.behind for each in first) else []
 

@@ -1,4 +1,4 @@
-"""Figures in the format of Prometheus, with names like RabbitMQ's. Imported when somebody asks for them first."""
+"""Figures in the format of Prometheus, with names like RabbitMQ's. Imported only when they are first asked for."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _GROUP_GAUGES = {
 def written(
     now: Snapshot, groups: Sequence[tuple[QueueName, Backlog]], queues_max: int, accept: str
 ) -> tuple[bytes, str]:
-    """Return the figures in one of the formats that `accept` takes, and its media type. Any thread.
+    """Return the figures in a format that `accept` takes, and its media type. May be called in any thread.
 
-    The first `queues_max` queues by name have figures of their own.
+    Only the first `queues_max` queues, by name, have figures of their own.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_registry(_Exposition(now, groups, queues_max))), content_type
 
 
 class _Exposition:
-    """All figures of one moment, as prometheus-client wants them."""
+    """All figures of one moment, as a collector of prometheus-client."""
 
     def __init__(self, now: Snapshot, groups: Sequence[tuple[QueueName, Backlog]], queues_max: int) -> None:
         self.now = now
@@ -52,7 +52,7 @@ class _Exposition:
         self.groups = groups
 
     def collect(self) -> Iterable[Metric]:
-        """Yield them."""
+        """Yield all metrics."""
         if self.now.is_whole:
             yield from self._of_the_server()
             yield from self._of_commits()
@@ -157,7 +157,9 @@ class _Exposition:
 
 
 def _histogram(figures: HistogramFigures, name: str, text: str, sync: str, unit: float = 1) -> Metric:
-    """Return it as Prometheus wants it: each bucket with what is in those before; `unit` is of the values."""
+    """Return a histogram as Prometheus defines it: each bucket includes those before it. Values are divided by
+    `unit`.
+    """
     texts = [str(bound / unit) for bound in figures.bounds] + ["+Inf"]
     family = HistogramMetricFamily(name, text, labels=("sync",))
     buckets = list(zip(texts, accumulate(figures.counts), strict=True))

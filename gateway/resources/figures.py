@@ -1,6 +1,6 @@
-"""What the server can say of itself in numbers, at one moment: what /metrics and /v2/stats are made of.
+"""The server's figures at one moment, for /metrics and /v2/stats.
 
-Nothing is counted here: the engine and the protocols count in plain numbers, which are read when somebody asks.
+Nothing is counted here: the engine and the protocols keep plain counters, which are read on request.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RATES = {
     "messages_delivered_per_second": "delivered",
     "messages_acknowledged_per_second": "acked",
 }
-"""Of the last seconds, as often as somebody looked. Not for Prometheus, which has rates of its own."""
+"""Rates over the last seconds, updated whenever figures are read. Not for Prometheus, which computes its own."""
 RATES_MEMORY_MS = 10_000
 BY_PROTOCOL = {
     "messages_received": ("published", "Messages taken from producers"),
@@ -77,7 +77,7 @@ _COUNTERS = tuple(name for name, _ in TOTALS.values())
 
 
 REFRESHED_MAX = 1000
-"""On a cluster so many queues are asked at a time, the first by name; of the others the last look counts."""
+"""How many queues, the first by name, are refreshed at once on a cluster. The others keep older counts."""
 
 
 def _version() -> str:
@@ -90,7 +90,7 @@ def _version() -> str:
 VERSION = _version()
 PYTHON = ".".join(map(str, sys.version_info[:3]))
 BUILD = "source" if (curbstone.core.message.__file__ or "").endswith(".py") else "compiled"
-"""How what a message goes through is run: see docs/install.md."""
+"""Whether the code that a message passes through is compiled: see docs/install.md."""
 
 
 def _none() -> Mapping[str, int]:
@@ -99,14 +99,14 @@ def _none() -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Figures that neither the engine nor a protocol counts; whoever starts the server gives them."""
+    """Figures that neither the engine nor a protocol counts, given by whoever starts the server."""
 
     connections: Callable[[], Mapping[str, int]] = _none
     """Open connections by protocol."""
     sent_away: Callable[[], Mapping[str, int]] = _none
-    """Connections that were not let in, by the reason."""
+    """Connections that were refused, by the reason."""
     syncs: Histogram | None = field(default=None)
-    """Microseconds that syncs of files took."""
+    """How long syncs of files took, in microseconds."""
 
 
 class QueueFigures(NamedTuple):
@@ -116,12 +116,12 @@ class QueueFigures(NamedTuple):
     gauges: dict[str, float]
     counters: dict[str, int]
     rates: dict[str, float]
-    """Those of `RATES`, and their sum as `messages_per_second`."""
+    """The rates in `RATES`, and their sum as `messages_per_second`."""
     to_full_s: float | None
 
 
 class CommitFigures(NamedTuple):
-    """A copy, for it is written out in another thread than the one that counts."""
+    """Figures of commits. A copy, because another thread than the one that counts encodes it."""
 
     took_us: HistogramFigures
     messages: HistogramFigures
@@ -138,7 +138,7 @@ class CommitFigures(NamedTuple):
 
 
 class HistogramFigures(NamedTuple):
-    """A histogram that does not change any more."""
+    """A copy of a histogram, which does not change any more."""
 
     bounds: tuple[int, ...]
     counts: list[int]
@@ -167,17 +167,17 @@ class Snapshot(NamedTuple):
     sync: str
     engine: EngineInfo
     logins: dict[tuple[str, str], int]
-    """By protocol and outcome; never by user."""
+    """Logins by protocol and outcome, never by user."""
     denied: dict[str, int]
-    """Calls that lacked a right, by its name."""
+    """Refused calls, by the name of the right they lacked."""
     held_back: dict[str, int]
-    """Connections that were not read, and requests refused, for the rate of a user; by protocol."""
+    """How often connections were not read, or requests refused, because of a user's rate, by protocol."""
     is_whole: bool
-    """Whether who asks may see the figures of the server, and not only those of queues."""
+    """Whether the client may see the server's figures, and not only those of queues."""
 
 
 class Figures:
-    """Looks at broker, protocols and logins."""
+    """Reads the figures of the broker, the protocols and the logins."""
 
     def __init__(self, gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> None:
         self._gate = gate
@@ -189,19 +189,20 @@ class Figures:
         self._rates = Rates(RATES_MEMORY_MS)
         self._began_ms = host.now_ms()
         self._seen: dict[str, Stats] = {}
-        """The counters of the queues of the last look, by uid: those of a queue deleted since are final."""
+        """The counters of each queue at the last look, by uid. For a queue deleted since then they are final."""
         self._gone = dict.fromkeys(_COUNTERS, 0)
-        """What the deleted ones had counted: a total never falls."""
+        """The sum of the deleted queues' counters, so that totals never decrease."""
 
     async def refresh(self, access: Access) -> None:
-        """See to it that the next look sees what is so now, also where other servers change it."""
+        """On a cluster, bring counts up to date that other servers change, before `look`."""
         if access.shares_queues:
             await refreshed(access, sorted(access.queues_with(Right.PEEK), key=_by_name)[:REFRESHED_MAX])
 
     def look(self, access: Access) -> Snapshot:
-        """Return all figures; those of queues that one may peek at, by name."""
+        """Return all figures, including those of the queues that the client may peek at, by name."""
         queues = self._broker.queues()
-        # Private ones count in the totals; each connection has others, so their names would be series without end.
+        # Private queues count only in the totals: each connection has new ones, so series with their names would never
+        # end.
         counted = [*queues, *self._broker.private_queues()]
         self._remember(counted)
         health = self._broker.health()
@@ -230,7 +231,7 @@ class Figures:
         )
 
     def backlogs(self, access: Access, most: int) -> Iterator[tuple[QueueName, Backlog]]:
-        """Yield what waits for each named group, of the first `most` queues by name; most queues have none."""
+        """Yield the backlog of each named group of the first `most` queues by name. Most queues have none."""
         for queue in sorted(access.queues_with(Right.PEEK), key=_by_name)[:most]:
             for backlog in queue.reading.backlogs():
                 yield queue.name, backlog
@@ -267,15 +268,16 @@ class Figures:
         now_ms = self._host.now_ms()
         counted = tuple([counters[each] for each in RATES.values()])
         rates = self._rates.look(uid, counted, now_ms)
-        if rates is None:  # the first look at it: all that is known is since the start
+        if rates is None:  # at the first look only the average since the start is known
             rates = tuple([1000 * count / max(now_ms - self._began_ms, 1000) for count in counted])
-        # In thousandths, so that what has ended is 0 after a minute and not a smaller fraction for ever.
+        # Rounded to thousandths, so that the rate of what has ended becomes 0 within a minute and does not shrink for
+        # ever.
         told = dict(zip(RATES, [round(rate, 3) for rate in rates], strict=True))
         return {**told, "messages_per_second": round(sum(rates), 3)}
 
 
 def _held(queues: list[Queue]) -> dict[str, int]:
-    """Return what all queues hold together, also those without figures of their own."""
+    """Return the messages in all queues together, including those without figures of their own."""
     held: Counter[str] = Counter(messages_ready=0, messages_unacked=0, messages_delayed=0)
     for queue in queues:
         counts = queue.counts()

@@ -1,4 +1,4 @@
-"""How long until queues are full, if they go on to grow as in the last minutes."""
+"""How long it takes until queues are full, if they go on growing as in the last minutes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ MEMORY_MS = 300_000
 
 
 class Filling:
-    """The growth of queues by their uids."""
+    """The growth of queues, by their uids."""
 
     def __init__(self) -> None:
         self._rates = Rates(MEMORY_MS)
 
     def look(self, uid: str, size: int, cap: int, now_ms: int) -> float | None:
-        """Take in how large a queue is, and return the seconds until it is at its cap; None if it does not grow."""
+        """Note a queue's size, and return the seconds until it reaches its cap; None if it does not grow."""
         rates = self._rates.look(uid, (size,), now_ms)
         if rates is None or rates[0] <= 0:
             return None
         return max(cap - size, 0) / rates[0]
 
     def forget(self, uid: str) -> None:
-        """The queue is gone."""
+        """Forget a queue that is gone."""
         self._rates.forget(uid)

@@ -1,4 +1,4 @@
-"""The root of the server: a browser is led to the console, a program is told where everything is."""
+"""The root of the server: redirects browsers to the console, and tells programs where everything is."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Health:
     """The handlers of `/healthz` and `/readyz`."""
 
     async def alive(self, request: Request) -> Response:
-        """GET /healthz: 200 as long as the process answers; what is wrong is told with the right `metrics`."""
+        """GET /healthz: 200 as long as the process answers. What is wrong is told to those with the right `metrics`."""
         access = access_of(request)
         health = access.health()
         body = {
@@ -27,7 +27,7 @@ class Health:
         return JsonResponse(body, 200, FRESH)
 
     async def ready(self, request: Request) -> Response:
-        """GET /readyz: 503 with the reasons while messages can't be taken; what else is wrong is in the body, too."""
+        """GET /readyz: 503 with the reasons while messages can't be taken. The body also tells what else is wrong."""
         health = access_of(request).health()
         if health.ok:
             told = {"reasons": health.reasons} if health.reasons else {}

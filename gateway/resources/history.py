@@ -1,7 +1,7 @@
-"""What happened to one message, read out of the queue's log, as far back as that goes.
+"""The history of one message, read from the queue's log, as far back as the log goes.
 
-Nothing is written for this. So it says what the log must know: when a message was published, given back, and ended; a
-first delivery, and to whom, is not in there.
+Nothing is written for this, so the history has only what the log needs anyway: when the message was published, given
+back, and ended. The log records neither a first delivery nor to whom it went.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from curbstone.gateway.resources.queues import name_in
 
 EVENTS_AT_ONCE = 20_000
 EVENTS_MAX = 1_000_000
-"""How many events one call looks through. If there are more, the reply says where to go on."""
+"""How many events one call examines. If there are more, the reply says where to go on."""
 FOUND_BYTES_MAX = 1024 * 1024
 
 
@@ -47,7 +47,7 @@ class History:
             asked = Asked(position, EVENTS_AT_ONCE, FOUND_BYTES_MAX)
             try:
                 _, pieces, position = await answer(partial(reading.events, asked, partial(_about, seq)))
-            except Gone:  # the log was cleaned meanwhile; what was found stays true
+            except Gone:  # the log was cleaned meanwhile; the events found stay
                 position = reading.events_start
                 continue
             found += pieces
@@ -65,7 +65,7 @@ class History:
 
 
 def _about(seq: int, events: list[Event]) -> bytes:
-    """Return the events that are about a message, as lines of JSON."""
+    """Return the events of a message as lines of JSON."""
     lines = [event_json(event) for event in events if event.seq <= seq < event.seq + event.span]
     for line in lines:
         del line["seq"], line["count"]

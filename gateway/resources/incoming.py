@@ -1,4 +1,4 @@
-"""Reading messages from request bodies: a single one of any type, or a JSON array of them."""
+"""Reads messages from request bodies: a single one of any type, or a JSON array of them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:
-    """Return the message in a POST: its body, the metadata in its headers, and the options in its query.
+    """Return the message in a POST: the body, with the metadata in the headers and the options in the query.
 
-    Raise TooFast where the user publishes more than its rate.
+    Raise TooFast if the user publishes more than its rate.
     """
     meter = metered(scope)
     fields = tuple([field for field in scope["headers"] if is_kept(field[0])])
@@ -63,7 +63,7 @@ async def _read_event(
     fields: HttpHeaders,
     bytes_max: int,
 ) -> Message:
-    """Return the message that a CloudEvent in the body stands for; its own metadata stay beside the event's."""
+    """Return the message for a CloudEvent in the body, with the request's own metadata in addition to the event's."""
     if mode == cloud_events.BATCH:
         raise Problem(415, "a batch of CloudEvents belongs to …/messages/batch")
     event = cloud_events.parse(await read_body(scope, receive, settings.json_bytes_max))
@@ -73,7 +73,7 @@ async def _read_event(
 
 
 async def read_batch(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> list[Message]:
-    """Return the messages of a JSON array, or of a batch of CloudEvents; an error names the first that is wrong.
+    """Return the messages in a JSON array or a batch of CloudEvents; an error names the first one that is wrong.
 
     Raise TooFast like `read_message`.
     """

@@ -32,7 +32,7 @@ class Journal:
         self._polls = polls
 
     async def get(self, request: Request) -> Response:
-        """GET: one page. Its header `Next-Offset` says where the next one begins."""
+        """GET: a page of events. The header `Next-Offset` says where the next page begins."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         reading = queue.reading
         query = query_of(request)
@@ -68,7 +68,7 @@ def _lines(events: list[Event]) -> bytes:
 
 
 def event_json(event: Event) -> dict[str, object]:
-    """Return an event as it is written in JSON."""
+    """Return an event as a JSON object."""
     line: dict[str, object] = {"event": KINDS[event.kind], "seq": event.seq, "count": event.span, "time": event.time_ms}
     if event.kind == PUBLISHED:
         line["bytes"] = event.value

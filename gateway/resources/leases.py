@@ -1,4 +1,4 @@
-"""Leases over HTTP: take messages for a while, settle them in any connection."""
+"""Leases over HTTP: take messages for a while, and settle them over any connection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Lasting = Annotated[float | None, rule(f"a number of seconds from 0 to {LEASE_S_
 
 
 class Wanted(Body):
-    """The body of a lease: how many messages, for how long, and how long the call may wait for them."""
+    """The body of a lease: how many messages, for how long, and how long the request may wait for them."""
 
     what = "a lease"
     may_be_null = ("encoding",)
@@ -62,12 +62,12 @@ class Settled(Body):
 
     @property
     def tokens(self) -> list[str]:
-        """The leases, each once."""
+        """The tokens of the leases, each once."""
         return list(dict.fromkeys(self.ack_ids))
 
 
 class Returned(Settled):
-    """The body of a nack: which leases end unprocessed, and what becomes of their messages."""
+    """The body of a nack: which leases end, and what becomes of their messages."""
 
     what = "a nack"
     may_be_null = ("delay",)
@@ -78,7 +78,7 @@ class Returned(Settled):
 
 
 class Extended(Settled):
-    """The body of an extension: which leases last longer, and how long."""
+    """The body of an extension: which leases last longer, and for how long."""
 
     what = "an extension"
 
@@ -95,7 +95,7 @@ class Leases:
         self._traffic = traffic
 
     async def lease(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST lease: up to `count` messages, each of which returns by itself after `seconds`."""
+        """POST lease: take up to `count` messages. Each returns by itself after `seconds`."""
         queue, asked = await self._call(scope, receive, Wanted)
         duration_ms = _lasting_ms(queue, asked.seconds)
         group = group_named(asked.group)
@@ -114,7 +114,7 @@ class Leases:
         scope: Scope,
         receive: Receive,
     ) -> list[Lease]:
-        """Return leases. If the client has gone meanwhile, they are given back; raise ClientGone."""
+        """Take leases and return them. If the client has left meanwhile, give them back and raise ClientGone."""
         access = access_of(scope)
         if longest_ms:
             waited: list[Lease] | None = await self._polls.poll(
@@ -133,7 +133,7 @@ class Leases:
         return leases
 
     async def confirm(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """DELETE a lease: its message is settled; answered after the commit."""
+        """DELETE a lease: settle its message; answered after the commit."""
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         token = scope["path_params"]["lease"]
         _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, [token], Outcome.ACK, done))
@@ -143,7 +143,7 @@ class Leases:
         await reply(send, 204)
 
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST ack: settle; answered after the commit."""
+        """POST ack: settle leases; answered after the commit."""
         queue, asked = await self._call(scope, receive, Settled)
         tokens = asked.tokens
         _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, tokens, Outcome.ACK, done))
@@ -151,7 +151,7 @@ class Leases:
         await reply_json(send, {"settled": settled, "stale": stale})
 
     async def nack(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST nack: the messages go back to the queue, maybe after a delay, or to the dead-letter queue."""
+        """POST nack: return the messages to the queue, maybe after a delay, or send them to the dead-letter queue."""
         queue, asked = await self._call(scope, receive, Returned)
         tokens = asked.tokens
         delay_ms = seconds_ms("delay", asked.delay) if asked.delay is not None else None
@@ -165,7 +165,7 @@ class Leases:
         await reply_json(send, {"settled": settled, "stale": stale})
 
     async def extend(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST extend: the leases last `seconds` from now."""
+        """POST extend: make leases last `seconds` from now."""
         queue, asked = await self._call(scope, receive, Extended)
         tokens = asked.tokens
         duration_ms = _lasting_ms(queue, asked.seconds)
@@ -179,5 +179,5 @@ class Leases:
 
 
 def _lasting_ms(queue: Queue, seconds: float | None) -> int:
-    """Return how long a lease lasts: what the client asks for, else the queue's option `lease`."""
+    """Return the duration of a lease: what the client asks for, else the queue's option `lease`."""
     return lease_ms(queue.options.lease if seconds is None else seconds)

@@ -1,4 +1,4 @@
-"""Sessions, tokens, tickets, connections, the audit and reload over HTTP: who one is, and who may come in."""
+"""Sessions, tokens, tickets, connections, the audit and reloading over HTTP: who the client is, and who may come in."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from curbstone.gateway.http.response import FRESH, JsonResponse
 from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, Text, read_typed, rule
 from curbstone.gateway.limits import LOGIN_BYTES_MAX
 
-if TYPE_CHECKING:  # it is loaded if there are users
+if TYPE_CHECKING:  # loaded only if there are users
     from curbstone.access.login import LoginGate
 
 
 class TicketWanted(Body):
-    """What a ticket is for."""
+    """The body of a request for a ticket."""
 
     what = "a ticket"
 
@@ -44,7 +44,7 @@ class TicketWanted(Body):
 
 
 class TokenWanted(Body):
-    """Whose token it is, what may be done with it, and for how long."""
+    """The body of a request for a token: whose it is, what it allows, and for how long."""
 
     what = "a token"
 
@@ -65,7 +65,7 @@ class Logins:
     # --- sessions and tickets
 
     async def open(self, request: Request) -> Response:
-        """POST /v2/session: a login becomes a session, whose secret is in a cookie that no script can read."""
+        """POST /v2/session: turn a login into a session, whose secret is in a cookie that no script can read."""
         access = access_of(request)
         if not access.identity.user:
             raise NotLoggedIn(WANTED)
@@ -80,14 +80,14 @@ class Logins:
         return JsonResponse(self._who(access_of(request)), 200, FRESH)
 
     async def close(self, request: Request) -> Response:
-        """DELETE /v2/session: end the session. A login that is no session gets the same reply."""
+        """DELETE /v2/session: end the session. A login that is not a session gets the same reply."""
         if self._gate.wants_login:
             self._users().close_session(access_of(request))
         cookie = _cookie(request["scheme"] == "https", request["server"][1], "")
         return Response(status_code=204, headers={"set-cookie": f"{cookie}; Max-Age=0"})
 
     async def open_mq(self, request: Request) -> Response:
-        """POST /mq/auth: a session the way SoftLayer's clients ask for one."""
+        """POST /mq/auth: open a session in the way that SoftLayer's clients ask for one."""
         credentials = Credentials(request.headers.get("x-auth-user", ""), request.headers.get("x-auth-key", ""))
         gate, caller = self._users(), caller_of(request)._replace(protocol="mq")
         (access,) = await answer(lambda done: gate.admit(credentials, caller, done))
@@ -95,7 +95,9 @@ class Logins:
         return Response(headers={"x-auth-token": str(secret), **FRESH})
 
     async def make_ticket(self, request: Request) -> Response:
-        """POST /v2/tickets: a ticket stands in a URL and lets in once, to one queue, to publish or to consume."""
+        """POST /v2/tickets: make a ticket, which is put in a URL and lets its client in once, to publish or to
+        consume.
+        """
         asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TicketWanted)
         access = access_of(request)
         _check_login(access)
@@ -108,7 +110,7 @@ class Logins:
         else:
             name = parse_queue_name(asked.queue, access.home)
             access.check(Right.SEND if asked.way == "publish" else Right.RECEIVE, name)
-            if access.may_be_new(name):  # who comes with the ticket can't wait for it
+            if access.may_be_new(name):  # the client of the ticket won't be able to wait for it
                 await answer(access.catch_up)
         secret = self._users().make_ticket(access, asked.way, name)
         return JsonResponse({"ticket": str(secret), "expires": self._host.wall_ms() + TICKET_MS}, 201, FRESH)
@@ -116,7 +118,9 @@ class Logins:
     # --- tokens
 
     async def tokens(self, request: Request) -> Response:
-        """GET /v2/tokens: the tokens that the caller may revoke, with the right `admin` all; never their secrets."""
+        """GET /v2/tokens: the tokens that the caller may revoke (with the right `admin`, all), without their
+        secrets.
+        """
         access = access_of(request)
         _check_login(access)
         gate = self._users()
@@ -124,7 +128,7 @@ class Logins:
         return JsonResponse({"tokens": found}, 200, FRESH)
 
     async def make_token(self, request: Request) -> Response:
-        """POST /v2/tokens: a token, whose secret is in this answer alone."""
+        """POST /v2/tokens: make a token. Its secret is in this reply and nowhere else."""
         asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TokenWanted)
         access = access_of(request)
         _check_login(access)
@@ -145,7 +149,9 @@ class Logins:
         return JsonResponse({"token": secret, **_token(token)}, 201, FRESH)
 
     async def revoke_token(self, request: Request) -> Response:
-        """DELETE /v2/tokens/{id}: revoke it, and all tokens that were made with it; answered when that is on disk."""
+        """DELETE /v2/tokens/{id}: revoke a token and all tokens that were made with it; answered when this is on
+        disk.
+        """
         access = access_of(request)
         _check_login(access)
         identifier = request.path_params["id"]
@@ -153,7 +159,9 @@ class Logins:
         return Response(status_code=204)
 
     async def revoke_tokens_of(self, request: Request) -> Response:
-        """DELETE /v2/tokens?user=: likewise all tokens of a user that the caller may revoke."""
+        """DELETE /v2/tokens?user=: revoke all tokens of a user that the caller may revoke; answered when this is on
+        disk.
+        """
         access = access_of(request)
         _check_login(access)
         user = query_of(request).get("user", "")
@@ -172,19 +180,21 @@ class Logins:
         return JsonResponse({"connections": found}, 200, FRESH)
 
     async def end_connection(self, request: Request) -> Response:
-        """DELETE /v2/connections/{id}: end one; the same reply if there is none."""
+        """DELETE /v2/connections/{id}: end a connection; the same reply if there is none."""
         identifier = request.path_params["id"]
         access_of(request).administer("end connection", identifier[:20])
         self._gate.connections.end(identifier)
         return Response(status_code=204)
 
     async def audit(self, request: Request) -> Response:
-        """GET /v2/audit: what was written last, the newest first."""
+        """GET /v2/audit: the latest entries of the audit, the newest first."""
         access_of(request).check_server(Right.ADMIN)
         return JsonResponse({"audit": list(reversed(self._users().audit.recent))}, 200, FRESH)
 
     async def reload(self, request: Request) -> Response:
-        """POST /v2/reload: read users and certificates anew; a bad file changes nothing, and the answer says why."""
+        """POST /v2/reload: read users and certificates again. A bad file changes nothing, and the reply says what is
+        wrong.
+        """
         access_of(request).administer("reload")
         if not self._reloads:
             raise Problem(409, "this server has neither users nor a certificate to read again")
@@ -202,11 +212,11 @@ class Logins:
     def _users(self) -> LoginGate:
         if not self._gate.wants_login:
             raise Problem(409, "this server has no users: nobody has to log in; see serve --users")
-        return cast("LoginGate", self._gate)  # the one that wants logins
+        return cast("LoginGate", self._gate)  # only a LoginGate wants logins
 
 
 def login_routes(gate: Gate, host: Host, reloads: Reloads) -> list[Route]:
-    """Return the routes."""
+    """Return the routes of logins."""
     logins = Logins(gate, host, reloads)
     return [
         Route("/v2/session", Resource(POST=logins.open, GET=logins.look, DELETE=logins.close)),
@@ -222,7 +232,9 @@ def login_routes(gate: Gate, host: Host, reloads: Reloads) -> list[Route]:
 
 
 def _cookie(is_tls: bool, port: int, secret: str) -> str:
-    """Return what sets the console's cookie. A browser drops one of these names without these attributes."""
+    """Return the Set-Cookie value of the console's cookie. Browsers drop a `__Host-` cookie without these
+    attributes.
+    """
     secure = "; Secure" if is_tls else ""
     return f"{cookie_name(is_tls, port)}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}"
 

@@ -1,4 +1,4 @@
-"""One message by its id: look at it, or cancel it, in whatever state it is."""
+"""One message by its id: look at it, or cancel it, whatever its state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def look_at(queue: Queue, message_id: str) -> Peeked | None:
-    """Return the message of an id as it stands in the queue, or None if it is not there."""
+    """Return the message with an id as it is in the queue now, or None if it is not there."""
     seq = queue.parse_id(message_id)
     if not seq:
         return None
@@ -35,7 +35,7 @@ class OneMessage:
     """The handlers of `/v2/{project}/queues/{queue}/messages/{id}`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: the message as it stands, without taking it."""
+        """GET: the message as it is now, without taking it."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         encoding = encoding_of(query_of(request))
         found = await look_at(queue, request.path_params["id"])
@@ -44,7 +44,7 @@ class OneMessage:
         return JsonResponse(peeked_json(queue, found, encoding))
 
     async def delete(self, request: Request) -> Response:
-        """DELETE: settle it for consumers without a group, also if it is delayed or somebody holds it."""
+        """DELETE: settle the message for consumers without a group, even if it is delayed or somebody holds it."""
         queue = access_of(request).queue(name_in(request), Right.RECEIVE)
         seq = queue.parse_id(request.path_params["id"])
         if not seq:
@@ -56,7 +56,7 @@ class OneMessage:
 
 
 def missing(queue: Queue, message_id: str) -> Problem:
-    """Return the problem for an id that no message has."""
+    """Return the problem for an id that no message in the queue has."""
     return Problem(
         404, f"there is no message {message_id[:80]!r} in queue {queue.name}: it was settled, or never there"
     )

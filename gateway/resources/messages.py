@@ -69,7 +69,7 @@ class Messages:
         await reply(send, 201, [*stored.headers, *[(b"x-msg-id", name.encode()) for name in stored.ids]])
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """DELETE: take one message. It is settled as the reply is sent, and only if the client is still there."""
+        """DELETE: take one message. It is settled when the reply is sent, and only if the client is still there."""
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         query = query_of(scope)
         group = group_of(query) if query else ""
@@ -105,7 +105,7 @@ class Messages:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Give one message to a client, which has to confirm it in time; else it goes back."""
+        """Deliver one message as a lease: the client has to confirm it in time, or it returns."""
         duration_ms = lease_ms(query["confirm"])
         taken = await self._leases.take(queue, 1, duration_ms, group, longest_ms, scope, receive)
         if not taken:
@@ -116,7 +116,7 @@ class Messages:
         await reply(send, 200, fields, lease.delivery.message.body)
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """GET: look at messages without taking them; with `Accept: text/event-stream` take them as a stream."""
+        """GET: look at messages without taking them; with `Accept: text/event-stream`, take them as a stream."""
         is_stream = scope["method"] == "GET" and wants_stream(scope["headers"])
         query = query_of(scope)
         access = self._streams.login(scope, name_in(scope), query) if is_stream else access_of(scope)
@@ -159,7 +159,7 @@ def _headers(queue: Queue, delivery: Delivery) -> list[tuple[bytes, bytes]]:
 
 
 async def _peek(queue: Queue, look: Callable[..., None], limit: int, after: int) -> list[Peeked]:
-    """Look a few at a time, so that no more than twice the bytes of a reply are in memory."""
+    """Look at a few messages at a time, so that at most twice the bytes of a reply are in memory."""
     at_once = max(PEEK_BYTES_MAX // queue.options.max_message_size, 1)
     found: list[Peeked] = []
     size = 0

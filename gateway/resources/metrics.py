@@ -1,6 +1,6 @@
-"""The handler of `/metrics`: figures for Prometheus, which `exposition` writes.
+"""The handler of `/metrics`: figures for Prometheus, which `exposition` encodes.
 
-Figures of each queue are bounded in number; the totals are of all queues, also of deleted ones.
+The number of queues with figures of their own is bounded. The totals count all queues, including deleted ones.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from curbstone.gateway.resources.figures import Figures
 QUEUES_MAX = 1000
 """The most queues that have figures of their own: the first ones by name."""
 GROUPS_MAX = 1000
-"""The most named groups that have figures, of all queues together: who publishes may name any number."""
+"""The most named groups with figures, of all queues together. Publishers may name any number."""
 
 
 class Metrics:
-    """See the module's docstring."""
+    """Reads the figures and encodes them; see the module's docstring."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
     async def get(self, request: Request) -> Response:
-        """GET /metrics: read here, written in a thread, which with many queues takes a while."""
+        """GET /metrics: read the figures here, and encode them in a thread, because that takes a while with many
+        queues.
+        """
         accept = request.headers.get("accept", "")
         access = access_of(request)
         await self._figures.refresh(access)
@@ -36,7 +38,7 @@ class Metrics:
         now = self._figures.look(access)
 
         def write() -> tuple[bytes, str]:
-            # Imported late: it needs prometheus-client, which only those want who ask for /metrics.
+            # Imported here, because prometheus-client is needed only when somebody asks for /metrics.
             from curbstone.gateway.resources.exposition import written
 
             return written(now, groups, QUEUES_MAX, accept)

@@ -1,7 +1,7 @@
-"""The façade of SoftLayer's MQ, under `/mq`: six endpoints on the queues of the client's home.
+"""The façade of SoftLayer's MQ, under `/mq`: six endpoints for the queues of the client's home project.
 
-Fetching a message is a lease of the same length for all, `--mq-delay`; a message that is not deleted meanwhile
-returns to its place. Deleting goes by id and in any state. The ids are the engine's.
+Fetching a message leases it for `--mq-delay`, the same time for all; unless it is deleted in that time, it returns to
+its place. A message is deleted by its id, whatever its state. The ids are the engine's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FETCH_ALLOW = (b"allow", b"GET, POST, OPTIONS")
 
 
 def mq_routes(settings: GatewaySettings, guard: OriginPolicy, delay_s: float, traffic: Traffic) -> list[Route]:
-    """Return the routes of the façade; `delay_s` is how long a fetched message stays away."""
+    """Return the routes of the façade; `delay_s` is the duration of the leases."""
     mq = _Mq(settings, guard, max(round(delay_s * 1000), 1), traffic)
     return [
         Route("/mq/{queue}/messages", Resource(GET=mq.fetch, POST=mq.add)),
@@ -66,7 +66,7 @@ class _Mq:
         return Response(status_code=201)
 
     async def delete(self, request: Request) -> Response:
-        """DELETE a queue with all its messages, also fetched ones; the same reply if there is none."""
+        """DELETE a queue with all its messages, including fetched ones; the same reply if there is none."""
         name = _name_in(request)
         await answer(lambda done: access_of(request).delete(name, done))
         return Response(status_code=200)
@@ -89,7 +89,7 @@ class _Mq:
         return Response(status_code=201, headers={"x-message-id": queue.message_id(seq)})
 
     async def fetch(self, request: Request) -> Response:
-        """GET a message: nobody else gets it for `--mq-delay`; then it goes back, unless it was deleted."""
+        """GET a message: nobody else gets it for `--mq-delay`; then it returns, unless it was deleted."""
         if request.method == "HEAD":
             raise Problem(405, "HEAD is not allowed here: fetching takes a message away for a while", (_FETCH_ALLOW,))
         self._guard.check_page(request)
@@ -110,7 +110,7 @@ class _Mq:
         return MessageResponse(fields, message.body)
 
     async def remove(self, request: Request) -> Response:
-        """DELETE a message in whatever state it is; the same reply if there is none of this id."""
+        """DELETE a message, whatever its state; the same reply if no message has this id."""
         name = _name_in(request)
         try:
             queue = access_of(request).queue(name, Right.RECEIVE)

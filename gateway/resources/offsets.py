@@ -30,7 +30,7 @@ class Offsets:
         self._polls = polls
 
     async def get(self, request: Request) -> Response:
-        """GET: the first seq and the next one. With `wait` and `after` it waits until there is more behind `after`."""
+        """GET: the first seq and the next one. With `wait` and `after`, wait until there is a message after `after`."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
         reading = queue.reading
@@ -39,7 +39,7 @@ class Offsets:
         after = whole_number("after", query["after"], 0, SEQ_MAX) if "after" in query else None
         timestamp_ms = whole_number("timestamp", query["timestamp"], 0, SEQ_MAX) if "timestamp" in query else None
         if group:
-            reading.position(group)  # it must be there
+            reading.position(group)  # raises if there is no such group
         held = held_by(access_of(request), queue.name, Right.PEEK)
         if longest_ms and after is not None and reading.next <= after:
             await self._polls.poll(partial(reading.wait_for, after, longest_ms), request.receive, held)
@@ -51,14 +51,14 @@ class Offsets:
 
 
 def bytes_asked(access: Access, given: object) -> int:
-    """Return a number of bytes; `staged`: so many that a staged transaction of them leaves room for others."""
+    """Return a number of bytes. `staged` means so many that a staged transaction of them leaves room for others."""
     if given == STAGED:
         return access.staging.bytes_max // STAGED_SHARE
     return whole_number("bytes", given, 1, SEQ_MAX)
 
 
 def standing(queue: Queue, group: str, after: int, bytes_max: int | None) -> dict[str, object]:
-    """Return where a queue, or a group, begins and ends, and how far so many bytes reach from `after` on."""
+    """Return where a queue or a group begins and ends, and how far `bytes_max` bytes reach from `after` on."""
     reading = queue.reading
     first = reading.position(group) if group else reading.first()
     floor = reading.floor(group) if group else first

@@ -1,4 +1,4 @@
-"""What the POSTs that publish to a queue share: idempotency keys, numbers of producers, and their answer."""
+"""What all POSTs that publish to a queue share: idempotency keys, numbers of producers, and the answer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 
 _OF_REPEATS = frozenset((HEADER, *NUMBERED))
-"""The headers that tell a repeated message from a new one."""
+"""The headers by which a repeated message is recognized."""
 
 
 class Stored(NamedTuple):
-    """What a publish came to."""
+    """The result of a publish."""
 
     ids: list[str]
-    """The ids of messages stored now; of a repeated one only if it is the last that its producer stored."""
+    """The ids of the messages stored now. A repeated message's id is known only if it is the last its producer
+    stored."""
     repeats: int
-    """How many messages, the first ones, had been stored before."""
+    """How many messages were stored before; they are the first ones."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -57,7 +58,7 @@ async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, ato
 
 
 async def _publish_numbered(queue: Queue, messages: list[Message], numbered: Numbered, *, atomic: bool) -> Stored:
-    """Publish, and wait for both answers: of what is stored already, and of the rest."""
+    """Publish, and wait for both answers: for the messages stored before, and for the rest."""
     told = await answers_for(
         len(messages), lambda done: queue.publish(messages, done, atomic=atomic, numbered=numbered)
     )
@@ -73,7 +74,7 @@ class Producers:
     """The handler of `/v2/{project}/queues/{queue}/producers/{producer}`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: what a producer has stored last."""
+        """GET: the last message that a producer has stored."""
         access, name = access_of(request), request.path_params["producer"]
         queue = access.queue(name_in(request), Right.SEND)
         last = queue.last_number(access.producer(name))

@@ -1,4 +1,4 @@
-"""Queues over HTTP: list, make, look at, delete, and where their WebSocket is."""
+"""Queues over HTTP: list, create, look at and delete them, and find their WebSocket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GROUPS_MAX = 1000
-"""The most groups in a reply: there may be any number, because publishers name them."""
+"""The most groups in a reply. There may be any number, because publishers name them."""
 LIST_MAX = 100_000
 """The most queues, or projects, in a reply."""
 
@@ -44,30 +44,30 @@ class Page(NamedTuple):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Page:
-        """Return what a query asks for; raise BadRequest."""
+        """Return the page that a query asks for; raise BadRequest."""
         limit = whole_number("limit", query.get("limit", LIST_MAX), 1, LIST_MAX)
         return cls(query.get("prefix", ""), query.get("after", ""), limit)
 
     def cut(self, items: Sequence[T], name: Callable[[T], str]) -> tuple[list[T], dict[str, str]]:
-        """Return the items of this page, out of all in order, and the member `next` if there are more."""
+        """Return the items of this page out of all, which are in order, and the member `next` if there are more."""
         found = [item for item in items if name(item).startswith(self.prefix) and name(item) > self.after]
         return found[: self.limit], {"next": name(found[self.limit - 1])} if len(found) > self.limit else {}
 
 
 def name_in(scope: AnyScope) -> QueueName:
-    """Return the queue a request's path names; raise BadRequest."""
+    """Return the name of the queue in a request's path; raise BadRequest."""
     path = scope["path_params"]
     return queue_name(path["queue"], path["project"])
 
 
 async def refreshed(access: Access, queues: Sequence[Queue]) -> None:
-    """Bring the counts of these queues up to date, if other servers change them, too."""
+    """On a cluster, where other servers change queues, too, bring the counts of these queues up to date."""
     if access.shares_queues and queues:
         await all_answers([queue.refresh for queue in queues])
 
 
 def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[str, object]:
-    """Return a queue as JSON. An engine without figures knows neither its bytes nor what is delayed."""
+    """Return a queue as JSON. An engine without figures knows neither its bytes nor its delayed messages."""
     counts = queue.counts(group)
     info: dict[str, object] = {
         "project": queue.name.project,
@@ -101,7 +101,7 @@ class Queues:
         self._settings = settings
 
     async def projects(self, request: Request) -> Response:
-        """GET /v2: the projects with queues on which the caller has a right, by name; all, or a page."""
+        """GET /v2: the projects that have queues on which the caller has a right, by name; all, or a page."""
         page = Page.of(query_of(request))
         counts = Counter(queue.name.project for queue in access_of(request).queues())
         names, following = page.cut(sorted(counts), str)
@@ -118,18 +118,18 @@ class Queues:
         return JsonResponse({"queues": [_info(request, queue) for queue in queues]} | following)
 
     async def put(self, request: Request) -> Response:
-        """PUT: make the queue if there is none, set the options in the body."""
+        """PUT: create the queue if there is none, and set the options in the body."""
         name = name_in(request)
         access_of(request).check(Right.MANAGE, name)
         changes = await read_object(request, request.receive, self._settings.json_bytes_max)
         for option, value in changes.items():
             if isinstance(value, float) and value.is_integer():
-                changes[option] = int(value)  # JSON has one kind of number
+                changes[option] = int(value)  # JSON does not distinguish 5.0 from 5
         await answer(lambda done: access_of(request).declare(name, changes, done))
         return Response(status_code=201)
 
     async def get(self, request: Request) -> Response:
-        """GET: what the queue holds, its options and bindings."""
+        """GET: the queue's counts, options and bindings."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         group = group_of(query_of(request))
         await refreshed(access_of(request), [queue])
@@ -150,7 +150,7 @@ class Queues:
         return Response(status_code=204)
 
     async def options(self, request: Request) -> Response:
-        """OPTIONS: the URL of its WebSocket, and which optional parts the engine has."""
+        """OPTIONS: the URL of the queue's WebSocket, and which optional parts the engine has."""
         name = access_of(request).find(name_in(request)).name
         scheme = "wss" if request["scheme"] == "https" else "ws"
         location = (

@@ -1,11 +1,11 @@
-"""How fast numbers of queues change: moving means of what was seen, as often as somebody looked. It knows no clock."""
+"""How fast the numbers of queues change: moving averages, updated whenever somebody looks. It has no clock."""
 
 from __future__ import annotations
 
 from math import exp
 
 STEP_MS = 1000
-"""Looks that come sooner than this after another one learn nothing."""
+"""A look that comes sooner than this after another one updates nothing."""
 
 
 class _Seen:
@@ -16,7 +16,7 @@ class _Seen:
         self.at_ms = now_ms
         self.per_ms = (0.0,) * len(values)
         self.weight = 0.0
-        """How much of the memory is filled, 0 to 1: the rate of a queue that was just met is of the time since."""
+        """How much of the memory is filled, 0 to 1. The rate of a new queue is an average since its first look."""
 
 
 class Rates:
@@ -24,11 +24,11 @@ class Rates:
 
     def __init__(self, memory_ms: int) -> None:
         self._memory_ms = memory_ms
-        """How fast older changes count less: after this time about a third."""
+        """The time constant: after this time, a change counts about a third."""
         self._seen: dict[str, _Seen] = {}
 
     def look(self, uid: str, values: tuple[int, ...], now_ms: int) -> tuple[float, ...] | None:
-        """Take in the numbers, and return how much each changes in a second; None for a queue that was just met."""
+        """Note the numbers, and return how much each changes per second; None for a queue that was just added."""
         seen = self._seen.get(uid)
         if seen is None:
             self._seen[uid] = _Seen(values, now_ms)
@@ -50,5 +50,5 @@ class Rates:
         return tuple([1000 * rate / seen.weight for rate in seen.per_ms])
 
     def forget(self, uid: str) -> None:
-        """The queue is gone."""
+        """Forget a queue that is gone."""
         self._seen.pop(uid, None)

@@ -1,4 +1,4 @@
-"""Declared groups over HTTP: they read messages by position, and ack all up to one of them."""
+"""Declared groups over HTTP: they read messages by position, and one ack settles all messages up to a position."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Declared(Body):
 
 
 class Ack(Body):
-    """The body of an ack: the last message that is done, and the epoch of the queue that is meant."""
+    """The body of an ack: the last message that is done, and the epoch of the queue."""
 
     what = "an ack"
 
@@ -43,19 +43,19 @@ class Ack(Body):
 
 
 class AckOfReader(Ack):
-    """Likewise, from one of the programs that read as the group."""
+    """The body of an ack from one of several programs that read as the group."""
 
     reader: Reader = ""
 
 
 class ReadingGroups:
-    """The handlers of `/v2/{project}/queues/{queue}/groups` and what is below."""
+    """The handlers of `/v2/{project}/queues/{queue}/groups` and the paths below it."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
     async def list(self, request: Request) -> Response:
-        """GET: all groups that are declared or that messages wait for, by name."""
+        """GET: all groups that are declared or have messages waiting, by name."""
         reading = access_of(request).queue(name_in(request), Right.PEEK).reading
         return JsonResponse({"groups": [_json(info) for info in reading.infos()]})
 
@@ -75,7 +75,7 @@ class ReadingGroups:
         return JsonResponse(_json(info))
 
     async def delete(self, request: Request) -> Response:
-        """DELETE: the group is declared no more; the same reply if it was not."""
+        """DELETE: end the group's declaration; the same reply if it was not declared."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         name = _group_in(request)
         if queue.reading.is_declared(name):
@@ -84,7 +84,7 @@ class ReadingGroups:
         return Response(status_code=204)
 
     async def ack(self, request: Request) -> Response:
-        """POST ack: the group is done with everything up to `upTo`; answered after the commit."""
+        """POST ack: settle everything up to `upTo` for the group; answered after the commit."""
         queue = access_of(request).queue(name_in(request), Right.RECEIVE)
         name = _group_in(request)
         ack = await read_typed(request, request.receive, self._settings.json_bytes_max, AckOfReader)

@@ -1,4 +1,4 @@
-"""Many queues of a project in one call, for those who read them by position: where they stand, and acks."""
+"""Many queues of a project in one call, for clients that read by position: offsets, and acks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from curbstone.core.port_reading import Waiter
 
 QUEUES_MAX = 10_000
-"""The most queues of one call."""
+"""The most queues in one call."""
 
 Named = Annotated[dict[str, Any], rule(
     f"an object with 1 to {QUEUES_MAX} members, each the name of a queue", min_length=1, max_length=QUEUES_MAX
@@ -37,7 +37,7 @@ Named = Annotated[dict[str, Any], rule(
 
 
 class Look(Body):
-    """Which queues are looked at, each with the seq behind which there may be news."""
+    """The body of a look: the queues, each with the seq after which the client wants messages."""
 
     what = "a look at offsets"
 
@@ -48,7 +48,7 @@ class Look(Body):
 
 
 class Acks(Body):
-    """Of which queues a group is done with messages, each with its ack."""
+    """The body of acks: the queues, each with the group's ack."""
 
     what = "acks"
 
@@ -65,7 +65,7 @@ class ReadingMany:
         self._polls = polls
 
     async def offsets(self, request: Request) -> Response:
-        """POST: where queues stand; with `wait` once one has more than the seq it is given with, or the time is up."""
+        """POST: the offsets of queues. With `wait`, answered when one has messages after its seq, or the time is up."""
         access = access_of(request)
         look = await read_typed(request, request.receive, self._settings.json_bytes_max, Look)
         after = {
@@ -85,7 +85,7 @@ class ReadingMany:
         return JsonResponse({"queues": standings, "missing": missing})
 
     async def ack(self, request: Request) -> Response:
-        """POST: a group is done with messages of several queues; answered after the commits, each for itself."""
+        """POST: settle messages of several queues for a group; each queue has its own commit and its own result."""
         access = access_of(request)
         acks = await read_typed(request, request.receive, self._settings.json_bytes_max, Acks)
         group = group_named(acks.group)
@@ -109,13 +109,13 @@ class ReadingMany:
 
 
 def _by_name(request: Request, given: Mapping[str, Any]) -> dict[QueueName, Any]:
-    """Return what the body says of each queue."""
+    """Return the members of the body by queue name."""
     project = request.path_params["project"]
     return {queue_name(name, project): value for name, value in given.items()}
 
 
 def _found(access: Access, names: Mapping[QueueName, int], group: str) -> dict[QueueName, Queue]:
-    """Return the queues that are there, and have the group; raise if one has no right."""
+    """Return the queues that exist and have the group; raise if the client lacks the right on one."""
     found = {}
     for name in names:
         try:

@@ -1,7 +1,8 @@
-"""Request and reply in one call: the message is published with an address for its answer, and the call waits for that.
+"""Request and reply in one call: publishes a message with a reply address, and waits for the reply.
 
-The address is that of a private queue, which is made for the call and goes with it. It is written as STOMP's clients
-know it (`reply-to`), for most workers speak that; who has only HTTP answers at `/v2/replies/{id}`.
+The address is that of a private queue, which is created for the call and deleted after it. It is written as STOMP
+clients know it (`reply-to`), because most workers speak STOMP. A worker that has only HTTP replies at
+`/v2/replies/{id}`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 ANSWERS_MAX = 4
 ANSWERS_BYTES_MIN = 1024 * 1024
-"""A queue for answers has room for a few of the largest, and for this much at least: only the first is read."""
+"""A queue for replies has room for a few of the largest, and at least for this many bytes. Only the first is read."""
 
 
 class Requests:
@@ -48,7 +49,7 @@ class Requests:
         self._traffic = traffic
 
     async def post(self, request: Request) -> Response:
-        """POST: publish the body and wait for the answer; 204 if none comes in time."""
+        """POST: publish the body and wait for the reply; 204 if none comes in time."""
         access = access_of(request)
         queue = access.queue(name_in(request), Right.SEND)
         longest_ms = wait_ms(query_of(request).get("wait", WAIT_S_MAX))
@@ -56,7 +57,7 @@ class Requests:
         message = await read_message(request, request.receive, self._settings, bytes_max)
         box = reply_queue(secrets.token_urlsafe(16))
         message.headers += headers.encode([("reply-to", reply_address(box))])
-        message.ttl_ms = message.ttl_ms or max(longest_ms, 1)  # later nobody waits for an answer
+        message.ttl_ms = message.ttl_ms or max(longest_ms, 1)  # after that nobody waits for a reply
         answers = access.private(
             box, {"cap": max(ANSWERS_BYTES_MIN, ANSWERS_MAX * self._settings.max_message_size)}, lambda _error: None
         )
@@ -78,7 +79,7 @@ class Requests:
         return MessageResponse(fields, delivery.message.body)
 
     async def answer(self, request: Request) -> Response:
-        """POST: answer a request; whoever knows its address may."""
+        """POST: reply to a request. Everybody who knows its address may."""
         message = await read_message(request, request.receive, self._settings, self._settings.max_message_size)
         box = reply_queue(request.path_params["id"])
         if not await _tell(access_of(request), box, message):
@@ -87,7 +88,7 @@ class Requests:
 
 
 async def _tell(access: Access, box: QueueName, message: Message) -> bool:
-    """Send an answer to whoever waits; False if nobody does."""
+    """Send a reply to the waiting client; return False if nobody waits."""
     waits = True
 
     def start(done: Published) -> None:

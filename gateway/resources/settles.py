@@ -1,4 +1,4 @@
-"""Many leases ended in one call, each in its own way: done with, to be tried again when its time has come, or dead."""
+"""Settles many leases in one call, each in its own way: ack, nack or reject."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
 WAYS_MAX = 1000
-"""The most different delays and errors of one call: messages that share both are settled together."""
+"""The most different combinations of delay and error in one call. Leases with the same one are settled together."""
 
 
 class Rejected(msgspec.Struct, forbid_unknown_fields=True):
-    """A message that nobody can process, and why."""
+    """A lease whose message is rejected, and why."""
 
     ack_id: str = msgspec.field(name="ackId")
     error: str = ""
 
 
 class Returned(Rejected):
-    """A message that goes back, when it is delivered again, and why."""
+    """A lease whose message is given back, with what delay, and why."""
 
     delay: Any = None
-    """In seconds; None for what the queue has."""
+    """In seconds; None for the queue's own nack delay."""
 
 
 class Settle(Body):
-    """The body of a settle: how which leases end."""
+    """The body of a settle: which leases end, and how."""
 
     what = "a settle"
 
@@ -49,7 +49,7 @@ class Settle(Body):
     reject: Annotated[list[Rejected], rule("a list of objects with an ackId, and maybe error")] = []
 
     def ends(self) -> Iterator[tuple[str, End]]:
-        """Yield each lease and how it ends; raise BadRequest for a delay that can't be."""
+        """Yield each lease's token and how it ends; raise BadRequest for a bad delay."""
         for token in self.ack:
             yield token, End(Outcome.ACK)
         for back in self.nack:
@@ -75,7 +75,9 @@ class Settles:
         self._traffic = traffic
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST: end leases; answered when that is on disk. It is no transaction: after an error a part may hold."""
+        """POST: settle leases; answered when all is on disk. It is no transaction: after an error, some may be
+        settled.
+        """
         access = access_of(scope)
         queue = access.queue(name_in(scope), Right.RECEIVE)
         asked = await read_typed(scope, receive, self._settings.json_bytes_max, Settle)

@@ -41,7 +41,7 @@ class Statistics:
         self._figures = figures
 
     async def get(self, request: Request) -> Response:
-        """GET: everything /metrics has, of the queues that are asked for."""
+        """GET: all figures that /metrics has, for the queues that are asked for."""
         query = query_of(request)
         order = query.get("order", "name")
         if order not in ORDERS:
@@ -52,7 +52,7 @@ class Statistics:
         now = self._figures.look(access_of(request))
         chosen = _chosen(now.queues, query)
         if order != "name":
-            # The one with the most first; those with as much stay in the order of their names.
+            # The largest first; queues with the same value stay in the order of their names.
             chosen.sort(key=lambda queue: _value(queue, order), reverse=True)
         page = [_queue(queue) for queue in chosen[offset : offset + limit]]
         told = {**(_server(now) if now.is_whole else {}), "queues_chosen": len(chosen), "queues": page}
@@ -112,6 +112,6 @@ def _server(now: Snapshot) -> dict[str, object]:
 
 
 def _histogram(figures: HistogramFigures, unit: float) -> dict[str, object]:
-    """Return how many values were at most each bound; null is the bound of all."""
+    """Return, for each bound, how many values are at most that; the bound null is for all."""
     bounds = [*(bound / unit for bound in figures.bounds), None]
     return {"sum": figures.sum / unit, "buckets": list(zip(bounds, accumulate(figures.counts), strict=True))}

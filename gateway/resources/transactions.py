@@ -1,4 +1,4 @@
-"""Staged transactions over HTTP: parts that are put on disk, and a commit that publishes them all at once."""
+"""Staged transactions over HTTP: parts are written to disk, and a commit publishes all of them at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LINES = "application/x-ndjson"
 
 
 class Commit(Body):
-    """Which parts are published."""
+    """The body of a commit: which parts are published."""
 
     what = "a commit"
 
@@ -43,7 +43,7 @@ class Commit(Body):
 
 
 class Transactions:
-    """The handlers of `/v2/{project}/transactions/{id}` and what is below."""
+    """The handlers of `/v2/{project}/transactions/{id}` and the paths below it."""
 
     def __init__(self, settings: GatewaySettings, traffic: Traffic) -> None:
         self._settings = settings
@@ -79,7 +79,7 @@ class Transactions:
         return Lines(find, settings.frame_bytes_max, settings.max_message_size, settings.max_ttl_s)
 
     async def commit(self, request: Request) -> Response:
-        """POST: publish what is staged, all or nothing; answered when it is on disk."""
+        """POST: publish the staged parts, all or nothing; answered when they are on disk."""
         project, identifier = _names(request)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Commit)
         commit = partial(access_of(request).staging.commit, project, identifier, asked.parts)
@@ -90,13 +90,13 @@ class Transactions:
         return JsonResponse({"committed": True, "repeated": repeated, "messages": messages})
 
     async def get(self, request: Request) -> Response:
-        """GET: what there is of it."""
+        """GET: the transaction's state and its parts."""
         state, parts, messages = access_of(request).staging.look(*_names(request))
         listed = [{"part": name, "messages": count, "bytes": size} for name, count, size in parts]
         return JsonResponse({"state": state.value, "parts": listed, "messages": messages})
 
     async def delete(self, request: Request) -> Response:
-        """DELETE: drop what is staged; the same reply if nothing is."""
+        """DELETE: drop the staged parts; the same reply if there are none."""
         project, identifier = _names(request)
         try:
             await answer(lambda done: access_of(request).staging.drop(project, identifier, done))
@@ -106,7 +106,9 @@ class Transactions:
 
 
 async def _read(upload: Upload, lines: Lines | None, receive: Receive, meter: Meter | None) -> StagedPart:
-    """Stage a body as it comes, no faster than the disk takes it; return the part. What comes counts for the rate."""
+    """Stage a body as it arrives, no faster than the disk takes it; return the part. Its bytes count for the user's
+    rate.
+    """
     received = 0
     async for piece in pieces_of(receive):
         received += len(piece)
