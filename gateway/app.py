@@ -120,9 +120,7 @@ class Gateway(Starlette):
     def admit_socket(
         self, request: SocketRequest, on_done: Callable[[Access | CurbstoneError | Problem], None]
     ) -> None:
-        """Call back, maybe before this returns, with the access of a WebSocket's client or the error that refuses
-        it.
-        """
+        """Call back with the access of a WebSocket's client or the error that refuses it, maybe before returning."""
         self._sockets.admit(request, self._logins, on_done)
 
     def open_socket(self, request: SocketRequest) -> Session:

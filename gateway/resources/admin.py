@@ -72,9 +72,7 @@ class Admin:
         self._settings = settings
 
     async def pause(self, request: Request) -> Response:
-        """POST pause: the queue stops delivering, over every protocol; if the body says so, it stops taking
-        messages.
-        """
+        """POST pause: the queue stops delivering, over every protocol, and taking messages if the body says so."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         pause = await read_typed(request, request.receive, self._settings.json_bytes_max, Pause)
         changes = {"paused": pause.deliver, "publish_paused": pause.publish}
@@ -86,9 +84,7 @@ class Admin:
         return await _set(request, queue, {"paused": False, "publish_paused": False})
 
     async def purge(self, request: Request) -> Response:
-        """POST purge: remove all ready and delayed messages, and erase them unless `keep`. Unsettled deliveries
-        stay.
-        """
+        """POST purge: remove all ready and delayed messages, and erase them unless `keep`. Deliveries stay."""
         queue = access_of(request).managed(name_in(request), "purge queue")
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Purge)
         _, purged = await answer(lambda done: queue.purge(done, keep=asked.keep))
@@ -106,9 +102,7 @@ class Admin:
         return JsonResponse(undone._asdict())
 
     async def redrive(self, request: Request) -> Response:
-        """POST redrive: move dead letters, or the one with `id`, back to where they came from or to the queue in
-        `to`.
-        """
+        """POST redrive: move dead letters, or that with `id`, back to where they came from or to the queue in `to`."""
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Redrive)
         target = parse_queue_name(asked.to, queue.name.project) if asked.to else None

@@ -42,8 +42,9 @@ class Source(Protocol):
     def begin(
         self, had: Mapping[str, tuple[int, str]], on_done: Callable[[CurbstoneError | None, Archive | None], None]
     ) -> None:
-        """Begin a backup. Of files in `had` (size and SHA-256 by name) it contains only what was added since. Raise
-        Conflict.
+        """Begin a backup; raise Conflict.
+
+        Of the files in `had` (size and SHA-256 by name), it contains only what was added since.
         """
 
 
@@ -70,9 +71,7 @@ class ArchiveResponse(StreamingResponse):
         super().__init__(_pieces(request, archive), headers=FRESH, media_type="application/x-tar")
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """See `Response`. `_pieces` itself notices when the client leaves: nothing may be cancelled while a thread
-        reads.
-        """
+        """See `Response`. `_pieces` itself notices when the client leaves: a read in a thread can't be cancelled."""
         await self.stream_response(send)
 
 

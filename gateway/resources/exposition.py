@@ -157,9 +157,7 @@ class _Exposition:
 
 
 def _histogram(figures: HistogramFigures, name: str, text: str, sync: str, unit: float = 1) -> Metric:
-    """Return a histogram as Prometheus defines it: each bucket includes those before it. Values are divided by
-    `unit`.
-    """
+    """Return a histogram as Prometheus has it: each bucket includes those before. Values are divided by `unit`."""
     texts = [str(bound / unit) for bound in figures.bounds] + ["+Inf"]
     family = HistogramMetricFamily(name, text, labels=("sync",))
     buckets = list(zip(texts, accumulate(figures.counts), strict=True))

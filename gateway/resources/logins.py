@@ -95,9 +95,7 @@ class Logins:
         return Response(headers={"x-auth-token": str(secret), **FRESH})
 
     async def make_ticket(self, request: Request) -> Response:
-        """POST /v2/tickets: make a ticket, which is put in a URL and lets its client in once, to publish or to
-        consume.
-        """
+        """POST /v2/tickets: make a ticket. It is put in a URL and lets its client in once, to publish or consume."""
         asked = await read_typed(request, request.receive, LOGIN_BYTES_MAX, TicketWanted)
         access = access_of(request)
         _check_login(access)
@@ -118,9 +116,7 @@ class Logins:
     # --- tokens
 
     async def tokens(self, request: Request) -> Response:
-        """GET /v2/tokens: the tokens that the caller may revoke (with the right `admin`, all), without their
-        secrets.
-        """
+        """GET /v2/tokens: the tokens that the caller may revoke; all, with the right `admin`. Never their secrets."""
         access = access_of(request)
         _check_login(access)
         gate = self._users()
@@ -149,9 +145,7 @@ class Logins:
         return JsonResponse({"token": secret, **_token(token)}, 201, FRESH)
 
     async def revoke_token(self, request: Request) -> Response:
-        """DELETE /v2/tokens/{id}: revoke a token and all tokens that were made with it; answered when this is on
-        disk.
-        """
+        """DELETE /v2/tokens/{id}: revoke a token and all that were made with it; answered when this is on disk."""
         access = access_of(request)
         _check_login(access)
         identifier = request.path_params["id"]
@@ -159,9 +153,7 @@ class Logins:
         return Response(status_code=204)
 
     async def revoke_tokens_of(self, request: Request) -> Response:
-        """DELETE /v2/tokens?user=: revoke all tokens of a user that the caller may revoke; answered when this is on
-        disk.
-        """
+        """DELETE /v2/tokens?user=: revoke a user's tokens, as far as the caller may; answered when this is on disk."""
         access = access_of(request)
         _check_login(access)
         user = query_of(request).get("user", "")
@@ -192,9 +184,7 @@ class Logins:
         return JsonResponse({"audit": list(reversed(self._users().audit.recent))}, 200, FRESH)
 
     async def reload(self, request: Request) -> Response:
-        """POST /v2/reload: read users and certificates again. A bad file changes nothing, and the reply says what is
-        wrong.
-        """
+        """POST /v2/reload: read users and certificates again. A bad file changes nothing, and the reply says why."""
         access_of(request).administer("reload")
         if not self._reloads:
             raise Problem(409, "this server has neither users nor a certificate to read again")
@@ -232,8 +222,9 @@ def login_routes(gate: Gate, host: Host, reloads: Reloads) -> list[Route]:
 
 
 def _cookie(is_tls: bool, port: int, secret: str) -> str:
-    """Return the Set-Cookie value of the console's cookie. Browsers drop a `__Host-` cookie without these
-    attributes.
+    """Return the Set-Cookie value of the console's cookie.
+
+    Browsers drop a cookie with the prefix `__Host-` if it lacks one of these attributes.
     """
     secure = "; Secure" if is_tls else ""
     return f"{cookie_name(is_tls, port)}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}"

@@ -28,9 +28,7 @@ class Metrics:
         self._figures = figures
 
     async def get(self, request: Request) -> Response:
-        """GET /metrics: read the figures here, and encode them in a thread, because that takes a while with many
-        queues.
-        """
+        """GET /metrics: read the figures here, and encode them in a thread: with many queues this takes a while."""
         accept = request.headers.get("accept", "")
         access = access_of(request)
         await self._figures.refresh(access)

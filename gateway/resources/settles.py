@@ -75,9 +75,7 @@ class Settles:
         self._traffic = traffic
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """POST: settle leases; answered when all is on disk. It is no transaction: after an error, some may be
-        settled.
-        """
+        """POST: settle leases; answered when all is on disk. Not a transaction: after an error, some may be settled."""
         access = access_of(scope)
         queue = access.queue(name_in(scope), Right.RECEIVE)
         asked = await read_typed(scope, receive, self._settings.json_bytes_max, Settle)

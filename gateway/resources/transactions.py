@@ -106,8 +106,9 @@ class Transactions:
 
 
 async def _read(upload: Upload, lines: Lines | None, receive: Receive, meter: Meter | None) -> StagedPart:
-    """Stage a body as it arrives, no faster than the disk takes it; return the part. Its bytes count for the user's
-    rate.
+    """Stage a body as it arrives, no faster than the disk takes it, and return the part.
+
+    The bytes of the body count for the user's rate.
     """
     received = 0
     async for piece in pieces_of(receive):

@@ -1,9 +1,9 @@
 """WebSocket frames (RFC 6455), server side, without a socket.
 
-Messages and pings are read and written here: at tens of thousands a second that costs an eighth of a general
-parser, and a flood of tiny frames holds nobody up. Of pings only the latest is owed a pong (RFC 6455 §5.5.3):
-answers to them can't pile up. Everything else (the close, what breaks the protocol) is left to the sans-IO
-protocol of `websockets`, frame by frame.
+Data frames and pings are parsed and encoded here. At tens of thousands of messages a second, this costs an eighth of a
+general parser, and a flood of tiny frames holds nobody up. Only the latest ping must be answered (RFC 6455 §5.5.3), so
+pongs can't pile up. All else (the close, and what breaks the protocol) is left to the sans-IO protocol of `websockets`,
+frame by frame.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from websockets.protocol import Protocol, Side, State
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # no compiled wheel for this platform
+except ImportError:  # there is no compiled wheel for this
     from websockets.utils import apply_mask
 
 PING = b"\x89\x00"
@@ -30,25 +30,25 @@ _PONG = 0x8A
 _MASKED = 0x80
 _CONTROL = 0x08
 _SIZE_2 = 126
-"""What stands for a length in two bytes; what is above it for one in eight."""
+"""The length byte that announces a length in two bytes; the byte above it announces one in eight."""
 _TINY_BYTES = 64
 _INVALID_DATA = 1007
 
 
 class Inbound(NamedTuple):
-    """One whole message from the peer."""
+    """One complete message from the peer."""
 
     is_text: bool
     data: bytes
 
 
 def text_frame(data: bytes) -> bytes:
-    """Return a text message as it is sent; `data` is UTF-8."""
+    """Return a text message as a frame; `data` is UTF-8."""
     return _head(TEXT, len(data)) + data
 
 
 def binary_frame(data: bytes) -> bytes:
-    """Return a binary message as it is sent."""
+    """Return a binary message as a frame."""
     return _head(BINARY, len(data)) + data
 
 
@@ -63,10 +63,10 @@ def _head(first: int, size: int) -> bytes:
 class Frames:
     """The frames of one connection after its handshake.
 
-    `receive` takes bytes as they come and returns the whole messages among them, in order. After each
-    call `take_output` has what must be written in answer (the close frame), and `take_pong` what may be
-    written as soon as there is room. Once `is_closed`, nothing more is received. `too_big` tells that a
-    message above the limit began: it is not read, and the owner has to say so to the peer and `close`.
+    `receive` takes bytes as they come and returns the complete messages among them, in order. After each call,
+    `take_output` has what must be written in answer (the close frame), and `take_pong` what may be written when there
+    is room. Once `is_closed` is true, nothing more is received. `too_big` tells that a message above the limit has
+    begun: it is not read, and the owner must tell the peer so and `close`.
     """
 
     def __init__(self, message_bytes_max: int) -> None:
@@ -80,15 +80,15 @@ class Frames:
         self._pinged: bytes | None = None
         self._tail = b""
         self.pieces = 0
-        """How many pings, pongs and fragments of a few bytes the last read had."""
+        """How many pings, pongs and tiny fragments the last read had."""
         self.began_anew = False
-        """Whether the last read ended a message or a control frame: what is unfinished began in that read."""
+        """Whether the last read completed a message or a control frame, so that what is unfinished is new."""
         self.is_closed = False
         self.peer_closed = False
         self.too_big = False
 
     def receive(self, data: bytes) -> list[Inbound]:
-        """Take what was read; return the whole messages it completes."""
+        """Take bytes; return the messages that they complete."""
         messages: list[Inbound] = []
         self.began_anew = False
         self.pieces = 0
@@ -106,14 +106,14 @@ class Frames:
         return messages
 
     def drop(self) -> None:
-        """Forget what is not whole: the rest of it will never come."""
+        """Forget the unfinished frame or message, whose rest will never come."""
         self._buffer.clear()
         self._partial = None
         self._tail = b""
 
     @property
     def unfinished_bytes(self) -> int:
-        """How much is kept of a message or a frame that is not whole; above 0 while there is one."""
+        """How many bytes are kept of an unfinished message or frame; above 0 if there is one."""
         return len(self._buffer) + (0 if self._partial is None else len(self._partial) + 1)
 
     def _read(self, data: bytes, messages: list[Inbound]) -> None:
@@ -134,7 +134,7 @@ class Frames:
                 body = at + 14
                 size = int.from_bytes(data[at + 2 : at + 10], "big")
             stop = body + size
-            if end < body - 4:  # the length is not whole yet
+            if end < body - 4:  # the length is incomplete
                 self._wanted = body - 4 - at
                 break
             if size > self._bytes_max:
@@ -142,7 +142,7 @@ class Frames:
                 self._skipped = stop
                 self._after_close(data)
                 return
-            if size < 0:  # not masked: the general parser refuses it by its head alone
+            if size < 0:  # not masked: the general parser refuses it because of its head
                 self._general(data[at:])
                 return
             if stop > end:
@@ -189,7 +189,7 @@ class Frames:
             self.is_closed = self.peer_closed = True
 
     def _fragment(self, first: int, payload: bytes, messages: list[Inbound]) -> bool:
-        """Take a piece of a message; return whether to read on."""
+        """Take a fragment of a message; return whether to read on."""
         if self._partial is None:
             self._partial = bytearray()
             self._is_text = first == TEXT & ~_FIN
@@ -215,7 +215,7 @@ class Frames:
         return True
 
     def _after_close(self, data: bytes) -> None:
-        """Look for the peer's close frame in what it sent before it saw ours, by the heads of its frames alone."""
+        """Look for the peer's close frame in what it sent before it saw ours. Only the heads of frames are read."""
         if self.peer_closed:
             return
         if self._tail:
@@ -239,7 +239,7 @@ class Frames:
         self._tail = data[at:]
 
     def close(self, code: int, reason: str) -> None:
-        """Send the close frame, once; what the peer sent before it saw that is dropped."""
+        """Send the close frame, once. Other frames that still come from the peer are dropped."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -247,16 +247,16 @@ class Frames:
             self._protocol.send_close(code, reason)
         self._partial = None
         if self._buffer:
-            # The beginning of a frame: without it the next one would not be found.
+            # The buffer has the beginning of a frame, which is needed to find where the next one begins.
             rest = bytes(self._buffer)
             self._buffer.clear()
             self._after_close(rest)
 
     def take_pong(self) -> bytes:
-        """Return the pong that is owed, if one is; only the latest ping is."""
+        """Return the pong for the latest ping, or b"" if there was none."""
         data, self._pinged = self._pinged, None
         return b"" if data is None or self.is_closed else _head(_PONG, len(data)) + data
 
     def take_output(self) -> bytes:
-        """Return what to write now: the close frame."""
+        """Return what must be written now: the close frame."""
         return b"".join(self._protocol.data_to_send())

@@ -1,10 +1,12 @@
-"""A WebSocket that consumes (subprotocol `consume`).
+"""A WebSocket that consumes from one queue (subprotocol `consume`).
 
-Each message leaves as a metadata frame and a binary payload frame, or with `encoding` as one JSON frame. With
-`ack` the client settles: `{"ackId"}`, `{"ackToId"}`, `{"nackId"}`, `{"rejectId"}`; an empty frame ends the
-deliveries; `{"token"}` logs in anew. With `confirm=json` settling is answered: by `{"settled": [ids]}` when it is on
-disk, by `{"stale": [ids]}` where a delivery has ended; and `{"window"}` changes how many may be unsettled. With `lease`
-as well a delivery ends after so many seconds, which is told as `stale`, unless `{"extendId", "seconds"}` gives it more.
+Each message is sent as a metadata frame and a binary payload frame, or with `encoding` as one JSON frame. With `ack`
+the client settles: `{"ackId"}`, `{"ackToId"}`, `{"nackId"}`, `{"rejectId"}`. An empty frame ends the deliveries, and
+`{"token"}` logs in again.
+
+With `confirm=json` settling is answered: by `{"settled": [ids]}` when it is on disk, or by `{"stale": [ids]}` if a
+delivery has ended; and `{"window"}` changes how many deliveries may be unsettled. With `lease` in addition, a delivery
+ends after so many seconds, which is told as `stale`; `{"extendId", "seconds"}` prolongs it.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin
 
 _PLAIN_ACK = re.compile(rf'\{{"ackId": ?"{ID}"\}}'.encode())
-"""What nearly all commands are; it is worth a way of its own, without a JSON parser."""
+"""The form of nearly all commands. They are handled without a JSON parser, because that is faster."""
 
 
 class ConsumeSession:
-    """See the module's text: a socket that is one subscription, and ends with it. Implements `session.Session`."""
+    """A socket that is one subscription and ends with it; see the module's docstring. Implements `session.Session`."""
 
     subprotocol = "consume"
 
@@ -64,7 +66,7 @@ class ConsumeSession:
             self._subscription.resume()
 
     def receive(self, messages: list[Inbound]) -> None:
-        """Settle what the client asks for; acknowledgments of one read go to the engine together."""
+        """Carry out the client's commands. The acks of one read go to the engine together."""
         subscription = self._subscription
         try:
             for is_text, data in messages:
@@ -102,7 +104,7 @@ class ConsumeSession:
         self._fail(error)
 
     def _fail(self, error: CurbstoneError | Problem) -> None:
-        """Tell the client and close; what is unsettled goes back."""
+        """Tell the client the error and close; unsettled deliveries return."""
         if self._subscription.is_over:
             return
         self._subscription.traffic.refuse(error, reason_of(error))
@@ -123,7 +125,7 @@ class ConsumeSession:
         """See `Session.reading`: nothing here has a deadline."""
 
     def stop(self) -> None:
-        """See `Session.stop`; acknowledgments that arrived are with the engine already."""
+        """See `Session.stop`. The engine has all acks that came before."""
         self._wire.close(GOING_AWAY, "the server is stopping")
 
     def closed(self) -> None:

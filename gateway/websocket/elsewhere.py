@@ -1,6 +1,6 @@
-"""What a client of a WebSocket settles that was not delivered there: leases, and what other connections hold.
+"""Settles what a WebSocket's client names but did not receive there: leases, and deliveries of other connections.
 
-`{"ackId"}`, `{"nackId"}` and `{"rejectId"}` name these too (`access.ack_ids`); all else is for its own.
+`{"ackId"}`, `{"nackId"}` and `{"rejectId"}` can name these (`access.ack_ids`); the other commands can't.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Failed = Callable[[CurbstoneError | Problem, dict[str, Any]], None]
 
 
 class Elsewhere:
-    """See the module's docstring; of one socket."""
+    """Settles for one socket; see the module's docstring."""
 
     def __init__(self, login: SocketLogin, traffic: Traffic, *, confirms: bool) -> None:
         """`confirms`: whether settling is answered."""
@@ -35,9 +35,10 @@ class Elsewhere:
         self._confirms = confirms
 
     def settle(self, wire: Wire, command: dict[str, Any], failed: Failed, own: str = "") -> bool:
-        """Settle what a command names; False if that is none of these. What begins with `own` was delivered here.
+        """Settle what a command names; return False if it names nothing elsewhere.
 
-        `failed(why, command)` is called if it is not carried out. Raise BadRequest, or NotAllowed.
+        An id that begins with `own` was delivered to this socket. `failed(why, command)` is called if the command is
+        not carried out. Raise BadRequest or NotAllowed.
         """
         ack_id = next((command[name] for name in _NAMES if isinstance(command.get(name), str)), "")
         if not ack_id or (own and ack_id.startswith(own)):

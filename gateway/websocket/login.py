@@ -1,7 +1,7 @@
-"""The login behind a WebSocket of a queue or event: it ends with the right it was opened under, or is renewed.
+"""The login of a WebSocket: the socket ends when its right is lost or its login expires, unless that is renewed.
 
-`{"token":"…"}` logs the same user in anew, at any time; the answer is `{"expires":…}`, or an error behind which the
-connection goes on as long as the login it has.
+`{"token":"…"}` logs the same user in again, at any time. The answer is `{"expires":…}`, or an error; after an error the
+connection keeps the login it has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def token_in(fields: dict[str, Any]) -> str:
-    """Return the token that a JSON frame logs in with, "" if it is something else."""
+    """Return the token in a JSON frame that logs in; "" if the frame is anything else."""
     token = fields.get("token") if len(fields) == 1 else None
     return token if isinstance(token, str) else ""
 
@@ -40,14 +40,14 @@ def _nothing_to_check(_access: Access) -> None:
 
 
 class SocketLogin:
-    """Who is at the other end, and that the server knows of it."""
+    """The login of one socket, registered with the gate's connections."""
 
     def __init__(
         self, connections: Connections, access: Access, caller: Caller, check: Callable[[Access], None]
     ) -> None:
-        """`check` raises if the right is lost."""
+        """`check` raises if the right that the socket needs is lost."""
         self.access = access
-        """What the client may do now."""
+        """What the client may do; changes when it logs in again."""
         self._connections = connections
         self._caller = caller
         self._check = check
@@ -55,11 +55,11 @@ class SocketLogin:
 
     @property
     def meter(self) -> Meter | None:
-        """What counts what its user publishes; None where that has no rate."""
+        """The meter of what the user publishes; None if it has no rate."""
         return self.access.identity.meter
 
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:
-        """The connection is there; `fail` is called when it must end."""
+        """Register the connection; `fail` is called when it must end."""
 
         def changed() -> None:
             ASKING.set(self._caller)
@@ -94,7 +94,7 @@ class SocketLogin:
         return self.access.holding(ack_id)
 
     def renew(self, token: str, wire: Wire) -> None:
-        """Log in anew, and say on the wire what came of it."""
+        """Log in again, and send the result."""
 
         def done(answer: Access | CurbstoneError) -> None:
             if isinstance(answer, CurbstoneError):
@@ -107,7 +107,7 @@ class SocketLogin:
         self._presence.renew(Credentials("", token), done)
 
     def leave(self) -> None:
-        """It is over."""
+        """Remove the connection, which has ended."""
         if self._presence is not None:
             self._presence.leave()
-        self._check = _nothing_to_check  # a session that checks by itself goes with its last reference
+        self._check = _nothing_to_check  # breaks the cycle with a session whose own method is `check`

@@ -1,8 +1,8 @@
-"""The transport end of a WebSocket: the handshake, reads, writes, pings, deadlines, and the end.
+"""The transport side of a WebSocket: handshake, reads, writes, pings, deadlines, and the end.
 
-It drives a `session.Session` straight from the event loop's callbacks: one call per read, one write per turn.
-What is said here holds for every WebSocket, whatever protocol is spoken on it: a message must be whole in time,
-what all peers together have begun is bounded, and of pings only the latest is answered, once there is room.
+It drives a `session.Session` directly from the event loop's callbacks, with one call for each read and one write for
+each turn. Its rules hold for every WebSocket, whatever protocol is spoken on it: a message must be complete in time,
+the unfinished messages of all peers together are bounded, and only the latest ping is answered, when there is room.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from curbstone.net.turns import Turns
 from curbstone.net.unfinished import Unfinished
 
 PIECES_MAX = 1000
-"""More pings, pongs and fragments of a few bytes than that in one read are a flood, and the connection is cut."""
+"""The most pings, pongs and tiny fragments in one read. More are a flood, and the connection is aborted."""
 
 
 class Transport(stream.Transport, Protocol):
-    """What is used of an asyncio transport."""
+    """The part of an asyncio transport that is used here."""
 
     def write(self, data: bytes) -> object:
-        """Send, or keep until the socket takes it."""
+        """Send data, or keep it until the socket takes it."""
 
     def close(self) -> object:
-        """Close once everything is sent."""
+        """Close after everything was sent."""
 
 
 class Loop(stream.Loop, Protocol):
-    """What is used of an asyncio loop."""
+    """The part of an asyncio loop that is used here."""
 
     def time(self) -> float:
-        """Seconds by a clock that never jumps."""
+        """Return the seconds of a clock that never jumps."""
 
 
 def refusing(error: CurbstoneError) -> Opener:
-    """Return what opens no session, but raises this."""
+    """Return an opener that raises this error."""
 
     def refuse(_request: SocketRequest) -> NoReturn:
         raise error
@@ -59,7 +59,7 @@ def refusing(error: CurbstoneError) -> Opener:
 def shake_hands(
     request: SocketRequest, method: str, open_session: Callable[[SocketRequest], Session]
 ) -> tuple[bytes, Session] | Problem:
-    """Return the 101 response and the session for it, or why there is none."""
+    """Return the 101 response and the session, or the problem that refuses the handshake."""
     if method != "GET":
         return Problem(405, "a WebSocket is opened with GET", ((b"allow", b"GET"),))
     headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers])
@@ -86,7 +86,7 @@ def shake_hands(
 
 
 class WebSocketProtocol(stream.Stream):
-    """One WebSocket. An asyncio protocol, and a `net.wire.Wire`; `check` is called each second."""
+    """One WebSocket: an asyncio protocol and a `net.wire.Wire`. `check` is called each second."""
 
     _transport: Transport
 
@@ -100,7 +100,7 @@ class WebSocketProtocol(stream.Stream):
         unfinished: Unfinished,
         turns: Turns,
     ) -> None:
-        """`unfinished` counts what all of the server's WebSockets have begun; `turns` are those of all that is read."""
+        """`unfinished` counts the unfinished messages of all WebSockets of the server; `turns` are the process's."""
         super().__init__(loop, turns)
         self._transport = transport
         self._session: Session | None = session
@@ -121,7 +121,7 @@ class WebSocketProtocol(stream.Stream):
         self._close_by = 0.0
 
     def begin(self, response: bytes, rest: bytes) -> None:
-        """Send the 101 response and start the session; `rest` came right behind the handshake."""
+        """Send the 101 response and start the session; `rest` is input that came after the handshake."""
         self._connections.add(self)
         self._transport.write(response)
         assert self._session
@@ -132,13 +132,13 @@ class WebSocketProtocol(stream.Stream):
     # ------------------------------------------------------------ what the loop calls
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Take input from the socket, and stop reading if there is too much of it."""
         self._intake.receive(data)
         if self._is_full or self._intake.is_waiting:
             self._steer()
 
     def take(self, data: bytes) -> None:
-        """See `turns.Taker`: hand the whole messages in this to the session, together."""
+        """See `turns.Taker`. Hands the complete messages to the session, together."""
         if self._transport.is_closing():
             return
         frames = self._frames
@@ -158,15 +158,17 @@ class WebSocketProtocol(stream.Stream):
         if frames.pieces > PIECES_MAX:
             self._transport.abort()
             return
-        # Pongs and the close frame can wait for the end of the turn, like all output.
+        # Pongs and the close frame are sent at the end of the turn, like all output.
         self.changed()
 
     def eof_received(self) -> None:
-        """The peer will send no more; returning None closes the connection. What is delivered now would be lost."""
+        """The peer sends no more. Returning None closes the connection; the session ends now, since deliveries would
+        be lost.
+        """
         self._end_session()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is closed: release everything that belongs to it."""
         self._connections.discard(self)
         if self.leave:
             self.leave()
@@ -176,14 +178,14 @@ class WebSocketProtocol(stream.Stream):
         self._end_session()
 
     def check(self, now: float) -> None:
-        """End what does not answer; `now` is the loop's time."""
+        """Ping a silent peer, or end the connection at a deadline; `now` is the loop's time."""
         if self._close_by:
             if now > self._close_by:
                 self._transport.abort()
         elif self._is_stuck(now):
             self._transport.abort()
         elif not self._is_reading:
-            self._heard_at = now  # it is we who do not listen
+            self._heard_at = now  # the peer is not silent: we do not read
         elif now - self._heard_at > DEAD_AFTER_S:
             self._transport.abort()
         elif self._message.is_late(round(now * 1000)):
@@ -193,7 +195,7 @@ class WebSocketProtocol(stream.Stream):
             self._transport.write(PING)
 
     def shutdown(self) -> None:
-        """The server stops."""
+        """Stop the session: the server stops."""
         if self._session:
             self._session.stop()
 
@@ -247,7 +249,7 @@ class WebSocketProtocol(stream.Stream):
     def _go_on(self) -> None:
         if self._session:
             self._session.resume()
-        self.changed()  # a pong may have waited for it
+        self.changed()  # a pong may have waited for this
 
     def _is_congested(self) -> bool:
         return self._is_held
@@ -259,7 +261,7 @@ class WebSocketProtocol(stream.Stream):
             self._session.reading(on)
 
     def _is_stuck(self, now: float) -> bool:
-        """Whether the peer has read nothing of a full buffer for so long that it is taken for gone."""
+        """Return whether the peer has read nothing from a full buffer for so long that it is taken for dead."""
         if not self._is_full:
             return False
         unsent = self._transport.get_write_buffer_size()
@@ -269,7 +271,7 @@ class WebSocketProtocol(stream.Stream):
         return now - self._unread_since > DEAD_AFTER_S
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Drop what the peer began, tell it why, and close."""
+        """Refuse the message that the peer has begun, and close."""
         if self._session:
             self._message.unfinished(0, True, 0)
             self._session.refuse(status, reason)
@@ -280,14 +282,14 @@ class WebSocketProtocol(stream.Stream):
             self._unfinished.note(self, 0, True)
             self._close_by = self._loop.time() + CLOSE_S_MAX
             self._unsent_bytes_max = sys.maxsize
-            self.resume()  # to see the peer's close frame
+            self.resume()  # so that the peer's close frame is read
             session.closed()
 
     def _flush(self) -> None:
         before, self._before_flush = self._before_flush, None
         if before is not None:
             before()
-        self._flush_due = False  # what `before` sent goes with this one
+        self._flush_due = False  # output from `before` is part of this flush
         self._gathered_bytes = 0
         output, self._output = self._output, []
         if not self._is_full:

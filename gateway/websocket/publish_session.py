@@ -1,12 +1,12 @@
-"""A WebSocket that publishes (subprotocol `publish`).
+"""A WebSocket that publishes to a queue or an event (subprotocol `publish`).
 
-A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame;
-or as one JSON object with `message`; or as a lone binary frame. JSON that is none of these is refused, but for
-`{"token"}`, which logs in anew. Each
-message is confirmed after its commit, in the order they came, with an empty text frame or `{"id":…}`. It goes to a
-queue, or to all queues that are bound to an event; then it is confirmed when all have it. Errors
-close the connection once everything before them is answered; only "the queue is full" leaves it open, and of a
-producer with numbers (`socket_numbers.py`) what comes too early.
+A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame, or as one JSON
+object with `message`, or as a single binary frame. All other JSON is refused, except `{"token"}`, which logs in again.
+
+Each message is confirmed after its commit, in the order the messages came, with an empty text frame or `{"id":…}`. A
+message to an event is confirmed when all queues that are bound to the event have it. An error closes the connection
+after everything before it is answered. Only two errors leave it open: "the queue is full", and for a numbered producer
+(`socket_numbers.py`) that a message comes too early.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin
 
 FULL = 507
-"""The status of what a queue has no room for; the connection goes on."""
+"""The status of "the queue is full", after which the connection goes on."""
 
 
 class PublishSession:
-    """See the module's text. Implements `session.Session`."""
+    """Publishes what the client sends; see the module's docstring. Implements `session.Session`."""
 
     subprotocol = "publish"
 
@@ -51,7 +51,7 @@ class PublishSession:
         traffic: Traffic | None = None,
         numbers: SocketNumbers | None = None,
     ) -> None:
-        """`numbers`: those of a producer."""
+        """`numbers` is given if the client is a numbered producer."""
         self._target = target
         self._numbers = numbers
         self._members = (MEMBER,) if numbers is None else MEMBERS
@@ -77,11 +77,11 @@ class PublishSession:
         self._login.begin(self._end)
         if self._numbers is not None:
             wire.send(self._numbers.begin(self._end))
-        # Tells also of the queue's end, which a producer that is silent would not hear of otherwise.
+        # The watch also tells when the queue is deleted, which a silent producer would not notice otherwise.
         self._unwatch = self._target.watch(self._look)
 
     def receive(self, messages: list[Inbound]) -> None:
-        """Publish the messages of one read in one call."""
+        """Publish the messages of one read with one call, if possible."""
         if not self._unanswered.takes_more:
             return
         meter = self._login.meter
@@ -112,7 +112,7 @@ class PublishSession:
             self._end(failure)
 
     def _take(self, is_text: bool, data: bytes) -> Message | None:
-        """Return the message a frame completes, None if its payload is still to come."""
+        """Return the message that a frame completes; None if its payload is still to come."""
         message = self._pending
         if message is None:
             if not is_text:
@@ -153,9 +153,9 @@ class PublishSession:
         return message
 
     def _publish_in_parts(self, messages: list[Message]) -> CurbstoneError | None:
-        """Publish messages in order: each that has a key by itself, the others with their neighbours.
+        """Publish messages in order: each one with a key by itself, and the others between them together.
 
-        Return what is wrong with a key; nothing behind it is published.
+        Return the error of a bad key; nothing after it is published.
         """
         plain: list[Message] = []
         failure: CurbstoneError | None = None
@@ -178,7 +178,7 @@ class PublishSession:
         return failure
 
     def _publish_numbered(self, messages: list[Message], numbers: SocketNumbers) -> CurbstoneError | None:
-        """Publish messages in order, those with numbers in a row together; return what is wrong with a number."""
+        """Publish messages in order, those with consecutive numbers together; return the error of a bad number."""
         try:
             for run, numbered in numbers.runs(messages):
                 self._unanswered.publish(self._target, run, _size(run), numbered=numbered)
@@ -223,11 +223,11 @@ class PublishSession:
         """See `Session.reading`: nothing here has a deadline."""
 
     def stop(self) -> None:
-        """Take no more, answer what was taken, close."""
+        """Take no more messages, answer those that were taken, and close."""
         self._unanswered.end(GOING_AWAY, "the server is stopping")
 
     def hold(self) -> None:
-        """The peer does not read its confirms: read no more messages."""
+        """Stop reading messages: the peer does not read its confirms."""
         self._unanswered.hold()
 
     def resume(self) -> None:
@@ -235,7 +235,7 @@ class PublishSession:
         self._unanswered.resume()
 
     def closed(self) -> None:
-        """See `Session.closed`; what was taken is still published, nobody hears of it."""
+        """See `Session.closed`. Messages that were taken are still published, but not confirmed."""
         self._unanswered.close()
         self._login.leave()
         if self._numbers is not None:

@@ -1,13 +1,14 @@
-"""A WebSocket for several queues of a project (subprotocol `queues`): it consumes from each, and publishes to each.
+"""A WebSocket for several queues of a project (subprotocol `queues`): it can consume from each and publish to each.
 
-Every frame from the client is a JSON object, but for an empty one, which ends all deliveries. `{"subscribe": queue}`
-with `ack`, `limit`, `encoding`, `group` and `lease` begins a subscription, which is told as `{"subscribed"}`;
-`{"window": queue, "limit"}` changes how many may be unsettled, `{"unsubscribe": queue}` ends it, which is told as
-`{"unsubscribed"}`. Deliveries are those of a consuming socket and say their `queue`; settling is as there with
-`confirm=json`. `{"publish": queue, "message"}` is answered by `{"published", "id"}`, in the order of the messages.
+Every frame from the client is a JSON object, except an empty one, which ends all deliveries. `{"subscribe": queue}`
+with `ack`, `limit`, `encoding`, `group` and `lease` begins a subscription, and is answered by `{"subscribed"}`.
+`{"window": queue, "limit"}` changes how many deliveries may be unsettled. `{"unsubscribe": queue}` ends the
+subscription, and is answered by `{"unsubscribed"}`. Deliveries are those of a consuming socket with `queue` in
+addition, and settling is the same as there with `confirm=json`. `{"publish": queue, "message"}` is answered by
+`{"published", "id"}`, in the order of the messages.
 
-What is refused is told as an error with the member that named it, and nothing else ends: neither the other
-subscriptions nor the socket. A subscription that can't go on is `unsubscribed` with the reason.
+A refusal is told as an error with the member that named it. It ends neither the other subscriptions nor the socket. If
+a subscription can't go on, it is told as `unsubscribed` with the reason.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ if TYPE_CHECKING:
 
 _SUBSCRIBE, _UNSUBSCRIBE, _WINDOW, _PUBLISH = "subscribe", "unsubscribe", "window", "publish"
 _COMMANDS = (_SUBSCRIBE, _UNSUBSCRIBE, _WINDOW, _PUBLISH, *SETTLING)
-"""The members of which each command has one: it says what is wanted, and of what."""
+"""The members that name a command. Each command has one of them; its value says what the command is about."""
 _WISHES = (_SUBSCRIBE, "ack", "limit", "encoding", "group", "lease")
 _BESIDE = (MEMBER, "queue")
-"""What a message to publish may have beside: also the `queue` of a delivery that is sent on as it came, unread."""
+"""Further members that a message to publish may have. `queue` is ignored: a delivery that is sent on as it came has
+it."""
 
 
 class QueuesSession:
-    """See the module's text. Implements `session.Session`."""
+    """Consumes from and publishes to several queues; see the module's docstring. Implements `session.Session`."""
 
     subprotocol = "queues"
 
@@ -75,12 +77,12 @@ class QueuesSession:
         self._login = SocketLogin(connections, access, caller, self._look)
         self._unanswered = Unanswered(traffic, self._answer)
         self._subscriptions: dict[str, Subscription] = {}
-        """By queue."""
+        """The subscriptions by queue."""
         self._by_name: dict[str, Subscription] = {}
-        """By what their ackIds begin with."""
+        """The subscriptions by the first part of their ackIds."""
         self._elsewhere = Elsewhere(self._login, traffic, confirms=True)
         self._is_held = False
-        # What the current read asks for.
+        # State of the current read.
         self._targets: dict[str, ToQueue] = {}
         self._run: list[Message] = []
         self._run_place = ""
@@ -88,9 +90,10 @@ class QueuesSession:
         self._stale: list[str] = []
         self._shares_queues = access.shares_queues
         self._looked_for = ""
-        """The queue that was looked for behind the last read: it is missing if it is still not there."""
+        """The queue that other servers were asked for after the last read. If it is still not there, it does not
+        exist."""
         self._unlooked: CurbstoneError | None = None
-        """Why that could not be looked for: then nobody knows whether it is missing."""
+        """Why other servers could not be asked; then nobody knows whether the queue exists."""
 
     @property
     def expires_ms(self) -> int:
@@ -107,7 +110,7 @@ class QueuesSession:
     # ------------------------------------------------------------ from the client
 
     def receive(self, messages: list[Inbound]) -> None:
-        """Carry out what one read brought; what belongs together goes to the engine together."""
+        """Carry out the commands of one read; settles, and messages to the same queue, go to the engine together."""
         meter = self._login.meter
         if not self._unanswered.takes_more or (self._unanswered.is_waiting and self._unanswered.keep(messages, meter)):
             return
@@ -147,14 +150,16 @@ class QueuesSession:
             self._fail(failure)
 
     def _has_to_look(self, command: dict[str, Any], looked_for: str) -> bool:
-        """Whether a command names a queue that another server may have made just now, and not the one looked for."""
+        """Return whether a command names a queue, other than `looked_for`, that another server may have made just
+        now.
+        """
         place = command.get(_PUBLISH, command.get(_SUBSCRIBE))
         if not isinstance(place, str) or place in self._targets or place == looked_for:
             return False
         try:
             if not self._login.access.may_be_new(queue_name(place, self._project)):
                 return False
-        except BadRequest:  # which is said when it is used
+        except BadRequest:  # it is reported when it is
             return False
         self._looked_for = place
         return True
@@ -175,7 +180,7 @@ class QueuesSession:
             raise
 
     def _take(self, command: dict[str, Any]) -> None:
-        """Carry out a command that publishes nothing."""
+        """Carry out a command that does not publish."""
         if token := token_in(command):
             self._login.renew(token, self._wire)
             return
@@ -264,7 +269,7 @@ class QueuesSession:
         return self._subscriptions[name.queue]
 
     def _drop(self, key: str) -> None:
-        """End a subscription: what is unsettled goes back to its queue."""
+        """End a subscription: its unsettled deliveries return to the queue."""
         subscription = self._subscriptions.pop(key)
         self._by_name.pop(subscription.name, None)
         self._settling.pop(subscription, None)
@@ -272,7 +277,7 @@ class QueuesSession:
         self._login.holds(len(self._subscriptions))
 
     def _ended(self, key: str, error: CurbstoneError) -> None:
-        """A subscription can't go on; all others do."""
+        """End a subscription that can't go on; all others do."""
         self._drop(key)
         self._traffic.refuse(error)
         self._tell({"unsubscribed": key, "code": status_of(error), "error": str(error)})
@@ -324,7 +329,7 @@ class QueuesSession:
             meter.count(1, len(message.body) + len(message.headers))
 
     def _target(self, place: object) -> ToQueue:
-        """Return the queue of that name; its right is looked up once a read."""
+        """Return the target for a queue; its right is checked once for each read."""
         target = self._targets.get(place) if isinstance(place, str) else None
         if target is None:
             name = self._queue_name(place)
@@ -334,14 +339,14 @@ class QueuesSession:
         return target
 
     def _end_run(self) -> None:
-        """Publish what goes to one queue in a row."""
+        """Publish the collected messages, which are consecutive ones to the same queue."""
         if self._run:
             run, self._run = self._run, []
             size = sum([len(message.body) for message in run])
             self._unanswered.publish(self._targets[self._run_place], run, size, place=self._run_place)
 
     def _answer(self, batch: Batch, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
-        """Confirm or refuse `count` messages; the connection goes on."""
+        """Confirm or refuse `count` messages. The connection always goes on."""
         if error is None:
             assert batch.target is not None
             self._traffic.confirmed += count
@@ -362,7 +367,7 @@ class QueuesSession:
         self._wire.send(text_frame(orjson.dumps(fields)))
 
     def _look(self, access: Access) -> None:
-        """Rights have changed: subscriptions end that are no longer allowed."""
+        """End the subscriptions that are no longer allowed: rights have changed."""
         for key in list(self._subscriptions):
             try:
                 access.check(Right.RECEIVE, QueueName(self._project, key))
@@ -374,7 +379,7 @@ class QueuesSession:
             subscription.pause()
 
     def hold(self) -> None:
-        """See `Session.hold`. What is answered is little: it may wait, up to `UNREAD_BYTES_MAX`."""
+        """See `Session.hold`. Only deliveries pause: answers are small, and may wait up to `UNREAD_BYTES_MAX`."""
         self._is_held = True
         for subscription in self._subscriptions.values():
             subscription.hold()
@@ -404,11 +409,11 @@ class QueuesSession:
         """See `Session.reading`: nothing here has a deadline."""
 
     def stop(self) -> None:
-        """Deliver and take no more, answer what was taken, close."""
+        """Deliver no more, take no more messages, answer those that were taken, and close."""
         self._end(GOING_AWAY, "the server is stopping")
 
     def closed(self) -> None:
-        """See `Session.closed`: unsettled deliveries go back, what was taken is still published."""
+        """See `Session.closed`. Unsettled deliveries return; messages that were taken are still published."""
         self._unanswered.close()
         self._login.leave()
         for subscription in self._subscriptions.values():
@@ -418,7 +423,7 @@ class QueuesSession:
 
 
 def _named(command: dict[str, Any]) -> dict[str, Any]:
-    """Return the member that says what a command is about; nothing if there is none."""
+    """Return the member that names a command, with its value; nothing if there is none."""
     return next(({name: command[name]} for name in _COMMANDS if name in command), {})
 
 

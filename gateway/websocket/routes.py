@@ -1,4 +1,4 @@
-"""The WebSockets of queues and events: which session a request gets, or why it gets none."""
+"""The WebSockets of queues and events: which session a request gets, or why it is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CONFIRMS = {"": False, "empty": False, "json": True}
 class WebSocketRoutes:
     """Opens sessions for `…/queues/{queue}/messages`, `…/events/{event}/messages` and `…/queues` of a project.
 
-    At the paths in `others` those of other protocols are opened.
+    The paths in `others` belong to other protocols, whose openers are called.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class WebSocketRoutes:
     def admit(
         self, request: SocketRequest, logins: Logins, on_done: Callable[[Access | CurbstoneError | Problem], None]
     ) -> None:
-        """Call back with what the client may do, or with why it may not come; maybe before this returns."""
+        """Call back with the client's access, or with the error that refuses it; maybe before this returns."""
         host = request.header(b"host")
         try:
             self._guard.check_host(host)
@@ -81,7 +81,7 @@ class WebSocketRoutes:
         logins.admit_socket(request.headers, request.caller, request.is_tls, has_own, admitted)
 
     def open(self, request: SocketRequest) -> Session:
-        """Return the session for a request that `admit` let in; raise Problem or CurbstoneError to refuse it."""
+        """Return the session for a request that `admit` has admitted; raise Problem or CurbstoneError to refuse it."""
         ASKING.set(request.caller)
         other = self._others.get(request.path)
         if other is not None:
@@ -179,18 +179,18 @@ def _offered(request: SocketRequest) -> set[str]:
 
 
 def _may_be_new(path: str, access: Access) -> bool:
-    """Whether a path names a queue that another server may have made just now."""
+    """Return whether a path names a queue that another server may have made just now."""
     match = _PATH.fullmatch(path)
     if match is None or match[2] == "events":
         return False
     try:
         return access.may_be_new(queue_name(match[3], match[1]))
-    except BadRequest:  # which `open` says
+    except BadRequest:  # `open` reports it
         return False
 
 
 def _subprotocol(request: SocketRequest) -> str:
-    """Return "publish" or "consume", whichever one the client offers; others beside it do not matter."""
+    """Return "publish" or "consume", whichever the client offers; other offers are ignored."""
     known = _offered(request) & {PublishSession.subprotocol, ConsumeSession.subprotocol}
     if len(known) != 1:
         raise BadRequest("the WebSocket subprotocol must be publish or consume")

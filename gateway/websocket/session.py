@@ -1,7 +1,7 @@
-"""What a WebSocket is made of: a session, which knows its protocol, and a wire, which knows the socket.
+"""The two halves of a WebSocket: a session, which knows the protocol, and a wire, which knows the socket.
 
-The wire hands whole messages to the session and writes what the session sends; neither waits for the
-other. A session owns no socket, clock or task.
+The wire hands complete messages to the session and writes what the session sends. Neither waits for the other. A
+session owns no socket, clock or task.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from curbstone.gateway.websocket.codec import Inbound, text_frame
 from curbstone.net.wire import NORMAL, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN, Wire, reason_text
 
 _CODES = {401: POLICY_VIOLATION, 403: POLICY_VIOLATION, 408: POLICY_VIOLATION, 413: TOO_BIG, 503: TRY_AGAIN}
-"""The close codes of errors, by their status; NORMAL for the others."""
+"""The close codes of errors, by status; for all others, NORMAL."""
 
 
 class SocketRequest(NamedTuple):
@@ -30,53 +30,55 @@ class SocketRequest(NamedTuple):
     server: tuple[str, int | None] | None
     caller: Caller
     access: Access
-    """What its client may do; nobody's if a login is still to come."""
+    """What the client may do; nobody's access if the login is still to come."""
     logged_in: Callable[[str], object] = str
-    """Called with the user when one logs in later."""
+    """To be called with the user's name when a login comes later."""
     is_tls: bool = False
 
     def header(self, name: bytes) -> bytes:
-        """Return a header's value, b"" if there is none; repeated ones are joined."""
+        """Return a header's value, or b"" without it; repeated ones are joined."""
         return b", ".join([value for key, value in self.headers if key == name])
 
 
 class Session(Protocol):
-    """One end of a WebSocket's protocol."""
+    """Our end of the protocol that is spoken on a WebSocket. Called from the event loop."""
 
     @property
     def subprotocol(self) -> str | None:
-        """What the 101 response names; None for nothing."""
+        """The subprotocol for the 101 response; None for none."""
 
     @property
     def expires_ms(self) -> int:
-        """When the login that the handshake brought ends, by the wall clock; 0 for never, or for none."""
+        """When the handshake's login expires, in ms since the epoch; 0 if it never does or there was none."""
 
     def start(self, wire: Wire) -> None:
-        """The handshake is done; from here on the wire can be used."""
+        """Start: the handshake is done, and the wire can be used."""
 
     def receive(self, messages: list[Inbound]) -> None:
-        """Take the whole messages of one read from the socket, at least one."""
+        """Handle the complete messages of one read; at least one."""
 
     def too_big(self) -> None:
         """Tell the peer that its message is above the limit, and close."""
 
     def refuse(self, status: int, reason: str) -> None:
-        """Tell the peer that what it began to send is dropped, and close: 408 it was too slow, 503 try again."""
+        """Tell the peer that its unfinished message is dropped, and close. 408: it was too slow; 503: it may try
+        again.
+        """
 
     def hold(self) -> None:
-        """The socket's buffer is full: produce no more for a while."""
+        """Stop producing output: the socket's buffer is full."""
 
     def resume(self) -> None:
-        """There is room again."""
+        """Go on after `hold`: there is room again."""
 
     def reading(self, on: bool) -> None:
-        """Reading stopped, for whatever reason, or goes on: a peer that is not read can't be late."""
+        """Note that reading stopped or went on, for whatever reason: a peer that is not read can't be late."""
 
     def stop(self) -> None:
-        """The server stops: finish what is under way, then close the wire with 1001."""
+        """Finish what is under way, then close the wire with 1001: the server stops."""
 
     def closed(self) -> None:
-        """The connection has ended, or is about to; called once."""
+        """The connection has ended, or is about to. Called once."""
 
 
 Opener = Callable[[SocketRequest], Session]
@@ -84,10 +86,10 @@ Opener = Callable[[SocketRequest], Session]
 
 
 def error_frame(code: int, text: str) -> bytes:
-    """Return an error as this protocol tells it."""
+    """Return the frame that tells an error."""
     return text_frame(orjson.dumps({"code": code, "error": text}))
 
 
 def close_for(wire: Wire, status: int, text: str) -> None:
-    """Close behind an error, whose text is the reason that a close frame has room for."""
+    """Close after an error; its text is the reason, as far as it fits into a close frame."""
     wire.close(_CODES.get(status, NORMAL), reason_text(text))

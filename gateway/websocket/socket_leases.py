@@ -1,6 +1,6 @@
-"""How long the deliveries of a consuming WebSocket last (`?lease=`), whatever its connection does.
+"""Leases on a consuming WebSocket (`?lease=`): how long its deliveries last, even if the connection stays.
 
-Each lasts so many seconds from when it was sent, or from when it was extended; then it is given back.
+Each delivery lasts so many seconds from when it was sent or last extended; then it is given back.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ if TYPE_CHECKING:
     from curbstone.core.host import Host, Timer
 
 _STALE_MIN = 1_000
-"""So many ends of what was settled are kept before they are swept out."""
+"""How many obsolete entries are kept before the heap is rebuilt."""
 
 
 class SocketLeases:
-    """Those of one connection, by the numbers of its deliveries. `leave` when it is over."""
+    """The leases of one connection, by the numbers of its deliveries. Call `leave` when the connection is over."""
 
     def __init__(self, host: Host, lease_ms: int) -> None:
         self._host = host
         self._lease_ms = lease_ms
         self._ends: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
-        """When each ends; also what was settled or extended since."""
+        """(end, number) of each delivery; also obsolete entries of those that were settled or extended since."""
         self._timer: Timer | None = None
         self._timer_ms = 0
 
     def begin(self, ended: Callable[[list[int]], None]) -> None:
-        """`ended` is called with those whose time has run out."""
+        """Start; `ended` is called with the numbers of deliveries whose time has run out."""
         self._ended = ended
 
     def add(self, numbers: Iterable[int]) -> None:
-        """These are delivered now."""
+        """Start the leases of deliveries that are sent now."""
         end_ms = self._host.now_ms() + self._lease_ms
         for number in numbers:
             self._note(number, end_ms)
 
     def extend(self, number: int, duration_ms: int) -> None:
-        """Let a delivery last so long from now."""
+        """Make a delivery last `duration_ms` from now."""
         self._note(number, self._host.now_ms() + duration_ms)
 
     def drop(self, number: int) -> None:
-        """It was settled."""
+        """Forget a delivery that was settled."""
         self._ends.pop(number, None)
 
     def leave(self) -> None:
-        """The connection is over."""
+        """Stop the timer and forget everything: the connection is over."""
         self._ends.clear()
         self._heap.clear()
         if self._timer is not None:
@@ -63,7 +63,7 @@ class SocketLeases:
         self._arm()
 
     def _arm(self) -> None:
-        """Look again when the first of them ends."""
+        """Set the timer for the first end."""
         first_ms = self._heap[0][0]
         if self._timer is not None and self._timer_ms <= first_ms:
             return

@@ -1,8 +1,8 @@
-"""The numbers of what a publishing WebSocket sends as a producer (`?producer=`), which is stored once.
+"""The message numbers of a publishing WebSocket that is a numbered producer (`?producer=`); repeats are stored once.
 
-The first frame tells the producer's last number in the queue, and each message has the one above that of the message
-before. `seq` in its metadata gives it another, and `after` names the number in front, where an application's own have
-gaps.
+The first frame tells the producer's last number in the queue. Each message has the number after that of the message
+before. `seq` in its metadata gives it another number. If an application's own numbers have gaps, `after` gives the
+number before this one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _SEQ, _AFTER = "seq", "after"
 MEMBERS = (MEMBER, _SEQ, _AFTER)
-"""What metadata of such a producer may have beside, so that each is refused by its own rule."""
+"""Further members that the metadata of such a producer may have. Each is refused by its own rule."""
 
 REPEATED = text_frame(b'{"duplicate":true}')
-"""Confirms a message that was stored before, and was not stored again."""
+"""Confirms a message that had been stored before and was not stored again."""
 
 
 class SocketNumbers:
-    """The producer of one connection."""
+    """The numbered producer of one connection."""
 
     def __init__(self, access: Access, queue: Queue, name: str) -> None:
         """Raise BadRequest for a bad name, NotSupported if the engine keeps no numbers."""
@@ -42,12 +42,14 @@ class SocketNumbers:
         self._name = name
         self._producer = access.producer(name)
         self._wishes: dict[int, tuple[object, object]] = {}
-        """What metadata say of numbers, by the `id` of messages that are not published yet."""
+        """(`seq`, `after`) in metadata, by the `id()` of messages that are not published yet."""
         self._next = 1
         queue.last_number(self._producer)
 
     def begin(self, end: Callable[[CurbstoneError], None]) -> bytes:
-        """Publish over this connection alone, and return the first frame; `end` is called when another goes on."""
+        """Claim the producer for this connection and return the first frame; `end` is called if another connection
+        claims it.
+        """
         self._producing = self._access.producing(end)
         self._producing.claim(self._producer, self._queue.name)
         last = self._queue.last_number(self._producer)
@@ -56,18 +58,20 @@ class SocketNumbers:
         return text_frame(orjson.dumps({"producer": self._name, _SEQ: seq}))
 
     def leave(self) -> None:
-        """The connection is over."""
+        """Release the producer: the connection is over."""
         self._producing.leave()
 
     def note(self, message: Message, fields: Mapping[str, Any]) -> None:
-        """Keep what the metadata of a message say of its number; raise BadRequest."""
+        """Note the numbers in a message's metadata; raise BadRequest."""
         if MEMBER in fields:
             raise BadRequest(f"a producer with numbers needs no {MEMBER}")
         if _SEQ in fields or _AFTER in fields:
             self._wishes[id(message)] = fields.get(_SEQ), fields.get(_AFTER)
 
     def runs(self, messages: list[Message]) -> Iterator[tuple[list[Message], Numbered]]:
-        """Cut messages where their numbers have gaps; raise BadRequest behind those that are right."""
+        """Yield messages in runs of consecutive numbers; raise BadRequest at the first bad number, after the runs
+        before it.
+        """
         run: list[Message] = []
         first = Numbered(self._producer, 0, 0)
         for message in messages:
@@ -94,5 +98,5 @@ class SocketNumbers:
 
 
 def gap_frame(error: NumberGap) -> bytes:
-    """Return what refuses a message whose predecessor is not stored; the connection goes on."""
+    """Return the frame that refuses a message whose predecessor is not stored; the connection goes on."""
     return text_frame(orjson.dumps({"code": status_of(error), "error": str(error), "expected": error.expected}))

@@ -1,9 +1,8 @@
-"""One consumer of a queue on a WebSocket: its deliveries leave as frames, its `ackId`s become deliveries again.
+"""One consumer of a queue on a WebSocket: sends its deliveries as frames, and settles them by their `ackId`s.
 
-An `ackId` names one delivery of one subscription of one connection, as in "5f0c91aa43d7.7": one that comes after a
-reconnect names nothing, and can't settle another message. While the connection is there it can be settled over other
-protocols as well (`access.ack_ids`). Whose socket it is, who is logged in there and what an error
-ends is its session's to say.
+An `ackId` names one delivery of one subscription of one connection, as in "5f0c91aa43d7.7". After a reconnect it names
+nothing, so it can't settle another message. While the connection lasts, the delivery can also be settled over other
+protocols (`access.ack_ids`). The session decides whose socket this is, who is logged in there, and what an error ends.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
 UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
 ID = r"([0-9a-z]+)\.([1-9][0-9]{0,17})"
-"""An ackId: the subscription, and the number of the delivery."""
+"""The form of an ackId: the subscription, and the number of the delivery."""
 _AN_ID = re.compile(ID)
 SETTLING = ("ackId", "ackToId", "nackId", "rejectId", "extendId")
-"""The members that name a delivery in what a client sends."""
+"""The members of commands that name a delivery."""
 
 
 Refused = Callable[[CurbstoneError, dict[str, Any]], None]
@@ -54,7 +53,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(command: dict[str, Any]) -> Ending:
-    """Return how a command ends which delivery; raise BadRequest."""
+    """Return which delivery a command ends, and how; raise BadRequest."""
     match command:
         case {"ackId": str(ack_id), **options}:
             _check_alone(options)
@@ -71,7 +70,7 @@ def ending_of(command: dict[str, Any]) -> Ending:
 
 
 def command_of(is_text: bool, data: bytes) -> dict[str, Any]:
-    """Return the JSON object that a frame of a consumer is; raise BadRequest."""
+    """Return the JSON object in a frame of a consumer; raise BadRequest."""
     try:
         command = parse_json(data) if is_text else None
     except BadRequest:
@@ -82,7 +81,7 @@ def command_of(is_text: bool, data: bytes) -> dict[str, Any]:
 
 
 class Subscription:
-    """See the module's docstring."""
+    """One consumer on a WebSocket; see the module's docstring."""
 
     def __init__(
         self,
@@ -98,20 +97,21 @@ class Subscription:
         label: bytes = b"",
         refused: Refused | None = None,
     ) -> None:
-        """`label`: the first members of each delivery. `confirms`: whether settling is answered.
+        """`label` has the first members of each delivery. `confirms`: whether settling is answered.
 
-        `leases`: how long deliveries last, if that is answered. `refused(error, command)` is called for a rejectId
-        whose message can't be dead-lettered for now, and waits in its queue; without it, that ends the subscription.
+        `leases` limits how long deliveries last; it needs `confirms`. `refused(error, command)` is called if the
+        message of a rejectId can't be dead-lettered for now and waits in its queue. Without `refused`, this ends the
+        subscription.
         """
         self.name = ""
-        """What its ackIds begin with, from `start` on."""
+        """The first part of its ackIds, from `start` on."""
         self.name_bytes = b""
         self.settles = settles
         self.confirms = confirms
         self.traffic = traffic or Traffic()
         self._refused = refused
         self.is_over = True
-        """Whether nothing is delivered or settled: before `start`, and after `close`."""
+        """True before `start` and after `close`, when nothing is delivered or settled."""
         self._leases = leases
         self._queue = queue
         self._handouts = Handouts(self.traffic, queue)
@@ -124,21 +124,21 @@ class Subscription:
         self._consumer: Consumer | None = None
         self._last_id = 0
         self._seqs: dict[int, int] = {}
-        """What is unsettled: the number in the ackId to seq, in the order of delivery."""
+        """The unsettled deliveries, in order: the number in the ackId to the seq."""
         self._acked: list[int] = []
-        """Seqs acknowledged in the read that is being worked off."""
+        """Seqs that were acked in the current read."""
         self._ids: list[str] = []
-        """If settling is answered: the ackIds of those."""
+        """Their ackIds, if settling is answered."""
         self._stale: list[str] = []
-        """Likewise: those of this read that name nothing."""
+        """The ackIds in the current read that name nothing, if settling is answered."""
 
     @property
     def unsettled(self) -> int:
-        """How many deliveries the client has not settled."""
+        """How many deliveries are unsettled."""
         return len(self._seqs)
 
     def start(self, wire: Wire, failed: Callable[[CurbstoneError], None], login: SocketLogin) -> None:
-        """Subscribe; deliveries begin. `failed` is called when there can be no more, until it is closed."""
+        """Subscribe; deliveries begin. `failed` is called when there can be no more, unless it was closed before."""
         self._wire = wire
         self._login = login
         self._failed = failed
@@ -183,25 +183,25 @@ class Subscription:
         self._wire.send(b"".join(pieces))
 
     def hold(self) -> None:
-        """The socket's buffer is full: deliver no more for a while."""
+        """Pause deliveries: the socket's buffer is full."""
         self._open.hold()
 
     def resume(self) -> None:
-        """There is room again."""
+        """Resume deliveries: there is room again."""
         self._open.resume()
 
     def pause(self) -> None:
-        """Deliver no more; what is unsettled can still be settled."""
+        """Deliver no more. Unsettled deliveries can still be settled."""
         self._open.pause()
 
     # ------------------------------------------------------------ from the client
 
     def ack(self, number: int) -> None:
-        """Settle a delivery with the others of this read; raise Problem for a number that names none."""
+        """Ack a delivery, together with the others of this read; raise Problem for a number that names none."""
         self._acked.append(self._claim(number))
 
     def number(self, ack_id: str) -> int:
-        """Return the delivery's number; 0, which names none, for what is no ackId of this subscription."""
+        """Return the number in an ackId; 0, which names no delivery, if it is not an ackId of this subscription."""
         parts = _AN_ID.fullmatch(ack_id)
         return int(parts[2]) if parts and parts[1] == self.name else 0
 
@@ -210,7 +210,7 @@ class Subscription:
         self._open.resize(window)
 
     def obey(self, command: dict[str, Any]) -> None:
-        """Settle or extend what a command names; raise BadRequest, or Problem for what names nothing."""
+        """Settle or extend the delivery that a command names; raise BadRequest, or Problem if it names none."""
         consumer = self._open
         if self.confirms and self._is_stale(consumer, command):
             return
@@ -220,7 +220,7 @@ class Subscription:
             self._settle(consumer, command)
 
     def flush(self) -> None:
-        """Hand the acks of a read to the engine, together; tell what of it had ended."""
+        """Hand the acks of this read to the engine, together; tell which of its commands named nothing."""
         self._flush_acks()
         if self._stale:
             stale, self._stale = self._stale, []
@@ -240,7 +240,7 @@ class Subscription:
         self._wire.send(text_frame(orjson.dumps({"extended": [ack_id]})))
 
     def _ran_out(self, numbers: list[int]) -> None:
-        """Give back what was not settled in time, and say so."""
+        """Give back deliveries that were not settled in time, and tell the client."""
         consumer = self._consumer
         if consumer is None:
             return
@@ -253,7 +253,7 @@ class Subscription:
             self._fail(error)
 
     def _is_stale(self, consumer: Consumer, command: dict[str, Any]) -> bool:
-        """Return whether a command names a delivery that has ended; then that is told at the end of the read."""
+        """Return whether a command names a delivery that has ended. If so, this is told at the end of the read."""
         ack_id = next((command[name] for name in SETTLING if isinstance(command.get(name), str)), None)
         if ack_id is None or self._seqs.get(self.number(ack_id)) in consumer.unsettled:
             return False
@@ -284,13 +284,15 @@ class Subscription:
         self.traffic.settle(ending.outcome, 1)
 
     def _buried(self, consumer: Consumer, seq: int, ack_id: str, on_settled: Done) -> Done:
-        """Return what is called when a rejected message is in the dead-letter queue, or can't be for now."""
+        """Return a callback for when a rejected message is in the dead-letter queue, or can't be moved there for
+        now.
+        """
         refused = self._refused
         if refused is None:
             return on_settled
 
         def done(error: CurbstoneError | None) -> None:
-            if error is None or seq in consumer.unsettled:  # nothing can be written: it is the consumer's still
+            if error is None or seq in consumer.unsettled:  # nothing can be written, and the consumer still has it
                 on_settled(error)
             else:
                 refused(error, {"rejectId": ack_id})
@@ -318,7 +320,7 @@ class Subscription:
     # ------------------------------------------------------------ the book of what is unsettled
 
     def _claim(self, number: int) -> int:
-        """Return the seq of an unsettled delivery and forget it; raise for a number that names none."""
+        """Remove an unsettled delivery and return its seq; raise UNKNOWN_ID for a number that names none."""
         seq = self._forget(number)
         if seq is None:
             raise UNKNOWN_ID
@@ -356,7 +358,7 @@ class Subscription:
                 self._fail(error)
 
     def _answer(self) -> Done:
-        """Return what is called when those that were just claimed are settled."""
+        """Return a callback for when the deliveries that were just claimed are settled."""
         if not self.confirms:
             return self._on_settled
         ids, self._ids = self._ids, []
@@ -379,13 +381,13 @@ class Subscription:
             self._failed(error)
 
     def close(self) -> None:
-        """Unsettled deliveries go back to their places."""
+        """Close: unsettled deliveries return to their places."""
         self.is_over = True
         if self.name:
             self._login.let_go(self.name)
         if self._leases is not None:
             self._leases.leave()
-        self._failed, self._refused = _nobody_hears, None  # its session goes with its last reference
+        self._failed, self._refused = _nobody_hears, None  # breaks the reference cycle with the session
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -396,7 +398,7 @@ def _nobody_hears(_error: CurbstoneError) -> None:
 
 
 def stale_frame(ack_ids: list[str]) -> bytes:
-    """Return what tells of deliveries that have ended."""
+    """Return the frame that tells of deliveries that have ended."""
     return text_frame(orjson.dumps({"stale": ack_ids}))
 
 

@@ -1,4 +1,4 @@
-"""Where a publishing WebSocket's messages go, and how each is confirmed."""
+"""Where the messages of a publishing WebSocket go, and how each is confirmed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CONFIRM = text_frame(b"")
 
 
 class Target(Protocol):
-    """Where the messages of a session go: a queue, or an event."""
+    """The destination of messages: a queue or an event."""
 
     @property
     def bytes_max(self) -> int:
-        """The most that a message may have."""
+        """The largest body of a message."""
 
     def publish(
         self,
@@ -35,21 +35,21 @@ class Target(Protocol):
         """See `core.port.Queue.publish`."""
 
     def once(self, key: str, message: Message) -> IdempotencyKey:
-        """Return what a message is stored once under; raise BadRequest."""
+        """Return the idempotency key for a message; raise BadRequest."""
 
     def confirms(self, first_seq: int, count: int) -> bytes:
-        """Return the frames that confirm so many messages, one for each."""
+        """Return the frames that confirm `count` messages, one for each."""
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` when `ended` may have changed; returns what ends it."""
+        """Call `fn` when `ended` may have changed; return a function that ends this."""
 
     @property
     def ended(self) -> str:
-        """Why there is no such place any more, or an empty text."""
+        """Why the destination does not exist any more; "" if it does."""
 
 
 class ToQueue:
-    """Messages go to a queue."""
+    """A queue as the destination."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ToQueue:
         confirm_ids: bool = False,
         label: bytes = b"",
     ) -> None:
-        """`key_of`: see `Access.key`. `label`: what each confirm with an id begins with."""
+        """`key_of`: see `Access.key`. `label` has the first members of each confirm, which then has an id."""
         self._queue = queue
         self._key_of = key_of
         self._confirm_ids = confirm_ids or bool(label)
@@ -77,7 +77,7 @@ class ToQueue:
         return self._key_of(key, [message])
 
     def confirms(self, first_seq: int, count: int) -> bytes:
-        """See `Target`; with their ids if that was asked for."""
+        """See `Target`. With ids if they were asked for."""
         if not self._confirm_ids:
             return _CONFIRM * count
         ids = [self._queue.message_id(seq) for seq in range(first_seq, first_seq + count)]
@@ -90,12 +90,12 @@ class ToQueue:
 
 
 class ToEvent:
-    """Messages go to all queues that are bound to an event."""
+    """All queues that are bound to an event as the destination."""
 
     ended = ""
 
     def __init__(self, access: Callable[[], Access], project: str, event: str, bytes_max: int) -> None:
-        """`access`: what the client may do now."""
+        """`access` returns what the client may do now."""
         self.bytes_max = bytes_max
         self._access = access
         self._project = project
@@ -118,9 +118,9 @@ class ToEvent:
         self._access().publish_event(self._event, messages, on_done, self._project)
 
     def confirms(self, _first_seq: int, count: int) -> bytes:
-        """See `Target`; there is no one id for the copies of a message."""
+        """See `Target`. Never with ids, because each copy of a message has its own."""
         return _CONFIRM * count
 
     def watch(self, _fn: Callable[[], None]) -> Callable[[], None]:
-        """See `Target`; an event has no end."""
+        """See `Target`. Never calls `fn`, because an event has no end."""
         return lambda: None

@@ -1,6 +1,6 @@
-"""What a WebSocket publishes until it is answered: in the order it came, however long each commit takes.
+"""Publishes a WebSocket's messages and answers them in the order they came, however long each commit takes.
 
-While too much is under way, or its user has not paid for what came before, the socket is not read. It ends only behind
+While too much is under way, or while the user is over its rate, the socket is not read. The socket is closed only after
 the last answer.
 """
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Messages that were published together, and what became of them so far."""
+    """Messages that were published together, and their outcomes so far."""
 
     __slots__ = ("left", "outcomes", "place", "size", "target")
 
     def __init__(self, target: Target | None, place: object, count: int, size: int) -> None:
         self.target = target
-        """Where they go; None if they were refused before."""
+        """Where they go; None if they were refused before publishing."""
         self.place = place
-        """What the client calls that."""
+        """The client's name for the target."""
         self.left = count
         self.size = size
         self.outcomes: list[tuple[CurbstoneError | None, int, int]] = []
@@ -49,39 +49,39 @@ def _nobody_reads(_messages: list[Inbound]) -> None:
 
 
 class Unanswered:
-    """See the module's docstring. Of one connection."""
+    """The unanswered messages of one connection; see the module's docstring."""
 
     def __init__(self, traffic: Traffic, answer: Callable[[Batch, CurbstoneError | None, int, int], bool]) -> None:
-        """`answer(batch, error, first_seq, count)` confirms or refuses messages; returns whether to go on."""
+        """`answer(batch, error, first_seq, count)` confirms or refuses messages; it returns whether to go on."""
         self._traffic = traffic
         self._answer = answer
         self._batches: deque[Batch] = deque()
         self._unconfirmed = Unconfirmed(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
         self._brake = Brake("websocket", self._released)
         self._kept: list[Inbound] = []
-        """Frames that wait until the user has paid for what it sent before, or for what is looked up."""
+        """Frames that wait until the user is within its rate, or until other servers have been asked for a queue."""
         self._is_looking = False
         self._failure: tuple[int, str] | None = None
         self._is_held = False
         self._is_closed = False
 
     def begin(self, wire: Wire, receive: Callable[[list[Inbound]], None]) -> None:
-        """The wire can be used; `receive` gets the frames that were kept."""
+        """Start; `receive` is later called with the frames that were kept."""
         self._wire = wire
         self._receive = receive
 
     @property
     def takes_more(self) -> bool:
-        """Whether what comes is looked at: not once the end is near."""
+        """Whether new frames are handled: not once the end is near."""
         return not (self._failure or self._is_closed)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether frames are kept: then what comes is kept behind them."""
+        """Whether frames are kept. Then new frames must be kept after them."""
         return self._brake.is_on or self._is_looking
 
     def keep(self, messages: list[Inbound], meter: Meter | None) -> bool:
-        """Return whether the user has to pay first, or others wait; then the frames are kept until that is over."""
+        """Keep frames if the user is over its rate or others wait; return whether they were kept."""
         if not (self._is_looking or self._brake.stops(meter)):
             return False
         self._kept += messages
@@ -89,7 +89,7 @@ class Unanswered:
         return True
 
     def keep_until(self, messages: list[Inbound], look: Callable[[Done], None]) -> None:
-        """Keep the frames, and what comes behind them, until `look` calls back."""
+        """Keep the frames, and those that follow, until `look` calls back."""
         self._is_looking = True
         self._kept += messages
         self._wire.hold()
@@ -109,7 +109,7 @@ class Unanswered:
         numbered: Numbered | None = None,
         place: object = "",
     ) -> None:
-        """Publish messages, whose bodies have that size; they are answered behind what came before."""
+        """Publish messages, whose bodies have `size` bytes together; they are answered after those before them."""
         if self._is_closed:
             return
         batch = Batch(target, place, len(messages), size)
@@ -123,7 +123,7 @@ class Unanswered:
         try:
             target.publish(messages, on_done, key=key, numbered=numbered)
         except CurbstoneError as error:
-            if len(messages) > 1 and numbered is None:  # it says nothing of the others
+            if len(messages) > 1 and numbered is None:  # only one of them may be the reason
                 for message in messages:
                     self.publish(target, [message], len(message.body), key=key, place=place)
                 return
@@ -134,35 +134,35 @@ class Unanswered:
             on_done(refusal, 0, len(messages))
 
     def refuse(self, place: object, size: int, error: CurbstoneError) -> None:
-        """Answer one message that nobody publishes in its turn; `size`: what its place may take until then."""
+        """Answer, in its turn, one message that is not published. `size` is what it counts as until then."""
         batch = Batch(None, place, 0, size)
         batch.outcomes.append((error, 0, 1))
         self._begin(batch, 1, size)
         self._settle()
 
     def end(self, status: int, text: str) -> None:
-        """Take no more; close for this reason once all that was taken is answered."""
+        """Take no more messages; close for this reason once all that were taken are answered."""
         if not self._failure:
             self._failure = (status, text)
             self._finish()
 
     def hold(self) -> None:
-        """The peer does not read its answers: read no more messages."""
+        """Stop reading messages: the peer does not read its answers."""
         self._is_held = True
         self._wire.hold()
 
     def resume(self) -> None:
-        """Go on after `hold`."""
+        """Read on after `hold`, unless there is another reason not to."""
         self._is_held = False
         self._read_on()
 
     def close(self) -> None:
-        """The connection is over; what was taken is still published, nobody hears of it."""
+        """Drop everything: the connection is over. Messages that were taken are still published."""
         self._is_closed = True
         self._brake.close()
         self._batches.clear()
         self._kept.clear()
-        self._answer, self._receive = _nobody_hears, _nobody_reads  # its session goes with its last reference
+        self._answer, self._receive = _nobody_hears, _nobody_reads  # breaks the reference cycle with the session
 
     def _begin(self, batch: Batch, count: int, size: int) -> None:
         self._batches.append(batch)
@@ -171,19 +171,19 @@ class Unanswered:
             self._wire.hold()
 
     def _released(self) -> None:
-        """What was kept for is so: the user has paid for what it sent before, or others have answered."""
+        """Hand on the kept frames: the user is within its rate again, or other servers have answered."""
         kept, self._kept = self._kept, []
         self._receive(kept)
         if not self._is_closed:
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read on, unless something is against it."""
+        """Read on, unless there is a reason not to."""
         if not (self._is_held or self._unconfirmed.is_too_much or self.is_waiting):
             self._wire.resume()
 
     def _settle(self) -> None:
-        """Answer what is known, from the first message on: a refusal must not overtake a confirm."""
+        """Answer the messages whose outcome is known, in order, so that a refusal never overtakes a confirm."""
         if self._is_closed:
             return
         may_go_on = False
@@ -204,7 +204,7 @@ class Unanswered:
             self._finish()
 
     def _finish(self) -> None:
-        """Close for the failure, once everything before it is answered."""
+        """Close for the failure once all messages before it are answered."""
         assert self._failure
         if self._batches or self._is_closed:
             return
