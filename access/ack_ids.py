@@ -1,8 +1,9 @@
-"""What an ackId names: a lease, or a delivery that a connection holds. Its owner settles either over any protocol.
+"""ackIds: each names a lease, or a delivery that a connection holds. Its owner can settle it over any protocol.
 
-A lease's id is the engine's token. A connection calls its deliveries what it likes, behind a name of NAME_CHARS
-characters that is drawn for it here; so an id of one that has ended names nothing. Whoever settles a delivery needs
-the right to receive from its queue, and has to be the one who took it: this is checked in `access.door`, and here.
+The id of a lease is the engine's token. The ids of a connection's deliveries begin with a random name of NAME_CHARS
+characters, which is drawn here, and go on as the connection likes. So an id of a connection that has ended names
+nothing. To settle a delivery, a client needs the right to receive from its queue, and must be the one who received it:
+the first is checked in `access.door`, the second here.
 """
 
 from __future__ import annotations
@@ -30,43 +31,43 @@ class Held(NamedTuple):
 
 
 class Holder(Protocol):
-    """A connection whose deliveries can be settled elsewhere as well."""
+    """A connection whose deliveries can also be settled from elsewhere."""
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """The owner of its deliveries; see `Identity.owner`."""
 
     def held(self, ack_id: str) -> Held | None:
-        """Return what an ackId of its own names; None if that has ended, or is nobody else's business."""
+        """Return the delivery of one of its own ackIds; None if it has ended, or can't be settled from elsewhere."""
 
     def ended(self, ack_id: str) -> None:
-        """What it names was settled elsewhere."""
+        """Note that the delivery of this ackId was settled from elsewhere."""
 
 
 class AckIds:
-    """Those of all connections."""
+    """The ackIds of all connections."""
 
     def __init__(self) -> None:
         self._holders: dict[str, Holder] = {}
         self._watchers: list[Callable[[Iterable[str]], None]] = []
 
     def enter(self, holder: Holder) -> str:
-        """Return what the ackIds of a connection begin with; it has to `leave`."""
+        """Return the name that a connection's ackIds must begin with. The connection must call `leave` with it."""
         while (name := secrets.token_hex(NAME_CHARS // 2)) in self._holders:
             pass
         self._holders[name] = holder
         return name
 
     def leave(self, name: str) -> None:
-        """The connection is over; harmless if it was before."""
+        """Forget a connection that is over. A second call does nothing."""
         self._holders.pop(name, None)
 
     def watch_leases(self, ended: Callable[[Iterable[str]], None]) -> None:
-        """Have `ended` called with leases that clients have settled, or tried to after they had ended."""
+        """Call `ended` with the ids of leases that clients have settled, or tried to settle after they had ended."""
         self._watchers.append(ended)
 
     def find(self, ack_id: str, owner: str) -> Held | None:
-        """Return what an ackId names of what the connections of an owner hold."""
+        """Return the delivery that an ackId names, if a connection of this owner holds it; else None."""
         holder = self._holders.get(ack_id[:NAME_CHARS])
         return holder.held(ack_id) if holder is not None and holder.owner == owner else None
 
@@ -81,7 +82,7 @@ class AckIds:
         error: str,
         owner: str,
     ) -> None:
-        """Settle what ackIds of one queue name; what is a connection's makes room in its window at once."""
+        """Settle the deliveries that ackIds of one queue name. Windows of connections have room again at once."""
         leases: list[str] = []
         stale: list[str] = []
         held: dict[Consumer, dict[int, str]] = {}
@@ -99,7 +100,7 @@ class AckIds:
             self._settle_held(consumer, ids, outcome, delay_ms, error, done)
 
     def _gather(self, parts: int, leases: list[str], stale: list[str], on_done: Settled) -> Settled:
-        """Return what is called as often as there are parts, and answers then."""
+        """Return a callback that is called once for each part, and at the last call calls `on_done`."""
         left = parts
         first: CurbstoneError | None = None
         total = 0
@@ -140,5 +141,5 @@ class AckIds:
         else:
             consumer.reject(seqs, error, done)
         for seq, ack_id in ids.items():
-            if seq not in consumer.unsettled:  # if the engine refused, its connection still holds it
+            if seq not in consumer.unsettled:  # if the engine refused, the connection still holds it
                 self._holders[ack_id[:NAME_CHARS]].ended(ack_id)

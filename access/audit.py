@@ -1,11 +1,11 @@
-"""The audit: who came, who was refused, who changed what. JSON lines; it can't be turned off.
+"""The audit: who logged in, who was refused, and who changed what, as JSON lines. It can't be turned off.
 
-What was done is in `access/audit`, refusals of users in `access/refused`, failed logins in `access/failed`: whoever
-causes many of one kind pushes out nothing of another, neither on disk nor of what `recent` keeps.
+Changes and logins are in the file `access/audit`, refusals of users in `access/refused`, and failed logins in
+`access/failed`. So nobody can push out entries of one kind by causing many of another, neither on disk nor in `recent`.
 
-Logins are written once in ten minutes for each user, credential and address; failures and refusals at once the first
-time, and then as a count every ten seconds, likewise sessions. Of each of these some are told apart in ten seconds, the
-rest is one count. No line holds a secret, a query or a body.
+A login is written once in ten minutes for each user, credential and address. Failures, refusals and sessions are
+written at once the first time, and then as a count every ten seconds. Within ten seconds a bounded number of different
+ones is distinguished; all others are counted as one. No line contains a secret, a query or a body.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FILES, FILE_BYTES = 10, 10 * 1024 * 1024
 RECENT = 1000
 RECENT_FAILED = RECENT_REFUSED = RECENT // 4
 TAIL_BYTES = 256 * 1024
-"""So much of each file is read at a start."""
+"""How much of the end of each file is read at a start."""
 LOGIN_EVERY_MS = 10 * 60_000
 COUNT_EVERY_MS = 10_000
 KNOWN_MAX = 10_000
 FAILED_MAX, REFUSED_MAX = 10, 100
-"""Failures and refusals that are told apart between two counts."""
+"""How many different failures and refusals are distinguished between two counts."""
 
 FAILED, REFUSED = "failed", "refused"
 
@@ -43,7 +43,7 @@ Entry = dict[str, Any]
 
 
 class _Kept:
-    """Lines of one kind: the last of them, and a file of many more."""
+    """Lines of one kind: the latest in memory, and many more in a file."""
 
     def __init__(self, path: Path | None, recent: int) -> None:
         self.path = path
@@ -52,10 +52,10 @@ class _Kept:
 
 
 class Audit:
-    """Called on the host's thread; lines are written on another, in order."""
+    """Called on the host's thread. Lines are written on another thread, in order."""
 
     def __init__(self, host: Host, path: Path | None) -> None:
-        """`path`: the file of what was done; None where nothing is kept beyond the process."""
+        """`path` is the file of changes and logins; with None, nothing is kept after the process ends."""
         self._host = host
         self._done = _Kept(path, RECENT - RECENT_FAILED - RECENT_REFUSED)
         self._refused = _Kept(path and path.with_name(REFUSED), RECENT_REFUSED)
@@ -65,12 +65,12 @@ class Audit:
         self._is_failing = False
         self._logins: dict[tuple[str, str, str], int] = {}
         self._counts: dict[tuple[str, ...], tuple[Entry, int]] = {}
-        """What happens again and again: the entry, and how often it has since it was written."""
+        """Repeated events since the last count: the entry, and how often it has come since it was written."""
         self._told: Counter[str] = Counter()
-        """By outcome, how many are in `_counts`."""
+        """How many different entries `_counts` has, by outcome."""
 
     def load(self) -> None:
-        """Read what was written last; blocking."""
+        """Read the latest lines from the files. Blocks."""
         for path in [kept.path for kept in self._all if kept.path is not None]:
             for line in files.read_tail(path, TAIL_BYTES).splitlines():
                 try:
@@ -82,7 +82,7 @@ class Audit:
 
     @property
     def recent(self) -> list[Entry]:
-        """The last lines, the oldest first."""
+        """The latest lines, the oldest first."""
         return list(merge(*(kept.recent for kept in self._all), key=lambda entry: int(entry["time"])))
 
     def note(
@@ -102,7 +102,7 @@ class Audit:
         return entry | {"credential": credential, "action": action, "target": target, "outcome": outcome}
 
     def login(self, user: str, credential: str, caller: Caller) -> None:
-        """A login succeeded; written once in a while."""
+        """Note that a login succeeded. Written only once in a while."""
         now_ms = self._host.now_ms()
         key = (user, credential, caller.address)
         if now_ms - self._logins.get(key, -LOGIN_EVERY_MS) < LOGIN_EVERY_MS:
@@ -113,23 +113,23 @@ class Audit:
         self.note("login", "ok", user=user, credential=credential, peer=str(caller), protocol=caller.protocol)
 
     def session(self, user: str, credential: str, caller: Caller, target: str) -> None:
-        """A login became a session."""
+        """Note that a login became a session."""
         entry = self._entry("open session", "ok", user=user, credential=credential, peer=str(caller),
                             protocol=caller.protocol, target=target)  # fmt: skip
         self._again(("session", user, source_of(caller.address), caller.protocol), entry, REFUSED_MAX)
 
     def failed(self, user: str, caller: Caller) -> None:
-        """A login failed. `user`: of the users file, or empty."""
+        """Note that a login failed. `user` is a name in the users file, or empty."""
         entry = self._entry("login", FAILED, user=user, peer=str(caller), protocol=caller.protocol)
         self._again((FAILED, user, source_of(caller.address), caller.protocol), entry, FAILED_MAX)
 
     def refused(self, right: str, *, user: str, peer: str, protocol: str, target: str = "") -> None:
-        """A call was refused."""
+        """Note that a call was refused."""
         entry = self._entry(right, REFUSED, user=user, peer=peer, protocol=protocol, target=target)
         self._again((REFUSED, right, user, peer.rpartition(":")[0], protocol, target), entry, REFUSED_MAX)
 
     def _again(self, key: tuple[str, ...], entry: Entry, most: int) -> None:
-        """Write the first of a kind, then count it; above so many kinds, count all others as one."""
+        """Write the first event of a kind, then count it. Beyond `most` kinds, all others are counted as one."""
         if not self._counts:
             self._host.call_later(COUNT_EVERY_MS, self._write_counts)
         outcome = entry["outcome"]

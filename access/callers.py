@@ -1,4 +1,4 @@
-"""Who comes: where a client is, and what it presents. What becomes of that is the gate's to say."""
+"""Where a client comes from, and what credentials it presents. The gate decides what it gets for them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Certified(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its alternative names, with their kinds."""
+        """The alternative names, with their kinds."""
 
     @property
     def subject(self) -> str:
-        """Its whole subject."""
+        """The complete subject."""
 
 
 class Asker(Protocol):
@@ -23,15 +23,15 @@ class Asker(Protocol):
 
     @property
     def host(self) -> str:
-        """Its address."""
+        """The address."""
 
     @property
     def port(self) -> int:
-        """Its port."""
+        """The port."""
 
     @property
     def certificate(self) -> Certified | None:
-        """The certificate that it has shown, if one was verified."""
+        """The client certificate, if one was verified."""
 
 
 class Caller(NamedTuple):
@@ -55,18 +55,18 @@ class Caller(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """What a client presents. A token stands in `secret`, with its user or with none."""
+    """A client's credentials. A token is in `secret`, with or without its user."""
 
     user: str = ""
     secret: str = ""
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it presents nothing."""
+        """Whether the client presents no credentials."""
         return not self.user and not self.secret
 
 
 NOTHING = Credentials()
 
 ASKING: ContextVar[Caller | None] = ContextVar("asking", default=None)
-"""Whose request is being carried out, for the audit: adapters set it where there are users."""
+"""Whose request is being carried out, for the audit. Adapters set it if there are users."""

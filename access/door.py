@@ -1,8 +1,8 @@
-"""`Access`: an engine as one identity sees it. The only way in for adapters.
+"""`Access`: an engine as one identity sees it. Adapters reach the engine only through it.
 
-There is no method that gives a queue without a right, so a check that was forgotten does not type-check. What is done
-with the queue afterwards (settle, hold, read on) needs no further one: a consumer or a lease was given under it. The
-check comes before the look-up, so a refusal says nothing of what exists.
+No method returns a queue without being given a right, so code that forgets the check does not type-check. What is done
+with the queue afterwards (settle, hold, read on) needs no further check, because the consumer or lease was obtained
+under that right. The right is checked before the queue is looked up, so a refusal does not tell what exists.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from curbstone.core.values import (
 )
 
 LEASES_MAX = 100_000
-"""Of one user at a time, over all queues."""
+"""The most leases of one user at a time, over all queues."""
 LEASES_ENOUGH = f"this user holds {LEASES_MAX} leases, the most it may: settle some, or let them end"
 _KEY = re.compile(r"[!-~]{1,255}")
 PRODUCER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 class Access:
-    """See the module's docstring. One for each identity; called on the host's thread."""
+    """The engine as one identity sees it; see the module's docstring. Called on the host's thread."""
 
     def __init__(self, watch: Watch, broker: Broker, identity: Identity, quota: Callable[[str], Quota | None]) -> None:
         self.identity = identity
         self.ack_ids = watch.ack_ids
-        """Where connections say what they hold."""
+        """The registry of deliveries that connections hold."""
         self._watch = watch
         self._broker = broker
         self._quota = quota
@@ -61,32 +61,34 @@ class Access:
 
     @property
     def home(self) -> str:
-        """The project of names that have none."""
+        """The project of names without one."""
         return self.identity.home
 
     def may(self, right: Right, name: QueueName) -> bool:
-        """Return whether one has a right on a queue."""
+        """Return whether the identity has a right on a queue."""
         return bool(self.identity.on_queue(name) & right)
 
     def check(self, right: Right, name: QueueName) -> None:
-        """Raise NotAllowed, or NotLoggedIn, where one has not."""
+        """Raise NotAllowed or NotLoggedIn if the identity lacks a right on a queue."""
         if not self.identity.on_queue(name) & right:
             raise self.refusal(right, f"queue {name}")
 
     def check_topic(self, right: Right, event: str, project: str = "") -> None:
-        """Likewise for an event of a project, the home where none is named; of a mask, for all that it takes."""
+        """Like `check`, for an event of a project (by default the home); for a mask, all events that match it must
+        be allowed.
+        """
         project = project or self.home
         for name in names_taken(event) if right is Right.RECEIVE else (event,):
             if not self.identity.on_topic(project, name) & right:
                 raise self.refusal(right, f"topic {project}/{event}")
 
     def check_server(self, right: Right) -> None:
-        """Likewise for the server."""
+        """Like `check`, for the server."""
         if not self.identity.on_server() & right:
             raise self.refusal(right, "the server")
 
     def refusal(self, right: Right, target: str) -> CurbstoneError:
-        """Return what somebody is told who lacks a right, and write it down."""
+        """Return the error for a missing right, and note the refusal in the audit."""
         if self.identity.end_reason:
             return NotLoggedIn(self.identity.end_reason)
         if not self.identity.user:
@@ -95,7 +97,7 @@ class Access:
         return NotAllowed(f"no right to {right.word} on {target}")
 
     def administer(self, action: str, target: str = "") -> None:
-        """Check that one may administer the server, and write down what is done."""
+        """Check the right to administer the server, and note the action in the audit."""
         self.check_server(Right.ADMIN)
         if self.identity.owner:
             self._watch.did(self.identity, action, target)
@@ -103,19 +105,19 @@ class Access:
     # --- queues
 
     def queue(self, name: QueueName, right: Right) -> Queue:
-        """Return a queue to someone who has the right on it; raise NotAllowed or NoSuchQueue."""
+        """Return a queue; raise NotAllowed without the right on it, or NoSuchQueue."""
         if not self.identity.on_queue(name) & right:
             raise self.refusal(right, f"queue {name}")
         return self._broker.get(name)
 
     def find(self, name: QueueName) -> Queue:
-        """Return a queue to someone who has any right on it."""
+        """Return a queue; raise NotAllowed without any right on it, or NoSuchQueue."""
         if not self.identity.on_queue(name):
             raise self.refusal(Right.PEEK, f"queue {name}")
         return self._broker.get(name)
 
     def ensure(self, name: QueueName, right: Right) -> Queue:
-        """Like `queue`; makes the queue for someone who may manage it, too."""
+        """Like `queue`, but create the queue if there is none and the identity may also manage it."""
         rights = self.identity.on_queue(name)
         if not rights & right:
             raise self.refusal(right, f"queue {name}")
@@ -130,11 +132,11 @@ class Access:
         return self._broker.ensure(name)
 
     def queues(self) -> list[Queue]:
-        """Return the queues that one has any right on."""
+        """Return the queues on which the identity has any right."""
         return [queue for queue in self._broker.queues() if self.identity.on_queue(queue.name)]
 
     def queues_with(self, right: Right) -> list[Queue]:
-        """Return the queues that one has a right on."""
+        """Return the queues on which the identity has this right."""
         return [queue for queue in self._broker.queues() if self.identity.on_queue(queue.name) & right]
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
@@ -154,7 +156,7 @@ class Access:
         self._broker.delete(name, on_done)
 
     def managed(self, name: QueueName, action: str) -> Queue:
-        """Return a queue to someone who manages it and does `action`, which is written down."""
+        """Return a queue to a caller with the right to manage it, and note `action` in the audit."""
         queue = self.queue(name, Right.MANAGE)
         self._audit(action, name)
         return queue
@@ -167,7 +169,7 @@ class Access:
         on_done: Callable[[CurbstoneError | None, Redriven], None],
         seq: int = 0,
     ) -> None:
-        """See `Queue.redrive`: letters go only where one may send."""
+        """See `Queue.redrive`. Letters are moved only to queues to which the identity may send."""
         if to is not None:
             self.check(Right.SEND, to)
         queue = self.managed(name, "redrive")
@@ -176,7 +178,7 @@ class Access:
     # --- a queue of one's own
 
     def private(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> Queue:
-        """Return a queue of the connection's own, whose name nobody can guess, made if need be; raise TooMany."""
+        """Return a private queue of the connection, created if needed; raise TooMany. Nobody can guess its name."""
         assert name.is_private
         private = self._watch.private
         private.check(self.identity, name)
@@ -189,13 +191,13 @@ class Access:
         self._broker.delete(name, lambda _outcome: None, reason)
 
     def drop_private(self, name: QueueName) -> None:
-        """Delete it."""
+        """Delete a private queue."""
         assert name.is_private
         self._watch.private.drop(self.identity, name)
         self._broker.delete(name, lambda _outcome: None)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """See `Broker.reply`: whoever knows the name may send."""
+        """See `Broker.reply`. Needs no right: everybody who knows the name may send."""
         assert name.is_private
         return self._broker.reply(name, messages, on_done)
 
@@ -217,7 +219,7 @@ class Access:
         self._broker.publish_event(event, messages, on_done, project or self.home)
 
     def bind(self, event: str, name: QueueName, on_done: Done) -> None:
-        """Bind a queue to an event of its project; who manages it may, and nobody else unless it is bound already."""
+        """Bind a queue to an event of its project. Needs the right to manage the queue, unless it is bound already."""
         self.check_topic(Right.RECEIVE, event, name.project)
         if event not in self._bindings(name):
             self.check(Right.MANAGE, name)
@@ -237,7 +239,7 @@ class Access:
             return frozenset()
 
     def listen(self, event: str, name: QueueName, on_done: Done, project: str) -> None:
-        """Have messages published to an event of a project copied to a private queue."""
+        """Have messages to an event of a project copied to a private queue."""
         assert name.is_private
         self.check_topic(Right.RECEIVE, event, project)
         self._broker.bind(event, name, on_done, project)
@@ -247,7 +249,7 @@ class Access:
         self._broker.unbind(event, name, lambda _error: None, project)
 
     def bindings(self, name: QueueName) -> frozenset[str]:
-        """Return the events bound to a queue that one has any right on; raise NoSuchQueue."""
+        """Return the events bound to a queue on which the identity has any right; raise NoSuchQueue."""
         self.find(name)
         return self._broker.bindings(name)
 
@@ -257,7 +259,7 @@ class Access:
         return self._broker.unused_s(name)
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
-        """See `Broker.occupy`: to consume needs `receive`, and `manage` where it changes anything."""
+        """See `Broker.occupy`. Needs `receive`, and also `manage` if it changes anything."""
         self.check(Right.RECEIVE, name)
         if self._check_change(name, events, unused_s):
             self._audit("bind queue", name)
@@ -271,7 +273,7 @@ class Access:
         self._broker.rebind(name, events, on_done)
 
     def _check_change(self, name: QueueName, events: frozenset[str], unused_s: float | None) -> bool:
-        """Check what a change of bindings needs; return whether it is one."""
+        """Check the rights that a change of bindings needs; return whether it changes anything."""
         try:
             before, unused_before = self._broker.bindings(name), self._broker.unused_s(name)
         except NoSuchQueue:
@@ -290,7 +292,7 @@ class Access:
     def lease(
         self, queue: Queue, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0
     ) -> Waiter:
-        """See `Queue.lease`: the leases are this identity's, which has no more than LEASES_MAX; raise TooMany."""
+        """See `Queue.lease`. The leases belong to this identity, which has at most LEASES_MAX; raise TooMany."""
         owner, leased = self.identity.owner, self._broker.leased
         if not owner:
             return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms)
@@ -300,7 +302,7 @@ class Access:
 
         def given(leases: list[Lease] | CurbstoneError) -> None:
             if not isinstance(leases, CurbstoneError) and leased.of(owner) > LEASES_MAX:
-                queue.give_back(leases)  # others of this user waited as well
+                queue.give_back(leases)  # other calls of this user have got leases meanwhile
                 leases = TooMany(LEASES_ENOUGH)
             on_done(leases)
 
@@ -316,7 +318,7 @@ class Access:
         delay_ms: int | None = None,
         error: str = "",
     ) -> None:
-        """Settle deliveries by their ackIds, leases and what connections hold: those of others are stale.
+        """Settle leases and connections' deliveries by their ackIds. Those of other identities are stale.
 
         See `Queue.settle_leases` and `access.ack_ids`.
         """
@@ -324,7 +326,7 @@ class Access:
         self.ack_ids.settle(queue, tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=owner)
 
     def holding(self, ack_id: str) -> Queue | None:
-        """Return the queue of what an ackId names, None where that has ended or is another's; raise NotAllowed."""
+        """Return the queue of an ackId's delivery; None if it has ended or is another identity's. Raise NotAllowed."""
         held = self.ack_ids.find(ack_id, self.identity.owner)
         name = held.queue.name if held is not None else self._broker.leased.queue_of(ack_id)
         return self.queue(name, Right.RECEIVE) if name is not None else None
@@ -334,13 +336,14 @@ class Access:
         queue.extend(tokens, duration_ms, on_done, self.identity.owner)
 
     def settle_by_id(self, queue: Queue, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
-        """See `Queue.settle_by_id`: what another has leased stays."""
+        """See `Queue.settle_by_id`. Messages that another identity has leased stay."""
         queue.settle_by_id(seq, on_done, self.identity.owner)
 
     def key(self, text: str, messages: Sequence[Message]) -> IdempotencyKey:
-        """Return an idempotency key of this identity's own, with what it publishes; raise BadRequest.
+        """Return an idempotency key of this identity, with the content it stands for; raise BadRequest.
 
-        What counts as the same content is everything that is stored: bodies, headers, delays, ttls and groups.
+        Two publishes have the same content if everything that is stored is equal: bodies, headers, delays, ttls and
+        groups.
         """
         if not _KEY.fullmatch(text):
             raise BadRequest("bad idempotency key: 1 to 255 visible ASCII characters, no spaces")
@@ -348,18 +351,18 @@ class Access:
         return IdempotencyKey(f"{owner}\n{text}" if owner else text, b"".join(map(_content, messages)))
 
     def producer(self, name: str) -> bytes:
-        """Return how a numbered producer of this identity is known; raise BadRequest."""
+        """Return the key of a numbered producer of this identity; raise BadRequest."""
         if not PRODUCER_NAME.fullmatch(name):
             raise BadRequest(f"bad name of a producer: {name[:80]!r} is not 1 to 64 of A-Z a-z 0-9 . _ : -")
         return producer_key(self.identity.owner, name)
 
     def producing(self, end: Callable[[CurbstoneError], None]) -> Producing:
-        """Return what a connection that publishes as numbered producers has to keep to; see `access.producing`."""
+        """Return the object through which a connection claims numbered producers; see `access.producing`."""
         return Producing(self._watch.producing, end)
 
     @property
     def staging(self) -> AccessStaging:
-        """The staged transactions of this identity; raise NotLoggedIn where it is nobody."""
+        """The staged transactions of this identity; raise NotLoggedIn if it is nobody."""
         if not self.identity.user:
             raise NotLoggedIn(WANTED)
         return AccessStaging(self, self._broker.staging)
@@ -390,7 +393,7 @@ class Access:
         self._broker.catch_up(on_done)
 
     def may_be_new(self, name: QueueName) -> bool:
-        """Whether a queue is not known here, and another server may have made it just now: `catch_up` tells."""
+        """Return whether a queue is unknown here, but another server may have made it just now: `catch_up` tells."""
         if not self._broker.shares_queues or not self.identity.on_queue(name):
             return False
         try:
@@ -401,12 +404,14 @@ class Access:
 
     @property
     def broker(self) -> Broker:
-        """The engine's figures, for whoever may see them; nothing is done through it."""
+        """The engine, to read its figures; raise NotAllowed without the right to them. Nothing may be done through
+        it.
+        """
         self.check_server(Right.METRICS)
         return self._broker
 
     def health(self) -> Health:
-        """Return whether all is well; the reasons only to those who may see figures of the server."""
+        """Return the server's health. The reasons are only for those who may see the server's figures."""
         health = self._broker.health()
         return health if self.identity.on_server() & Right.METRICS else health._replace(reasons=[])
 
@@ -415,7 +420,7 @@ class Access:
             self._watch.did(self.identity, action, str(name))
 
     def _check_quota(self, name: QueueName, changes: Mapping[str, object]) -> None:
-        """Raise QuotaReached where the project's queues would be too many, or their caps together too large."""
+        """Raise QuotaReached if the project would have too many queues, or their caps would be too large together."""
         quota = self._quota(name.project)
         if quota is None:
             return
@@ -436,7 +441,7 @@ class Access:
 
 
 class AccessTransaction:
-    """A transaction of the engine that asks once more, when it is committed, for the right to send."""
+    """A transaction of the engine. It checks the right to send once more when it is committed."""
 
     def __init__(self, access: Access, transaction: Transaction) -> None:
         self._access = access
@@ -453,7 +458,7 @@ class AccessTransaction:
         self._queues.add(name)
 
     def publish_private(self, queue: Queue, message: Message) -> None:
-        """Add a publish to a queue of the connection's own."""
+        """Add a publish to a private queue of the connection."""
         assert queue.name.is_private
         self._transaction.publish(queue, message)
 
@@ -465,7 +470,7 @@ class AccessTransaction:
         self._transaction.publish_event(event, message, project)
 
     def commit(self, on_done: Done) -> None:
-        """Do it all, or nothing of it; raise NotAllowed where a right was lost meanwhile."""
+        """Commit all of it or nothing; raise NotAllowed if a right was lost meanwhile."""
         for name in self._queues:
             self._access.check(Right.SEND, name)
         for event, project in self._events:

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and what it may do; each is an error of the engine to whoever tells it."""
+"""Errors of logins and rights. All are CurbstoneErrors, so adapters report them like errors of the engine."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from curbstone.core.errors import CurbstoneError, QueueFull
 
 
 class NotLoggedIn(CurbstoneError):
-    """Nobody is logged in, or the login failed or ended; one text for all reasons that a guesser could use."""
+    """Nobody is logged in, or the login failed or ended. All reasons that would help a guesser have the same text."""
 
 
 class NotAllowed(CurbstoneError):
-    """Who asks lacks a right; the text names the right and what it is missing on, and nothing that exists."""
+    """The caller lacks a right. The text names the right and its object, and tells nothing about what exists."""
 
 
 class TooMany(CurbstoneError):
-    """A limit of a user or of guesses is reached; `wait_s` says when to try again."""
+    """A limit of a user or of login attempts is reached; `wait_s` says when to try again."""
 
     def __init__(self, text: str, wait_s: int = 1) -> None:
         super().__init__(text)
@@ -22,23 +22,23 @@ class TooMany(CurbstoneError):
 
 
 class TooFast(TooMany):
-    """A user publishes more than its rate; nothing of this was stored, and after `wait_s` it is taken."""
+    """A user publishes more than its rate. Nothing of this was stored; after `wait_s` it is accepted."""
 
 
 class Busy(CurbstoneError):
-    """Too many logins wait to be checked; try again."""
+    """Too many logins wait to be checked; the client may try again."""
 
 
 class NoSuchToken(CurbstoneError):
-    """There is no token of this id that one may see."""
+    """There is no token with this id that the caller may see."""
 
 
 class QuotaReached(QueueFull):
-    """A project has all that its quota allows."""
+    """A project has reached its quota."""
 
 
 FAILED = "the login failed"
-"""What was presented was looked at, and is wrong: to try it again is of no use."""
+"""The credentials were checked and are wrong, so it is useless to try them again."""
 TOO_MANY = "too many logins failed"
-"""What was presented was not looked at: it may be tried when the wait is over."""
+"""The credentials were not checked, so they may be tried again after the wait."""
 WANTED = "a login is needed"

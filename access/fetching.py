@@ -1,4 +1,4 @@
-"""What is at an https URL, whole within a time: no redirect, no proxy, no other scheme."""
+"""Fetches an https URL, all within a time limit: no redirects, no proxies, no other schemes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 from curbstone.access.issuers import is_https
 
 FETCH_S_MAX: float = 5
-"""Of a whole answer, however it drips."""
+"""The limit for a complete answer, even if its bytes come slowly."""
 BYTES_MAX = 1024 * 1024
 
 _HEADERS = {"accept": "application/json", "user-agent": "curbstone", "connection": "close"}
 
 
 def fetch_https(url: str) -> bytes:
-    """Return what is at an https URL, at most one byte more than is allowed; raise OSError. Blocks."""
+    """Return the content of an https URL, at most one byte more than is allowed; raise OSError. Blocks."""
     assert is_https(url)
     until_s = time.monotonic() + FETCH_S_MAX
     place = urlsplit(url)
@@ -48,6 +48,9 @@ def fetch_https(url: str) -> bytes:
 
 
 def _shut(opened: socket.socket) -> None:
-    """Make whoever reads from a socket in another thread see its end; what TLS does at an end would be in the way."""
+    """Make a read from this socket in another thread end.
+
+    This bypasses TLS, whose own shutdown could block.
+    """
     with suppress(OSError):
         socket.socket.shutdown(opened, socket.SHUT_RDWR)

@@ -1,6 +1,6 @@
-"""Files of who may come in: replaced whole and synced, or added to, and never readable by others.
+"""Reads and writes the files about access: replaced as a whole and synced, or appended to, and readable only by us.
 
-All of it blocks; the caller runs it on a thread, or before anybody is connected.
+All functions block. The caller runs them in a thread, or before anybody is connected.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ FILE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory that is ours alone, if it is not there."""
+    """Make a directory that only we may read, if it is not there."""
     with suppress(FileExistsError):
         path.mkdir(mode=DIRECTORY_MODE)
         _sync_directory(path.parent)
 
 
 def read_trusted(path: Path) -> bytes:
-    """Return the contents of a file that people write; raise PermissionError where others than its owner may, too.
+    """Return the contents of a file that people write; raise PermissionError if others than its owner may write it.
 
-    A link is followed: a mounted secret is one.
+    Links are followed, because a mounted secret is one.
     """
     return _read(path, 0)
 
 
 def read_ours(path: Path, directory: Path) -> bytes:
-    """Return the contents of a file of a data directory; raise PermissionError where it can be another's.
+    """Return the contents of a file in a data directory; raise PermissionError if another user may have put it there.
 
-    Whoever may write to that directory could put one there. No link is followed.
+    Anybody who may write to the directory could do that. No link is followed.
     """
     return _read(path, os.O_NOFOLLOW, (0, os.geteuid(), directory.stat().st_uid))
 
@@ -55,7 +55,7 @@ def _read(path: Path, flags: int, owners: Sequence[int] = ()) -> bytes:
 
 
 def version_of(path: Path) -> tuple[int, int, int]:
-    """Return what is another after a file was changed or replaced; zeros where there is none."""
+    """Return a value that changes when a file is changed or replaced; zeros if there is none."""
     try:
         facts = path.stat()
     except OSError:
@@ -64,7 +64,7 @@ def version_of(path: Path) -> tuple[int, int, int]:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Replace a file, durably; a crash leaves the old one or the new one."""
+    """Replace a file durably. After a crash there is the old file or the new one."""
     fresh = path.with_name(path.name + ".new")
     with suppress(FileNotFoundError):
         fresh.unlink()
@@ -78,7 +78,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def create(path: Path, data: bytes) -> None:
-    """Make a file that must not be there yet, durably; raise FileExistsError."""
+    """Make a file durably; raise FileExistsError if it is there already."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -88,7 +88,9 @@ def create(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes, bytes_max: int, files_max: int) -> None:
-    """Add to a file; one that is full becomes `path.1`, that one `path.2` and so on, and the oldest goes."""
+    """Append to a file. A full file is first renamed to `path.1`, that one to `path.2` and so on; the oldest is
+    dropped.
+    """
     with suppress(FileNotFoundError):
         if path.stat().st_size + len(data) > bytes_max:
             for number in range(files_max - 1, 0, -1):
@@ -104,7 +106,7 @@ def append(path: Path, data: bytes, bytes_max: int, files_max: int) -> None:
 
 
 def read_tail(path: Path, bytes_max: int) -> bytes:
-    """Return the end of a file, b"" where there is none."""
+    """Return the end of a file, or b"" if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

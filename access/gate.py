@@ -1,7 +1,7 @@
-"""The gate before the server: whoever comes shows credentials and gets an `Access`, or is refused.
+"""The gate: a client presents credentials and gets an `Access`, or is refused.
 
-Adapters take credentials off their wire and know `Gate`. `OpenGate` is that of a server without users, where everyone
-is `local` and may everything; `access.login` has the one with users. Both know who is connected.
+Adapters read the credentials from their protocol and know only `Gate`. `OpenGate` is for servers without users, where
+everyone is `local` and may do everything. `access.login` has the gate with users. Both know who is connected.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from curbstone.core.port import Broker
 
 
 class Gate(Protocol):
-    """See the module's docstring. Called on the host's thread."""
+    """Turns credentials into an `Access`; see the module's docstring. Called on the host's thread."""
 
     connections: Connections
-    """Who is connected."""
+    """The open connections."""
     watch: Watch
-    """What each `Access` of this gate has told."""
+    """The audit and registries that all `Access` of this gate share."""
     generation: int
-    """Another after each reload: what was found good before may count no more."""
+    """Changes with each reload, after which a login that was good may not be any more."""
     logins: dict[tuple[str, str], int]
-    """How many there were, by protocol and outcome."""
+    """How many logins there were, by protocol and outcome."""
     held_back: dict[str, int]
     """How often a user's rate held back a connection or a request, by protocol."""
 
     @property
     def wants_login(self) -> bool:
-        """Whether there are users; else everyone is let in as `local`."""
+        """Whether there are users. If not, everyone is admitted as `local`."""
 
     @property
     def everyone(self) -> Access:
-        """What the server itself does in the name of nobody, and what everyone may where there are no users."""
+        """The access of the server itself, and of everyone if there are no users."""
 
     @property
     def nobody(self) -> Access:
-        """What one may who is not logged in: nothing but what needs no login."""
+        """The access of a client that has not logged in, which allows only what needs no login."""
 
     def enter(self, credentials: Credentials, caller: Caller) -> Access | None:
-        """Return what a client gets; None where its password has to be hashed first: then call `admit`.
+        """Return the client's access; None if its credentials take time to check: then call `admit`.
 
         Raise NotLoggedIn or TooMany.
         """
 
     def admit(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
-        """Call back with what a client gets, or with why it gets nothing; maybe before this returns."""
+        """Call back with the client's access, or with the error that refuses it; maybe before this returns."""
 
     def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> Access:
-        """Return what the owner of a ticket gets; raise NotLoggedIn where it is none for this."""
+        """Return the access of a ticket's owner; raise NotLoggedIn if it is not a ticket for this use."""
 
 
 class OpenGate:
@@ -72,7 +72,7 @@ class OpenGate:
         self.nobody = self.everyone
 
     def enter(self, _credentials: Credentials, _caller: Caller) -> Access:
-        """See `Gate.enter`: what clients present is not looked at."""
+        """See `Gate.enter`. Ignores the credentials."""
         return self.everyone
 
     def admit(self, _credentials: Credentials, _caller: Caller, on_done: Admitted) -> None:

@@ -1,4 +1,4 @@
-"""Logins by password: what is known is let in at once, what may be a guess is throttled, hashed in a line, counted."""
+"""Logins by password. A known password is admitted at once; all others are throttled, queued, hashed and counted."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 
 Looked = Callable[[CurbstoneError | None, str], None]
-"""(Busy, or None where it was looked at; the hash that the password is right for, empty for none)"""
+"""(Busy, or None if it was checked; the hash that the password is right for, empty if none)"""
 
 
 class Guesses:
-    """Called on the host's thread.
+    """Checks passwords that may be guesses. Called on the host's thread.
 
-    The same password of the same user from the same address is one try, however many come with it at once: so a fleet
-    of workers that starts together takes one hash.
+    Logins with the same password of the same user from the same address share one try, however many come at once. So a
+    fleet of workers that starts together takes one hash.
     """
 
     def __init__(self, host: Host) -> None:
@@ -30,9 +30,9 @@ class Guesses:
         self._under_way: dict[tuple[bytes, str, tuple[str, ...]], list[Looked]] = {}
 
     def known(self, users: Users, credentials: Credentials, caller: Caller) -> str:
-        """Return the hash that a password was found right for not long ago, empty where it has to be hashed.
+        """Return the hash that a password was recently found right for; empty if it has to be hashed.
 
-        Raise TooMany where it is not looked at.
+        Raise TooMany if it must wait first.
         """
         name, secret = credentials
         hashes = _hashes(users.users.get(name), caller)
@@ -46,7 +46,7 @@ class Guesses:
         return ""
 
     def look(self, users: Users, credentials: Credentials, caller: Caller, on_done: Looked) -> None:
-        """Hash a password that `known` let through, or wait for the hash of the same one."""
+        """Hash a password that `known` let through, or wait for the hash of the same one that is under way."""
         name, address = credentials.user, caller.address
         hashes = _hashes(users.users.get(name), caller)
         key = self._key(credentials, caller, hashes)
@@ -76,5 +76,5 @@ class Guesses:
 
 
 def _hashes(user: User | None, caller: Caller) -> tuple[str, ...]:
-    """Return what a password may be right for; nothing where the user may not come from there, as for nobody."""
+    """Return the hashes that a password may be right for; none if there is no such user, or not from this address."""
     return user.passwords if user is not None and user.may_come_from(caller.address) else ()

@@ -1,7 +1,7 @@
-"""Who somebody is to the server: what may be done, until when, and who is to hear when that changes.
+"""An identity: who a client is, what rights it has, until when, and who is told when that changes.
 
-Sessions and connections hold identities. A reload or a revocation changes the object, so that the next request,
-subscription or batch sees it.
+Sessions and connections hold identities. A reload or a revocation changes the object itself, so that the next request,
+subscription or batch sees the change.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ KNOWN_MAX = 10_000
 _K = TypeVar("_K")
 
 LOCAL = "local"
-"""The name of everyone where there are no users."""
+"""The user of every client if there are no users."""
 
 
 def _nothing() -> None:
-    """Watches no more."""
+    """Do nothing: the watch has ended."""
 
 
 class Identity:
-    """See the module's docstring. Called on the host's thread."""
+    """An identity; see the module's docstring. Called on the host's thread."""
 
     def __init__(
         self,
@@ -38,19 +38,19 @@ class Identity:
         owner: str | None = None,
         expires_ms: int = 0,
     ) -> None:
-        """`layers`: each narrows what those before it give. `expires_ms`: wall clock, 0 for never."""
+        """Each of `layers` narrows the rights that those before it give. `expires_ms`: wall clock, 0 for never."""
         self.user = user
         self.home = home
-        """The project of names that have none."""
+        """The project of names without one."""
         self.credential = credential
-        """How one proved it, for logs and the audit: the id of a token, or the kind of credential."""
+        """How the client logged in, for logs and the audit: the id of a token, or the kind of credential."""
         self.owner = user if owner is None else owner
-        """Whose leases, staged transactions and idempotency keys these are."""
+        """The owner of its leases, staged transactions and idempotency keys."""
         self.expires_ms = expires_ms
         self.end_reason = ""
-        """Why this is nobody any more; empty as long as it counts."""
+        """Why the identity has ended; empty as long as it counts."""
         self.meter: Meter | None = None
-        """What counts what its user publishes; None where that has no rate."""
+        """The meter of what the user publishes; None if the user has no rate."""
         self._layers = tuple(layers)
         self._queues: dict[QueueName, int] = {}
         self._topics: dict[tuple[str, str], int] = {}
@@ -58,7 +58,7 @@ class Identity:
 
     @property
     def layers(self) -> tuple[Grants, ...]:
-        """The grants it has its rights from; a narrower identity adds one."""
+        """The grants it has its rights from. A narrower identity has one more."""
         return self._layers
 
     def on_queue(self, name: QueueName) -> int:
@@ -72,7 +72,7 @@ class Identity:
         return rights
 
     def in_project(self, project: str) -> int:
-        """Return the rights on any queue of a project, taken together; not looked up as fast as the others."""
+        """Return the rights on all queues of a project taken together. Not cached, so slower than the others."""
         rights = 0 if self.end_reason else int(ON_QUEUES)
         for layer in self._layers:
             rights &= layer.in_project(project)
@@ -107,18 +107,18 @@ class Identity:
         return bool(self._watchers)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` when the rights have changed or the identity has ended; returns what ends that."""
+        """Call `fn` when the rights have changed or the identity has ended; return a function that ends this."""
 
         def unwatch() -> None:
             nonlocal fn
             self._watchers.pop(fn, None)
-            fn = _nothing  # whoever keeps this is mostly what it was for
+            fn = _nothing  # whoever keeps `unwatch` is mostly what `fn` belongs to
 
         self._watchers[fn] = None
         return unwatch
 
     def change(self, layers: Sequence[Grants], home: str) -> None:
-        """It has these rights from now on."""
+        """Give the identity these rights from now on."""
         before = [layer.all for layer in self._layers], self.home
         if ([layer.all for layer in layers], home) == before:
             return
@@ -126,7 +126,7 @@ class Identity:
         self._changed()
 
     def end(self, reason: str) -> None:
-        """It is nobody from now on; `reason` is what its connections are told."""
+        """End the identity; its connections are told `reason`."""
         if not self.end_reason:
             self.end_reason = reason
             self._changed()
@@ -135,12 +135,12 @@ class Identity:
         self._queues.clear()
         self._topics.clear()
         for fn in list(self._watchers):
-            if fn in self._watchers:  # else one called before ended it
+            if fn in self._watchers:  # an earlier one may have ended this watch
                 fn()
 
 
 def local_identity() -> Identity:
-    """Return the one who is everyone on this machine where there are no users, and may everything."""
+    """Return the identity of every client if there are no users; it may do everything."""
     return Identity(LOCAL, [EVERYTHING], owner="")
 
 

@@ -1,4 +1,6 @@
-"""Users that no file names: a listed issuer vouches for them by a JWT; what they may do follows from the users file."""
+"""Users that the users file does not name: a listed issuer vouches for them by a JWT, and the file gives their
+rights.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def user_of(claims: Claims, users: Users) -> User | None:
-    """Return whom a token stands for; None where its issuer is not listed so any more, or the file refuses it."""
+    """Return the user of a token; None if its issuer is not listed like that any more, or the file refuses the user."""
     issuer = next((each for each in users.issuers if each.url == claims.issuer.url), None)
     if issuer is None or not issuer.reads_as(claims.issuer):
         return None
@@ -29,20 +31,22 @@ def user_of(claims: Claims, users: Users) -> User | None:
 
 
 def roles_of(issuer: Issuer, user: str, roles: tuple[str, ...], users: Users) -> Grants:
-    """Return what the roles that a token names give; of an issuer whose tokens name none, all that it may give."""
+    """Return the grants of a token's roles. If the issuer's tokens name no roles, this is all that the issuer may
+    give.
+    """
     if not issuer.roles_claim:
         return issuer.ceiling(user)
     return Grants.parse([text for role in roles if role in users.roles for text in users.roles[role].grants], user)
 
 
 def rate_of(issuer: Issuer, roles: tuple[str, ...], users: Users) -> Rate:
-    """Return what one of its users may publish: the largest of the roles that its token names, or else the issuer's."""
+    """Return the rate of an issuer's user: the largest of its token's roles, or else the issuer's."""
     of_roles = most(users.roles[role].rate for role in roles if issuer.roles_claim and role in users.roles)
     return issuer.rate if of_roles == NO_RATE else of_roles
 
 
 def check_library(users: Users) -> None:
-    """Raise UsersError where issuers are listed and the library for their tokens is missing."""
+    """Raise UsersError if issuers are listed but the library for their tokens is missing."""
     if users.issuers:
         try:
             import curbstone.access.jwt  # noqa: F401 - what it imports may be missing
@@ -51,7 +55,7 @@ def check_library(users: Users) -> None:
 
 
 def verifier_for(users: Users, host: Host) -> Verifier:
-    """Return what verifies tokens of the issuers that are listed, of which `check_library` has made sure."""
+    """Return the verifier for the listed issuers' tokens. `check_library` must have been called."""
     if not users.issuers:
         return NoVerifier()
     from curbstone.access.jwt import JwtVerifier
@@ -60,7 +64,7 @@ def verifier_for(users: Users, host: Host) -> Verifier:
 
 
 class NoVerifier:
-    """In its place where no issuers are listed."""
+    """The verifier if no issuers are listed."""
 
     def take(self, issuers: Sequence[Issuer]) -> None:
         """See `Verifier.take`."""

@@ -1,7 +1,7 @@
-"""The keys of an issuer: fetched in a thread, kept while it is away, asked for again when a token names another.
+"""The keys of an issuer: fetched in a thread, kept while the issuer is unreachable, fetched again for unknown keys.
 
-They come by https from where the users file or the issuer's discovery document says, or from a file. Nothing is
-followed elsewhere: no redirect, no other scheme.
+They come over https from the URL in the users file or in the issuer's discovery document, or from a file. No redirect
+is followed, and no other scheme is used.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from curbstone.access.issuers import Issuer, is_https
 from curbstone.core.host import Host
 
 AGAIN_MS = 30_000
-"""Asked again no sooner, whatever tokens say."""
+"""The shortest time between two fetches, whatever tokens ask for."""
 OLD_MS = 60 * 60_000
-"""Keys older than that are asked for again when they are used, so that one that was withdrawn counts no more."""
+"""Keys older than this are fetched again when they are used, so that a withdrawn key stops counting."""
 WAITING_MAX = 64
-"""The most tokens that wait for keys of one issuer."""
+"""The most tokens that may wait for the keys of one issuer."""
 KEYS_MAX = 100
 
 Keys = Mapping[str, Mapping[str, Any]]
 """JSON Web Keys by their `kid`."""
 Fetch = Callable[[str], bytes]
-"""Returns what is at an https URL; raises OSError."""
+"""Returns the content of an https URL; raises OSError."""
 
 log = logging.getLogger("curbstone.access")
 
 
 class NoKeys(Exception):
-    """What the issuer sent holds no keys; the text says why."""
+    """The issuer sent no usable keys; the text says why."""
 
 
 class IssuerKeys:
-    """Of one issuer. Called on the host's thread."""
+    """The keys of one issuer. Called on the host's thread."""
 
     def __init__(self, issuer: Issuer, host: Host, fetch: Fetch | None = None) -> None:
-        """`fetch` is called in a thread; as `fetch_https` where it is not given."""
+        """`fetch` is called in a thread; by default it is `fetch_https`."""
         self._issuer = issuer
         self._host = host
         self._fetch = fetch or fetch_https
@@ -51,7 +51,7 @@ class IssuerKeys:
         self._waiting: list[Callable[[], None]] = []
 
     def find(self, kid: str) -> Mapping[str, Any] | None:
-        """Return the key of this name, or the only one where a token names none; None where it is not known."""
+        """Return the key with this id, or the only key if a token names none; None if it is not known."""
         if self._asked_ms is not None and self._host.now_ms() - self._asked_ms > OLD_MS:
             self._ask()
         if not kid and len(self._keys) == 1:
@@ -59,7 +59,9 @@ class IssuerKeys:
         return self._keys.get(kid)
 
     def ask(self, then: Callable[[], None]) -> bool:
-        """Ask for the keys, and call `then` when they are there or did not come; False where it is too early."""
+        """Fetch the keys, and call `then` when they have come or failed to. Return False if it is too early to
+        fetch.
+        """
         if not self._is_asking:
             if self._asked_ms is not None and self._host.now_ms() - self._asked_ms < AGAIN_MS:
                 return False
@@ -69,7 +71,7 @@ class IssuerKeys:
 
     @property
     def is_busy(self) -> bool:
-        """Whether too many wait already."""
+        """Whether too many tokens wait already."""
         return len(self._waiting) >= WAITING_MAX
 
     def _ask(self) -> None:
@@ -93,7 +95,7 @@ class IssuerKeys:
 
 
 def read_keys(issuer: Issuer, fetch: Fetch) -> Keys:
-    """Return the keys of an issuer; raise OSError or NoKeys. Blocks."""
+    """Fetch and return the keys of an issuer; raise OSError or NoKeys. Blocks."""
     if issuer.jwks and not is_https(issuer.jwks):
         with Path(issuer.jwks).open("rb") as file:
             return keys_of(file.read(BYTES_MAX + 1))
@@ -109,7 +111,7 @@ def read_keys(issuer: Issuer, fetch: Fetch) -> Keys:
 
 
 def keys_of(data: bytes) -> Keys:
-    """Return the keys for signatures of a JSON Web Key Set; raise NoKeys."""
+    """Return the signature keys of a JSON Web Key Set; raise NoKeys."""
     found = _json(data).get("keys")
     if not isinstance(found, list) or not found or not all(isinstance(key, dict) for key in found):
         raise NoKeys("this is no set of keys")

@@ -1,7 +1,7 @@
-"""Issuers of JWTs that the users file lists: what each may say, and what verifies their tokens. Knows no cryptography.
+"""Issuers of JWTs that the users file lists, and the interface that verifies their tokens. Knows no cryptography.
 
-`access.jwt` has the `Verifier` that needs the extra `oidc`. What a token says is `Claims`; what its user may do follows
-from the users file.
+`access.jwt` has the `Verifier`, which needs the extra `oidc`. `Claims` is the content of a token; what rights its user
+has follows from the users file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
 
 KEYS = ("url", "name", "audience", "home", "user_claim", "roles_claim", "jwks", "grants", "refused", "rate")
-"""Of a table `[[issuers]]`."""
+"""The keys of a table `[[issuers]]`."""
 USER = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -28,48 +28,48 @@ class BadIssuer(Exception):
 
 
 class Issuer(NamedTuple):
-    """Who signs tokens, and the most that those may give."""
+    """An issuer of tokens, and the most rights that its tokens may give."""
 
     url: str
-    """What `iss` says, letter by letter."""
+    """The exact value of `iss` in its tokens."""
     name: str
-    """What stands before the names of its users, with a colon."""
+    """The prefix of its users' names, followed by a colon."""
     audience: str
-    """What `aud` must name: this server, as the issuer calls it."""
+    """The value that `aud` must contain: the issuer's name for this server."""
     home: str
-    """The project of its users' names that have none."""
+    """The home project of its users."""
     grants: tuple[str, ...]
-    """The ceiling of what roles give its users; where tokens name no roles, what all have."""
+    """The most that roles can give its users. If tokens name no roles, all users have these grants."""
     user_claim: str = "sub"
     roles_claim: str = ""
-    """The claim with the names of roles, as a list or with spaces between; "" for none."""
+    """The claim with the role names, as a list or separated by spaces; "" for none."""
     jwks: str = ""
-    """Where its keys are: an https URL or the path of a file; "" for where its discovery document says."""
+    """Where its keys are: an https URL or the path of a file; "" to ask its discovery document."""
     refused: frozenset[str] = frozenset()
-    """Users, without the issuer's name, and `jti:…` of tokens that count no more."""
+    """Refused users (without the issuer's prefix), and refused tokens as `jti:…`."""
     rate: Rate = NO_RATE
-    """What each of its users may publish, unless a role says it."""
+    """The rate of each of its users, unless a role gives one."""
 
     def reads_as(self, other: Issuer) -> bool:
-        """Return whether it takes from a token what another did, by the same keys."""
+        """Return whether both read tokens in the same way and with the same keys."""
         return self == other._replace(home=self.home, grants=self.grants, refused=self.refused, rate=self.rate)
 
     def ceiling(self, user: str) -> Grants:
-        """Return the most that one of its users may have."""
+        """Return the most rights that one of its users may have."""
         return Grants.parse(self.grants, user)
 
 
 class Claims(NamedTuple):
-    """What a good token says."""
+    """The content of a good token."""
 
     issuer: Issuer
     user: str
-    """With the issuer's name before it."""
+    """The user's name, with the issuer's prefix."""
     roles: tuple[str, ...]
     id: str
-    """Its `jti`, "" for none."""
+    """The token's `jti`; "" if it has none."""
     expires_ms: int
-    """By the wall clock."""
+    """When it expires, by the wall clock."""
 
 
 Verified = Callable[[Claims | CurbstoneError], None]
@@ -79,22 +79,22 @@ class Verifier(Protocol):
     """Verifies tokens. Called on the host's thread."""
 
     def take(self, issuers: Sequence[Issuer]) -> None:
-        """These are the issuers from now on."""
+        """Use these issuers from now on."""
 
     def known(self, token: str) -> Claims | None:
-        """Return what a token says that was found good before; None where it has to be verified."""
+        """Return the claims of a token that was verified before; None if it has to be verified."""
 
     def verify(self, token: str, on_done: Verified) -> None:
-        """Call back with what a token says, NotLoggedIn where it is no good, or Busy; maybe before this returns."""
+        """Call back with the token's claims, NotLoggedIn if it is not good, or Busy; maybe before this returns."""
 
 
 def is_jwt(secret: str) -> bool:
-    """Return whether a secret has the form of a signed token; every other credential has another."""
+    """Return whether a secret has the form of a signed token, which no other credential has."""
     return secret.startswith("eyJ") and _TOKEN.fullmatch(secret) is not None
 
 
 def issuer_of(table: Mapping[str, Any]) -> Issuer:
-    """Return the issuer that a table of the users file describes; raise BadIssuer for the first rule it breaks."""
+    """Return the issuer in a table of the users file; raise BadIssuer for the first broken rule."""
     unknown = next((key for key in table if key not in KEYS), None)
     if unknown is not None:
         raise BadIssuer(f"unknown key {unknown[:80]!r}; there are {', '.join(KEYS)}")
@@ -126,5 +126,5 @@ def issuer_of(table: Mapping[str, Any]) -> Issuer:
 
 
 def is_https(url: str) -> bool:
-    """Return whether this is an https URL of a plain form: a host, and no user in it."""
+    """Return whether this is a plain https URL, with a host and without a user."""
     return re.fullmatch(r"https://[A-Za-z0-9.-]+(:\d{1,5})?(/[!-~]*)?", url) is not None

@@ -162,8 +162,8 @@ class WebSocketProtocol(stream.Stream):
         self.changed()
 
     def eof_received(self) -> None:
-        """The peer sends no more. Returning None closes the connection; the session ends now, since deliveries would
-        be lost.
+        """The peer sends no more: end the session, whose deliveries would be lost. Returning None closes the
+        connection.
         """
         self._end_session()
 

@@ -150,9 +150,7 @@ class QueuesSession:
             self._fail(failure)
 
     def _has_to_look(self, command: dict[str, Any], looked_for: str) -> bool:
-        """Return whether a command names a queue, other than `looked_for`, that another server may have made just
-        now.
-        """
+        """Return whether a command names a queue, not `looked_for`, that another server may have made just now."""
         place = command.get(_PUBLISH, command.get(_SUBSCRIBE))
         if not isinstance(place, str) or place in self._targets or place == looked_for:
             return False

@@ -61,9 +61,7 @@ class Session(Protocol):
         """Tell the peer that its message is above the limit, and close."""
 
     def refuse(self, status: int, reason: str) -> None:
-        """Tell the peer that its unfinished message is dropped, and close. 408: it was too slow; 503: it may try
-        again.
-        """
+        """Refuse the peer's unfinished message, and close. 408: the peer was too slow; 503: it may try again."""
 
     def hold(self) -> None:
         """Stop producing output: the socket's buffer is full."""

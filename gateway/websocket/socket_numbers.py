@@ -47,8 +47,9 @@ class SocketNumbers:
         queue.last_number(self._producer)
 
     def begin(self, end: Callable[[CurbstoneError], None]) -> bytes:
-        """Claim the producer for this connection and return the first frame; `end` is called if another connection
-        claims it.
+        """Claim the producer for this connection and return the first frame.
+
+        `end` is called if another connection claims the producer.
         """
         self._producing = self._access.producing(end)
         self._producing.claim(self._producer, self._queue.name)
@@ -69,9 +70,7 @@ class SocketNumbers:
             self._wishes[id(message)] = fields.get(_SEQ), fields.get(_AFTER)
 
     def runs(self, messages: list[Message]) -> Iterator[tuple[list[Message], Numbered]]:
-        """Yield messages in runs of consecutive numbers; raise BadRequest at the first bad number, after the runs
-        before it.
-        """
+        """Yield messages in runs of consecutive numbers; raise BadRequest at a bad number, after the runs before it."""
         run: list[Message] = []
         first = Numbered(self._producer, 0, 0)
         for message in messages:

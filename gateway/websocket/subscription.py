@@ -284,9 +284,7 @@ class Subscription:
         self.traffic.settle(ending.outcome, 1)
 
     def _buried(self, consumer: Consumer, seq: int, ack_id: str, on_settled: Done) -> Done:
-        """Return a callback for when a rejected message is in the dead-letter queue, or can't be moved there for
-        now.
-        """
+        """Return a callback for when a rejected message is in the dead-letter queue, or can't be moved for now."""
         refused = self._refused
         if refused is None:
             return on_settled
