@@ -74,8 +74,9 @@ class Access:
             raise self.refusal(right, f"queue {name}")
 
     def check_topic(self, right: Right, event: str, project: str = "") -> None:
-        """Like `check`, for an event of a project (by default the home); for a mask, all events that match it must
-        be allowed.
+        """Like `check`, for an event of a project, which by default is the home.
+
+        For a mask, the right on all events that match it is needed.
         """
         project = project or self.home
         for name in names_taken(event) if right is Right.RECEIVE else (event,):
@@ -404,9 +405,7 @@ class Access:
 
     @property
     def broker(self) -> Broker:
-        """The engine, to read its figures; raise NotAllowed without the right to them. Nothing may be done through
-        it.
-        """
+        """The engine, only to read its figures; raise NotAllowed without the right to them."""
         self.check_server(Right.METRICS)
         return self._broker
 

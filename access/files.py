@@ -88,9 +88,7 @@ def create(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes, bytes_max: int, files_max: int) -> None:
-    """Append to a file. A full file is first renamed to `path.1`, that one to `path.2` and so on; the oldest is
-    dropped.
-    """
+    """Append to a file. A full file first becomes `path.1`, that one `path.2` and so on; the oldest is dropped."""
     with suppress(FileNotFoundError):
         if path.stat().st_size + len(data) > bytes_max:
             for number in range(files_max - 1, 0, -1):

@@ -1,6 +1,4 @@
-"""Users that the users file does not name: a listed issuer vouches for them by a JWT, and the file gives their
-rights.
-"""
+"""Users that an issuer vouches for by a JWT. The users file does not name them, but it gives their rights."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ def user_of(claims: Claims, users: Users) -> User | None:
 
 
 def roles_of(issuer: Issuer, user: str, roles: tuple[str, ...], users: Users) -> Grants:
-    """Return the grants of a token's roles. If the issuer's tokens name no roles, this is all that the issuer may
-    give.
-    """
+    """Return the grants of a token's roles; if the issuer's tokens name no roles, all that it may give."""
     if not issuer.roles_claim:
         return issuer.ceiling(user)
     return Grants.parse([text for role in roles if role in users.roles for text in users.roles[role].grants], user)

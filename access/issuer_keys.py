@@ -59,9 +59,7 @@ class IssuerKeys:
         return self._keys.get(kid)
 
     def ask(self, then: Callable[[], None]) -> bool:
-        """Fetch the keys, and call `then` when they have come or failed to. Return False if it is too early to
-        fetch.
-        """
+        """Fetch the keys, and call `then` when that has succeeded or failed. Return False if it is too early."""
         if not self._is_asking:
             if self._asked_ms is not None and self._host.now_ms() - self._asked_ms < AGAIN_MS:
                 return False

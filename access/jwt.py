@@ -1,8 +1,8 @@
-"""JWTs of listed issuers, verified; needs the extra `oidc`.
+"""Verifies JWTs of listed issuers. Needs the extra `oidc`.
 
-A token chooses neither its issuer nor how it is verified: the issuer is one of the users file, and the algorithm is
-that of the issuer's key. RS256, ES256 and EdDSA alone. What was found good is known until it expires; nothing of the
-token is kept but its hash.
+A token decides neither who issued it nor how it is verified: the issuer must be in the users file, and the algorithm is
+the one of the issuer's key. Only RS256, ES256 and EdDSA are allowed. Good tokens are remembered until they expire, by a
+hash of the token.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from curbstone.core.host import Host
 
 LEEWAY_S = 30
 LONGEST_S = 24 * 60 * 60
-"""The most between the issue of a token and its end."""
+"""The longest time between the issue of a token and its end."""
 KNOWN_MAX = 10_000
 ROLES_MAX = 100
 ID_CHARS_MAX = 1024
-"""Of a `jti`. It is kept whole, for by a piece of it no token could be refused."""
+"""The longest `jti`. It is kept whole, because a token could not be refused by a part of it."""
 
 _ALGORITHMS = {("RSA", ""): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
-"""By type and curve of the key."""
+"""The algorithm for each type and curve of a key."""
 _NEEDED = ["iss", "aud", "exp", "sub"]
 
 log = logging.getLogger("curbstone.access")
 
 
 class JwtVerifier:
-    """See the module's docstring. Implements `issuers.Verifier`; called on the host's thread."""
+    """Verifies tokens; see the module's docstring. Implements `issuers.Verifier`; called on the host's thread."""
 
     def __init__(self, issuers: Sequence[Issuer], host: Host, fetch: Fetch | None = None) -> None:
-        """`fetch`: how keys are fetched; see `issuer_keys`."""
+        """`fetch` fetches keys; see `issuer_keys`."""
         self._host = host
         self._fetch = fetch
         self._issuers: dict[str, Issuer] = {}
@@ -47,7 +47,7 @@ class JwtVerifier:
         self.take(issuers)
 
     def take(self, issuers: Sequence[Issuer]) -> None:
-        """See `Verifier.take`. Keys of an issuer that has them where it had them before go on to count."""
+        """See `Verifier.take`. Keeps the keys of issuers whose location of keys has not changed."""
         before = {issuer.url: issuer.jwks for issuer in self._issuers.values()}
         self._issuers = {issuer.url: issuer for issuer in issuers}
         self._keys = {
@@ -81,7 +81,7 @@ class JwtVerifier:
         keys = self._keys[issuer.url]
 
         def look() -> None:
-            if self._issuers.get(issuer.url) != issuer:  # a reload came between
+            if self._issuers.get(issuer.url) != issuer:  # the issuers were reloaded meanwhile
                 self.verify(token, on_done)
                 return
             key = keys.find(kid)
@@ -95,7 +95,7 @@ class JwtVerifier:
             look()
 
     def _named(self, token: str) -> tuple[Issuer, str]:
-        """Return whose token this says it is, and of which key; nothing of that is believed."""
+        """Return the issuer and key that a token names. Nothing of it is verified yet."""
         if not is_jwt(token):
             raise jwt.DecodeError("no token")
         said = jwt.decode_complete(token, options={"verify_signature": False})
@@ -127,7 +127,7 @@ class JwtVerifier:
 
 
 def _claims(said: Mapping[str, Any], issuer: Issuer, wall_ms: int) -> Claims:
-    """Return what a token with a good signature says; raise ValueError. The clock is ours, not the library's."""
+    """Return the claims of a token whose signature is good; raise ValueError. Uses our clock, not the library's."""
     now_s = wall_ms / 1000
     expires_s = _seconds(said, "exp", 0)
     began_s = max(_seconds(said, name, 0) for name in ("iat", "nbf"))
@@ -160,7 +160,7 @@ def _seconds(said: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def _refusal(reason: object) -> NotLoggedIn:
-    """Return the one text that all get; the log has the reason."""
+    """Return the error, which is the same for all reasons. The reason is logged."""
     log.debug("a JWT was refused: %s", reason)
     return NotLoggedIn(FAILED)
 

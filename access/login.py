@@ -1,7 +1,7 @@
-"""The gate of a server with users: every credential becomes an identity here, and nowhere else.
+"""The gate of a server with users: the only place where credentials become identities.
 
-A reload or a revocation changes the identities that are in use. Unknown users, wrong passwords and revoked tokens are
-told alike; what the difference was is in no answer.
+A reload or a revocation changes the identities that are in use. Unknown users, wrong passwords and revoked tokens get
+the same answer, which does not tell them apart.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ from curbstone.core.port import Broker
 from curbstone.core.values import Done
 
 TIDY_EVERY_MS = 5_000
-"""How often what is over is forgotten."""
+"""How often sessions and identities that are over are forgotten."""
 KNOWN_MAX = 20_000
-"""Identities in use, before those of JWTs that nobody is connected by are forgotten; they come again."""
+"""How many identities are kept before the unused ones of JWTs are forgotten. They are made again when needed."""
 KEPT_MS = 60_000
-"""An identity is kept so long after its end."""
+"""How long an expired identity is kept."""
 TOKENS_OF_ONE = (
     "API tokens need the local engine: other gateways would not know them. On a cluster users log in with passwords,"
     " client certificates or JWTs."
 )
 NOBODYS = "~"
-"""Owner of what nobody who is logged in owns."""
+"""The owner of `nobody`: what it owns belongs to no user."""
 
 
 class Origin(NamedTuple):
-    """What proved an identity: it is gone when that counts no more."""
+    """The proof of an identity, which ends when the proof counts no more."""
 
     kind: str
     """`password`, `token`, `certificate`, `jwt` or `anonymous`."""
     user: str
     proof: str
-    """The hash of the password, the id of the token, the name in the certificate, what the JWT says."""
+    """The hash of the password, the id of the token, the name in the certificate, or the content of the JWT."""
     session: str = ""
-    """The id of the session that was made of it."""
+    """The id of the session that was opened with it; "" for none."""
 
 
 class _Known:
-    """An identity in use, and what one gets with it."""
+    """An identity in use, with its proof and its access."""
 
     __slots__ = ("access", "claims", "identity", "origin")
 
     def __init__(self, origin: Origin, claims: Claims | None, identity: Identity, access: Access) -> None:
         self.origin = origin
         self.claims = claims
-        """What its JWT says, if it was proved by one."""
+        """The claims of its JWT, if it was proved by one."""
         self.identity = identity
         self.access = access
 
 
 class LoginGate:
-    """See the module's docstring. Implements `gate.Gate`; called on the host's thread."""
+    """The gate with users; see the module's docstring. Implements `gate.Gate`; called on the host's thread."""
 
     wants_login = True
     generation = 0
@@ -96,14 +96,14 @@ class LoginGate:
         self._known: dict[Origin, _Known] = {}
         self._by_access: dict[Access, _Known] = {}
         self.logins: dict[tuple[str, str], int] = {}
-        """By protocol and outcome, for /metrics."""
+        """Logins by protocol and outcome, for /metrics."""
         self._meters = Meters(host)
         self.held_back = self._meters.held_back
         self.everyone = Access(self.watch, broker, local_identity(), lambda _project: None)
         self.nobody = Access(self.watch, broker, Identity("", [Grants(())], owner=NOBODYS), lambda _project: None)
 
     def open(self) -> None:
-        """Read the users, the tokens and the audit; blocking. Raise UsersError or DataDirectoryError."""
+        """Read the users, the tokens and the audit. Blocks. Raise UsersError or DataDirectoryError."""
         self._reloading = Reloading(self._host, "users", [self._file], self._read, self._take, self._refuse)
         self.users = self._read()
         self._verifier = verifier_for(self.users, self._host)
@@ -134,7 +134,7 @@ class LoginGate:
         if is_jwt(credentials.secret):
             claims = self._verifier.known(credentials.secret)
             return None if claims is None else self._by_claims(claims, credentials.user, caller)
-        if not credentials.user:  # a token that is none: nobody has a password of that name, so there is no guess
+        if not credentials.user:  # a malformed token: no user has an empty name, so it is not a guess at a password
             raise self._failed("", caller)
         try:
             kept = self._guesses.known(self.users, credentials, caller)
@@ -161,7 +161,7 @@ class LoginGate:
             self._check(credentials, caller, on_done)
 
     def _verify(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
-        """Admit by a JWT that was not seen before."""
+        """Admit a client with a JWT that was not verified before."""
 
         def verified(answer: Claims | CurbstoneError) -> None:
             try:
@@ -178,10 +178,10 @@ class LoginGate:
         self._verifier.verify(credentials.secret, verified)
 
     def _check(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
-        """Admit by a password that has to be hashed."""
+        """Admit a client with a password that has to be hashed."""
 
         def looked(error: CurbstoneError | None, kept: str) -> None:
-            user = self.users.users.get(credentials.user)  # which a reload may have changed meanwhile
+            user = self.users.users.get(credentials.user)  # a reload may have changed it
             if error is not None:
                 on_done(error)
                 return
@@ -197,7 +197,7 @@ class LoginGate:
         self._guesses.look(self.users, credentials, caller, looked)
 
     def _without(self, caller: Caller) -> Access:
-        """Return what one gets who presents nothing but maybe a certificate."""
+        """Return the access of a client that presents nothing, or only a certificate."""
         user = self.users.by_certificate(caller.certificate) if caller.certificate else None
         if user is not None:
             proof = next(name for name in user.certificates if name in caller.certificate)
@@ -228,15 +228,15 @@ class LoginGate:
         raise self._failed(name, caller)
 
     def _by_claims(self, claims: Claims, name: str, caller: Caller) -> Access:
-        """Return what one gets for whom an issuer vouches."""
+        """Return the access of a user that an issuer vouches for."""
         user = user_of(claims, self.users)
         if user is None or name not in ("", user.name):
             raise self._failed(name, caller)
-        proof = repr((claims.id, claims.expires_ms, claims.roles))  # roles that hold spaces are others
+        proof = repr((claims.id, claims.expires_ms, claims.roles))  # repr: roles with spaces in them are not confused
         return self._welcome(user, Origin("jwt", user.name, proof), caller, claims)
 
     def _welcome(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> Access:
-        """Return what a user gets whose proof was found good."""
+        """Return the access of a user whose proof is good."""
         if not user.may_come_from(caller.address):
             raise self._failed(user.name, caller)
         known = self._known.get(origin)
@@ -247,7 +247,7 @@ class LoginGate:
         return known.access
 
     def _failed(self, user: str, caller: Caller) -> NotLoggedIn:
-        """Tell the audit of a failure; of names that are nobody's it keeps nothing."""
+        """Note a failed login in the audit, which keeps only names of users that exist; return the error."""
         self._count(caller.protocol, "failed")
         self.audit.failed(user if user in self.users.users else "", caller)
         return NotLoggedIn(FAILED)
@@ -279,7 +279,7 @@ class LoginGate:
         self._by_access.pop(known.access, None)
 
     def _sweep(self) -> None:
-        """Forget identities that are over, and the unused ones of JWTs where there are very many."""
+        """Forget identities that are over, and, if there are very many, unused ones of JWTs."""
         wall_ms = self._host.wall_ms()
         many = len(self._known) >= KNOWN_MAX
         for known in list(self._known.values()):
@@ -293,13 +293,13 @@ class LoginGate:
         return self.users.quota(project)
 
     def _user(self, known: _Known) -> User | None:
-        """Return whose an identity is, as the file says it now."""
+        """Return the user of an identity, as the users file has it now."""
         return (
             user_of(known.claims, self.users) if known.claims is not None else self.users.users.get(known.origin.user)
         )
 
     def _layers(self, origin: Origin, user: User | None) -> list[Grants] | None:
-        """Return what an identity has its rights from; None where what proved it counts no more."""
+        """Return the grants of an identity; None if its proof counts no more."""
         if user is None:
             return None
         if user.ceiling is not None:
@@ -316,7 +316,7 @@ class LoginGate:
         return [user.grants]
 
     def _review(self) -> None:
-        """Change the identities in use to what counts now; end those that count no more."""
+        """Bring the rights of the identities in use up to date; end those whose proof counts no more."""
         for origin, known in list(self._known.items()):
             user = self._user(known)
             layers = self._layers(origin, user)
@@ -332,7 +332,7 @@ class LoginGate:
                 presence.end(NotLoggedIn("the login was revoked"))
 
     def _measure(self, identity: Identity, user: User) -> None:
-        """Count what an identity publishes by the rate that its user has now; another than before begins anew."""
+        """Use the meter of the user's current rate. If the rate has changed, counting starts anew."""
         before, identity.meter = identity.meter, self._meters.of(user.name, user.rate)
         if before is not None and before is not identity.meter:
             before.forgive()
@@ -340,7 +340,7 @@ class LoginGate:
     # --- sessions and tickets
 
     def open_session(self, access: Access, caller: Caller) -> tuple[Secret, Access]:
-        """Make a session of a login; raise TooMany."""
+        """Open a session with a login; raise TooMany."""
         known = self._of(access)
         secret = new_secret(SESSION)
         user = self._user(known)
@@ -359,14 +359,14 @@ class LoginGate:
         return secret, made.access
 
     def close_session(self, access: Access) -> None:
-        """End the session that a login is; nothing where it is none."""
+        """End the session of this access, if it has one."""
         known = self._of(access)
         if known.origin.session:
             self.sessions.close(known.origin.session)
             self._forget(known)
 
     def make_ticket(self, access: Access, way: str, queue: QueueName | None) -> Secret:
-        """Return a ticket; the right it is for is the caller's to check."""
+        """Return a ticket. The caller has checked the right that it is for."""
         return self.tickets.make(access, way, queue)
 
     def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> Access:
@@ -389,7 +389,7 @@ class LoginGate:
     def make_token(
         self, access: Access, *, user: str, grants: Iterable[str] | None, expires_ms: int, label: str, on_done: Done
     ) -> tuple[Secret, Token]:
-        """Make a token; it counts when `on_done(None)` comes. Raise BadRequest or NotLoggedIn."""
+        """Make a token, which counts when `on_done(None)` is called. Raise BadRequest or NotLoggedIn."""
         self._check_tokens()
         known = self._of(access)
         is_own = user == access.identity.user
@@ -411,7 +411,10 @@ class LoginGate:
         return secret, token
 
     def sees_token(self, access: Access, token: Token) -> bool:
-        """Return whether a token is one's to see and revoke; by a token with grants, itself and those made with it."""
+        """Return whether the caller may see and revoke a token.
+
+        A caller that uses a token with grants may do so only with that token and those made with it.
+        """
         if access.identity.is_admin:
             return True
         origin = self._of(access).origin
@@ -421,7 +424,7 @@ class LoginGate:
         return self.tokens.is_from(token, by.id)
 
     def revoke_token(self, access: Access, identifier: str, on_done: Done) -> None:
-        """Revoke a token and those that were made with it; what is connected by them ends at once."""
+        """Revoke a token and those that were made with it. Connections that use them end at once."""
         self._check_tokens()
         token = self.tokens.get(identifier)
         if token is None or not self.sees_token(access, token):
@@ -433,7 +436,7 @@ class LoginGate:
         self._review()
 
     def revoke_tokens_of(self, access: Access, user: str, on_done: Done) -> int:
-        """Revoke all tokens of a user that one sees, and those that were made with them; return how many it had."""
+        """Revoke a user's tokens that the caller may see, and those made with them; return the number of the former."""
         self._check_tokens()
         if user != access.identity.user:
             access.check_server(Right.ADMIN)
@@ -444,14 +447,14 @@ class LoginGate:
         return len(found)
 
     def _check_tokens(self) -> None:
-        """Raise NotSupported where other servers would not know what is made or revoked here."""
+        """Raise NotSupported on a cluster, because other servers would not know of tokens made or revoked here."""
         if self._broker.shares_queues:
             raise NotSupported(TOKENS_OF_ONE)
 
     # --- reload
 
     def reload(self, on_done: Done = lambda _error: None) -> None:
-        """Read the users file anew, on a thread. A bad one changes nothing; `on_done` says what is wrong with it."""
+        """Read the users file again, in a thread. A bad file changes nothing; `on_done` gets what is wrong."""
         self._reloading.reload(on_done)
 
     def _take(self, users: Users) -> None:
@@ -467,7 +470,7 @@ class LoginGate:
         self.audit.note("reload", "failed", user="", target=str(error))
 
     def _tidy(self) -> None:
-        """Forget sessions and identities that are over."""
+        """Forget sessions and identities that are over, now and every `TIDY_EVERY_MS`."""
         self.sessions.sweep()
         self._sweep()
         self._host.call_later(TIDY_EVERY_MS, self._tidy)

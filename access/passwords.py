@@ -1,7 +1,7 @@
-"""Passwords: hashed with argon2id on a thread, two at a time; a good one is remembered for a while.
+"""Passwords: hashed with argon2id in threads, two at a time. A good one is remembered for a while.
 
-A user who is unknown, or has no password, costs the same hashes. What is remembered is no password: an HMAC of it under
-a key of this process.
+An unknown user, or one without a password, costs as many hashes as any other. What is remembered is not the password
+but an HMAC of it, with a key of this process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ logger = logging.getLogger("curbstone.access")
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 Checked = Callable[[CurbstoneError | None, str], None]
-"""(Busy, or None where it was checked; the hash that the password belongs to, empty for none)"""
+"""(Busy, or None if it was checked; the hash that the password belongs to, empty for none)"""
 
 
 def hash_password(password: str) -> str:
-    """Return what the users file keeps of a password; blocking. Raise ValueError naming the rule it breaks."""
+    """Return the hash of a password for the users file. Blocks. Raise ValueError, which names the broken rule."""
     if not BYTES_MIN <= len(password.encode()) <= BYTES_MAX:
         raise ValueError(f"a password has {BYTES_MIN} to {BYTES_MAX} bytes")
     return _HASHER.hash(password)
@@ -43,14 +43,14 @@ def hash_password(password: str) -> str:
 
 @cache
 def _nobody() -> str:
-    """Return a hash that belongs to no password."""
+    """Return a hash that no password belongs to."""
     return _HASHER.hash(secrets.token_urlsafe(32))
 
 
 def hash_of(password: str, hashes: Sequence[str], most: int = 1) -> str:
-    """Return which of the hashes a password belongs to, empty for none; blocking.
+    """Return the hash that a password belongs to, or "" for none. Blocks.
 
-    It takes as long as for `most` hashes, however many there are.
+    It always takes as long as for `most` hashes, however many there are.
     """
     found = ""
     for kept in [*hashes, *[_nobody()] * (max(most, 1) - len(hashes))]:
@@ -66,21 +66,21 @@ class Passwords:
     """Checks passwords. Called on the host's thread."""
 
     def __init__(self, host: Host) -> None:
-        _nobody()  # now, so that the first unknown user costs one hash as well, and a server without users none
+        _nobody()  # made now, so that the first unknown user also costs one hash only, and a server without users none
         self._host = host
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, tuple[int, str]] = {}
-        """When to forget it, and the hash it was right for."""
+        """(when to forget it, the hash it was right for) by mark."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._running = 0
 
     def known(self, user: str, password: str, hashes: Sequence[str]) -> str:
-        """Return the hash that the password was found right for not long ago, if it still counts."""
+        """Return the hash that the password was recently found right for, if it still counts; else ""."""
         found = self._remembered.get(self.mark(user, password))
         return found[1] if found is not None and found[0] > self._host.now_ms() and found[1] in hashes else ""
 
     def check(self, user: str, password: str, hashes: Sequence[str], most: int, on_done: Checked) -> None:
-        """Tell whose hash the password belongs to, in a later turn. `most`: see `hash_of`."""
+        """Call back, in a later turn, with the hash that the password belongs to. `most`: see `hash_of`."""
         if len(self._waiting) >= WAITING_MAX:
             self._host.call_soon(lambda: on_done(Busy("too many logins wait to be checked; try again"), ""))
             return
@@ -103,7 +103,7 @@ class Passwords:
             self._waiting.popleft()()
 
     def mark(self, user: str, password: str) -> bytes:
-        """Return what stands for a user's password in this process, and tells nothing of it."""
+        """Return a mark of a user's password that is valid in this process and does not reveal the password."""
         return hmac.digest(self._key, f"{user}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
 
     def _remember(self, mark: bytes, kept: str) -> None:

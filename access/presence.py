@@ -1,6 +1,6 @@
-"""Who is connected: for those who administer the server, for limits, and so that a revocation ends connections.
+"""The open connections: shown to administrators, counted for limits, and ended by revocations.
 
-Requests that are answered at once are not kept here: each is checked by itself.
+Requests that are answered at once are not kept here, because each is checked by itself.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from curbstone.core.host import Host, Timer
 
 OF_USER_MAX = 1_000
 STREAMS_MAX = 100
-"""Server-sent events of one user: each takes from a queue without being asked again."""
+"""The most streams of server-sent events of one user: each takes messages without being asked again."""
 SUBSCRIPTIONS_MAX = 10_000
-"""Of one user, on connections that may have many: who may take a message is looked for among all that there are."""
+"""The most subscriptions of one user, over all its connections. Dispatching a message looks through all
+subscriptions."""
 STREAM = "sse"
 TIMER_MS_MAX = 86_400_000
 
 Admitted = Callable[[Access | CurbstoneError], None]
-"""Called with what a client gets, or with why it gets nothing."""
+"""Called with the client's access, or with the error that refuses it."""
 Admit = Callable[[Credentials, Caller, Admitted], None]
-"""Finds that out; see `Gate.admit`."""
+"""Checks credentials; see `Gate.admit`."""
 
 ENDED = "an administrator ended the connection"
 EXPIRED = "the login has expired"
 
 
 def _nothing() -> None:
-    """A connection that is over has nothing to hear."""
+    """Do nothing: the connection is over."""
 
 
 def _nothing_more(_reason: CurbstoneError) -> None:
-    """It is over already."""
+    """Do nothing: the connection is over."""
 
 
 def _none() -> int:
@@ -44,7 +45,7 @@ def _none() -> int:
 
 
 class Presence:
-    """One connection of somebody. `leave` when it is over."""
+    """One open connection. Call `leave` when it is over."""
 
     def __init__(
         self,
@@ -63,11 +64,11 @@ class Presence:
         self.caller = caller
         self.since_ms = since_ms
         self.unacked = unacked
-        """How many deliveries it has not settled."""
+        """Returns how many deliveries it has not settled."""
         self._end = end
         self._changed = changed
         self.subscriptions = 0
-        """How many it has; see `holds`."""
+        """How many subscriptions it has; see `holds`."""
         self._is_over = False
         self._is_renewing = False
         self._timer: Timer | None = None
@@ -75,10 +76,10 @@ class Presence:
         self._arm()
 
     def renew(self, credentials: Credentials, on_done: Admitted) -> None:
-        """Log in anew, so that the connection outlives what it was opened with; maybe before this returns.
+        """Log in again, so that the connection can outlive its first login. May call back before it returns.
 
-        `on_done(access)`: from now on that counts, and then `changed` is called. Whoever is refused keeps what there
-        was. Nothing is called back once the connection is over.
+        `on_done` gets the new access, which counts from now on, and then `changed` is called; or it gets an error, and
+        the connection keeps the access it has. It is not called once the connection is over.
         """
         if self._is_renewing:
             on_done(TooMany("a login of this connection is under way", 1))
@@ -109,25 +110,25 @@ class Presence:
         self._arm()
 
     def holds(self, subscriptions: int) -> None:
-        """It has so many subscriptions now, or is about to; raise TooMany where its user would have too many."""
+        """Note its number of subscriptions, now or in a moment; raise TooMany if its user would have too many."""
         if not self._is_over:
             self._connections.subscribed(self.access, subscriptions - self.subscriptions)
             self.subscriptions = subscriptions
 
     def leave(self) -> None:
-        """The connection is over; harmless when it was before."""
+        """Note that the connection is over. A second call does nothing."""
         if not self._is_over:
             self._is_over = True
             self._unwatch()
             self._stop_timer()
             self._connections.left(self)
-            # What is told of it holds it, too.
+            # The callbacks refer to the connection, and so would keep it in memory.
             self._unwatch = self._changed = _nothing
             self._end = _nothing_more
             self.unacked = _none
 
     def end(self, reason: CurbstoneError) -> None:
-        """End the connection; the client is told the reason."""
+        """End the connection. The client is told the reason."""
         if not self._is_over:
             self._end(reason)
 
@@ -158,12 +159,12 @@ class Presence:
 
 
 class Connections:
-    """All that are there. Called on the host's thread."""
+    """All open connections. Called on the host's thread."""
 
     def __init__(self, host: Host, admit: Admit) -> None:
         self.host = host
         self.admit = admit
-        """Lets in those who log in anew."""
+        """Checks the credentials of connections that log in again."""
         self._numbers = count(1)
         self._presences: dict[str, Presence] = {}
         self._by_user: dict[str, int] = {}
@@ -174,7 +175,7 @@ class Connections:
         return len(self._presences)
 
     def check(self, access: Access) -> None:
-        """Raise TooMany where a user has too many connections, NotLoggedIn where the login is over."""
+        """Raise TooMany if the user has too many connections, NotLoggedIn if the login has ended."""
         identity = access.identity
         if identity.end_reason:
             raise NotLoggedIn(identity.end_reason)
@@ -189,7 +190,7 @@ class Connections:
             raise TooMany(f"{STREAMS_MAX} streams of this user are open, and there may be no more")
 
     def subscribed(self, access: Access, more: int) -> None:
-        """A user has so many subscriptions more, or, below 0, less; raise TooMany."""
+        """Change a user's number of subscriptions by `more`; raise TooMany."""
         identity = access.identity
         if more > 0 and identity.owner and self._subscriptions.get(identity.user, 0) + more > SUBSCRIPTIONS_MAX:
             raise TooMany(f"this user has {SUBSCRIPTIONS_MAX} subscriptions, the most it may over all its connections")
@@ -204,9 +205,9 @@ class Connections:
         changed: Callable[[], None] = lambda: None,
         unacked: Callable[[], int] = lambda: 0,
     ) -> Presence:
-        """Note a connection that `check` has nothing against.
+        """Note a connection that `check` has allowed.
 
-        `end(reason)` is called when it has to end, `changed` when its rights have changed.
+        `end(reason)` is called when it must end, `changed` when its rights have changed.
         """
         identity = access.identity
         _count(self._by_user, identity.user, 1)
@@ -218,18 +219,18 @@ class Connections:
         return presence
 
     def listed(self) -> list[Presence]:
-        """Return all, the oldest first."""
+        """Return all connections, the oldest first."""
         return list(self._presences.values())
 
     def end(self, identifier: str) -> Presence | None:
-        """End one, and return it; None where there is none."""
+        """End a connection and return it; None if there is none with this id."""
         presence = self._presences.get(identifier)
         if presence is not None:
             presence.end(NotLoggedIn(ENDED))
         return presence
 
     def left(self, presence: Presence) -> None:
-        """One is over."""
+        """Forget a connection that is over."""
         user = presence.access.identity.user
         self._presences.pop(presence.id, None)
         _count(self._by_user, user, -1)

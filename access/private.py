@@ -1,9 +1,10 @@
-"""Private queues of each user: how many there may be, and how much they may hold together.
+"""The private queues of each user: bounds for their number, and for the bytes that they hold together.
 
-They need no right and are in no project, so no quota counts them: temporary queues and subscriptions to topics over
-STOMP, and the answers of requests over HTTP. Each has a cap; but all caps of a user together are more than there
-should be, and mostly they are empty. So what they hold is added up each second for those users whose caps would allow
-too much, and the queue that holds the most, whose consumer is too slow, ends.
+They are the temporary queues and topic subscriptions of STOMP, and the reply queues of HTTP requests. They need no
+right and are in no project, so no quota counts them. Each has a cap, but all caps of a user together may be more than
+the bound, and most of these queues are empty. So the caps are not what is bounded: for users whose caps would allow too
+much, the bytes that their queues really hold are added up each second. If they are too many, the queue that holds the
+most, whose consumer is too slow, is ended.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
 QUEUES_MAX = 2_000
-"""Of one user."""
+"""The most private queues of one user."""
 BYTES_MAX = 2 * 1024 * 1024 * 1024
-"""What they may take on disk together."""
+"""The most bytes that a user's private queues may take on disk together."""
 LOOK_EVERY_MS = 1_000
 
 End = Callable[[QueueName, CurbstoneError], object]
@@ -36,22 +37,22 @@ class _One(NamedTuple):
 
 
 class _Kept:
-    """Those of one user."""
+    """The private queues of one user."""
 
     __slots__ = ("caps_bytes", "queues")
 
     def __init__(self) -> None:
         self.queues: dict[QueueName, _One] = {}
         self.caps_bytes = 0
-        """Their caps together."""
+        """The sum of their caps."""
 
     @property
     def may_be_too_much(self) -> bool:
-        """Whether the caps allow more than a user may have; one queue alone may always be as large as its cap."""
+        """Whether the caps allow more than a user may have. A single queue may always be as large as its cap."""
         return self.caps_bytes > BYTES_MAX and len(self.queues) > 1
 
     def make_room(self) -> None:
-        """End those that hold the most until the others are not too much; at least one stays."""
+        """End the queues that hold the most until the others fit; at least one stays."""
         held = sorted((one.queue.counts().bytes, name) for name, one in self.queues.items() if not one.queue.is_closed)
         total = sum(size for size, _ in held)
         while total > BYTES_MAX and len(held) > 1:
@@ -62,7 +63,7 @@ class _Kept:
 
 
 class PrivateQueues:
-    """See the module's docstring. Called on the host's thread."""
+    """The private queues of all users; see the module's docstring. Called on the host's thread."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -70,13 +71,13 @@ class PrivateQueues:
         self._is_looking = False
 
     def check(self, identity: Identity, name: QueueName) -> None:
-        """Raise TooMany where a user may have no further one; `name` may be there already."""
+        """Raise TooMany if a user may not have another private queue; `name` may exist already."""
         kept = self._of.get(identity.user)
         if kept is not None and name not in kept.queues and len(kept.queues) >= QUEUES_MAX:
             raise TooMany(f"this user has {QUEUES_MAX} temporary queues and subscriptions to topics, the most it may")
 
     def keep(self, identity: Identity, queue: Queue, end: End) -> None:
-        """Note a queue of a user's, new or not; `end` deletes one, and tells its consumer why."""
+        """Note a user's private queue, new or not. `end` deletes it and tells its consumer why."""
         if identity.owner:
             kept = self._of.setdefault(identity.user, _Kept())
             before = kept.queues.get(queue.name)
@@ -86,7 +87,7 @@ class PrivateQueues:
                 self._look_later()
 
     def drop(self, identity: Identity, name: QueueName) -> None:
-        """It is no more."""
+        """Forget a queue that is deleted."""
         kept = self._of.get(identity.user)
         if kept is not None and name in kept.queues:
             kept.caps_bytes -= kept.queues.pop(name).cap

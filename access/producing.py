@@ -1,7 +1,7 @@
-"""Which connection publishes as which numbered producer to which queue: one at a time, whatever it speaks.
+"""Which connection publishes as which numbered producer to which queue: one at a time, over all protocols.
 
-Two programs under one name would take each other's messages for repeats. So a later connection ends the earlier one,
-which may also be a lost one of the same program that nobody has noticed yet.
+If two programs used the same name, each one's messages would be taken for repeats of the other's. So a later connection
+ends the earlier one. The earlier one may also be a lost connection of the same program that nobody has noticed yet.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ End = Callable[[CurbstoneError], None]
 
 
 class Producing:
-    """Those of one connection, all of them kept in one `at_work`. `leave` when the connection is over."""
+    """The numbered producers of one connection. Call `leave` when it is over."""
 
     def __init__(self, at_work: dict[Key, Producing], end: End) -> None:
-        """`end` is called when another connection goes on in its place."""
+        """`at_work` has those of all connections. `end` is called when another connection takes one over."""
         self._at_work = at_work
         self._end = end
         self._mine: set[Key] = set()
 
     @property
     def count(self) -> int:
-        """How many producers, each counted once for each of its queues."""
+        """The number of producers; each counts once for each of its queues."""
         return len(self._mine)
 
     def holds(self, producer: bytes, queue: QueueName) -> bool:
-        """Whether the producer has published to the queue over this connection."""
+        """Return whether this connection has claimed the producer for the queue."""
         return (producer, queue) in self._mine
 
     def claim(self, producer: bytes, queue: QueueName) -> None:
-        """From now on the producer publishes to the queue over this connection."""
+        """Claim a producer for this connection and queue, and end the connection that had it before."""
         key = producer, queue
         if key in self._mine:
             return
@@ -45,7 +45,7 @@ class Producing:
             earlier._end(Conflict(f"another connection publishes to queue {queue} as the same producer"))
 
     def leave(self) -> None:
-        """The connection is over."""
+        """Release all producers: the connection is over."""
         for key in self._mine:
             if self._at_work.get(key) is self:
                 del self._at_work[key]

@@ -1,8 +1,9 @@
-"""How much a user may publish in a second: messages, bytes of them, or both. Where nothing is set nothing is counted.
+"""Rates: how many messages, or bytes of them, a user may publish in a second. Users without a rate are not counted.
 
-What is published counts when it comes, stored or not; over all connections of the user together. It may be more than
-the rate for a moment: that is a debt, and until it is paid, by waiting, nothing of the user is taken. A connection that
-publishes meanwhile is not read (`Brake`); a request over HTTP is refused, and told when to come again (`Meter.check`).
+A message counts when it arrives, whether it is stored or not, over all connections of the user together. For a moment a
+user may exceed its rate. That makes a debt, which time pays off, and until it is paid nothing more of the user is
+accepted. A connection that publishes meanwhile is not read (`Brake`). An HTTP request is refused, and told when to try
+again (`Meter.check`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from curbstone.core.host import Host, Timer
 from curbstone.core.options import parse_size
 
 AT_ONCE_US = 1_000_000
-"""Who was silent for so long may send at once what the rate allows in that time."""
+"""A user that was silent for this long may send at once what its rate allows in that time."""
 WAIT_MS_MAX = 86_400_000
 RATE_KEYS = ("messages", "bytes")
 BAD_RATE = 'rate has messages and bytes in a second, as in { messages = 1000, bytes = "10MiB" }, both from 1'
@@ -28,7 +29,7 @@ class BadRate(ValueError):
 
 
 class Rate(NamedTuple):
-    """What may be published in a second; 0 where there is no bound."""
+    """The most that may be published in a second; 0 for no bound."""
 
     messages: int = 0
     bytes: int = 0
@@ -42,7 +43,7 @@ NO_RATE = Rate()
 
 
 def parse_rate(table: object) -> Rate:
-    """Return the rate that a table says; raise BadRate."""
+    """Return the rate in a table of the users file; raise BadRate."""
     if not isinstance(table, dict) or not table or not set(table) <= set(RATE_KEYS):
         raise BadRate(BAD_RATE)
     messages, size = table.get("messages"), table.get("bytes")
@@ -58,28 +59,28 @@ def parse_rate(table: object) -> Rate:
 
 
 def most(rates: Iterable[Rate]) -> Rate:
-    """Return the largest bounds of some; those that say nothing do not count."""
+    """Return a rate with the largest bound of each kind; a missing bound counts as the smallest."""
     found = list(rates)
     return Rate(max((rate.messages for rate in found), default=0), max((rate.bytes for rate in found), default=0))
 
 
 class Meter:
-    """What one user publishes, and how long it takes to pay for what was too much. Called on the host's thread."""
+    """Counts what one user publishes, and how long its debt takes to pay. Called on the host's thread."""
 
     def __init__(self, rate: Rate, host: Host, held_back: dict[str, int]) -> None:
-        """`held_back`: how often that happened, by protocol."""
+        """`held_back` counts how often the user was held back, by protocol."""
         self.rate = rate
         self._host = host
         self._held_back = held_back
         self._us_a_message = 1_000_000 / rate.messages if rate.messages else 0.0
         self._us_a_byte = 1_000_000 / rate.bytes if rate.bytes else 0.0
         self._paid_us = [0.0, 0.0]
-        """When all that came is paid: its messages, and its bytes."""
+        """When the messages, and when the bytes, that have come are paid for."""
         self._brakes: dict[Brake, None] = {}
         self._timer: Timer | None = None
 
     def count(self, messages: int, size: int) -> None:
-        """So much came."""
+        """Count messages and bytes that have come."""
         least = self._host.now_us() - AT_ONCE_US
         by_count, by_size = self._paid_us
         self._paid_us = [
@@ -89,31 +90,31 @@ class Meter:
 
     @property
     def debt_us(self) -> float:
-        """In how many microseconds all is paid; 0 where it is."""
+        """The time until everything is paid for; 0 if it is."""
         return max(0.0, max(self._paid_us) - self._host.now_us())
 
     def check(self, protocol: str) -> None:
-        """Raise TooFast as long as not all is paid."""
+        """Raise TooFast if not everything is paid for."""
         if debt_us := self.debt_us:
             self._note(protocol)
             raise TooFast(f"this user may publish {self.rate}", int(-(-debt_us // 1_000_000)))
 
     def hold(self, brake: Brake, protocol: str) -> None:
-        """Release a brake once all is paid."""
+        """Release a brake when everything is paid for."""
         self._note(protocol)
         self._brakes[brake] = None
         if self._timer is None:
             self._arm()
 
     def let_go(self, brake: Brake) -> None:
-        """Its connection is over."""
+        """Forget a brake: its connection is over."""
         self._brakes.pop(brake, None)
         if not self._brakes and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def forgive(self) -> None:
-        """The user has another rate from now on."""
+        """Cancel the debt: the user has another rate now."""
         self._paid_us = [0.0, 0.0]
         self._release()
 
@@ -125,7 +126,7 @@ class Meter:
 
     def _due(self) -> None:
         self._timer = None
-        if self.debt_us:  # another connection had more under way
+        if self.debt_us:  # another connection has sent more meanwhile
             self._arm()
         else:
             self._release()
@@ -136,18 +137,18 @@ class Meter:
                 self.let_go(brake)
                 brake.release()
         finally:
-            if self._brakes and self._timer is None:  # one of them failed: the others are still to come
+            if self._brakes and self._timer is None:  # one of them raised: the others are released later
                 self._arm()
 
 
 class Brake:
-    """Of one connection: on while it has something to publish and its user has not paid for what came before.
+    """The brake of one connection. It is on while the connection wants to publish and its user is in debt.
 
-    It must not be read meanwhile; what was read already waits, in its order.
+    While it is on, the connection must not be read. Input that was read before waits, in its order.
     """
 
     def __init__(self, protocol: str, released: Callable[[], None]) -> None:
-        """`released` is called when it may publish again."""
+        """`released` is called when the connection may publish again."""
         self._protocol = protocol
         self._released = released
         self._meter: Meter | None = None
@@ -158,7 +159,7 @@ class Brake:
         return self._meter is not None
 
     def stops(self, meter: Meter | None) -> bool:
-        """Return whether nothing may be published now; then it is on."""
+        """Return whether nothing may be published now; if so, the brake is on from now."""
         if meter is None:
             return False
         if self._meter is None and meter.debt_us:
@@ -167,12 +168,12 @@ class Brake:
         return self._meter is not None
 
     def release(self) -> None:
-        """All is paid."""
+        """Turn the brake off: everything is paid for."""
         self._meter = None
         self._released()
 
     def close(self) -> None:
-        """The connection is over, and hears no more."""
+        """Turn the brake off for good: the connection is over."""
         if self._meter is not None:
             self._meter.let_go(self)
             self._meter = None
@@ -180,7 +181,7 @@ class Brake:
 
 
 class Meters:
-    """One for each user that has a rate, as long as somebody holds it."""
+    """The meters of the users that have a rate. A meter lives as long as somebody refers to it."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -189,7 +190,7 @@ class Meters:
         """How often a connection was not read, or a request refused, by protocol."""
 
     def of(self, user: str, rate: Rate) -> Meter | None:
-        """Return what counts for a user; None where it has no rate."""
+        """Return the meter of a user; None if it has no rate."""
         if rate == NO_RATE:
             return None
         meter = self._meters.get((user, rate))
@@ -199,4 +200,4 @@ class Meters:
 
 
 def _nothing() -> None:
-    """Nobody is to be told any more."""
+    """Do nothing: the connection is over."""

@@ -1,7 +1,7 @@
-"""Files that are read again while the server runs: at SIGHUP, at `POST /v2/reload`, and when one of them has changed.
+"""Reads files again while the server runs: at SIGHUP, at `POST /v2/reload`, and when one of them has changed.
 
-What is read counts only if it is right: where it is not, that is told once and what was read before goes on. Reading
-happens in a thread, one at a time, so that what is read last is what counts.
+New content is used only if it is right. If it is wrong, this is reported once, and the old content stays in use. Files
+are read in a thread, one read at a time, so that the last read is the one that counts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger("curbstone")
 
 
 class Reloadable(Protocol):
-    """What can be read again."""
+    """Something that can be read again."""
 
     def reload(self, on_done: Done) -> None:
-        """Read it; `on_done` says what is wrong with it."""
+        """Read it again; `on_done` gets what is wrong with it."""
 
 
 class Reloading(Generic[T]):
-    """Some files that make one thing. Called on the host's thread."""
+    """Some files that form one thing. Called on the host's thread."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Reloading(Generic[T]):
         take: Callable[[T], object],
         refuse: Callable[[BaseException], object] = lambda _error: None,
     ) -> None:
-        """`read` makes it, in a thread, and raises what is wrong; `take` gets it, and `refuse` that error."""
+        """`read` runs in a thread and returns the thing or raises; `take` gets the thing, `refuse` the exception."""
         self._host = host
         self._name = name
         self._paths = paths
@@ -53,11 +53,11 @@ class Reloading(Generic[T]):
         self._seen = self._stamp()
         self._is_reading = False
         self._asked: list[Done] = []
-        """Who asked since the reading under way began, which may have seen less than they know of."""
+        """Callers since the current read began. It may not have seen what they know of."""
         host.call_later(LOOK_EVERY_MS, self._look)
 
     def reload(self, on_done: Done) -> None:
-        """See `Reloadable.reload`: changed or not."""
+        """See `Reloadable.reload`. Reads the files whether they have changed or not."""
         self._asked.append(on_done)
         if not self._is_reading:
             self._start()
@@ -78,7 +78,7 @@ class Reloading(Generic[T]):
         asked, self._asked = self._asked, []
 
         def read() -> tuple[Stamp, T | None, BaseException | None]:
-            stamp = self._stamp()  # before it is read: what changes meanwhile is read again
+            stamp = self._stamp()  # taken before reading: files that change meanwhile are read again
             try:
                 return stamp, self._read(), None
             except Exception as error:
@@ -97,7 +97,7 @@ class Reloading(Generic[T]):
         self._host.submit(read, done)
 
     def _told(self, result: T | None, error: BaseException | None) -> CurbstoneError | None:
-        """Let count what was read, or say what is wrong with it."""
+        """Use what was read, or return what is wrong with it."""
         if error is None:
             assert result is not None
             self._take(result)
@@ -108,25 +108,25 @@ class Reloading(Generic[T]):
         return Unavailable(f"{self._name}: not changed: {error}")
 
     def _stamp(self) -> Stamp:
-        """Return what changes when a file does; also if another one is put in its place, or a link is turned."""
+        """Return a value that changes when a file is changed or replaced, or when a link is redirected."""
         return tuple(files.version_of(path) for path in self._paths)
 
 
 class Reloads:
-    """All that is read again together."""
+    """Everything that is read again together."""
 
     def __init__(self) -> None:
         self._all: list[Reloadable] = []
 
     def add(self, one: Reloadable) -> None:
-        """From now on it is one of them."""
+        """Add one to be read again."""
         self._all.append(one)
 
     def __bool__(self) -> bool:
         return bool(self._all)
 
     def reload(self, on_done: Done = lambda _error: None) -> None:
-        """Read all of them; `on_done` when each is read, with the first thing that is wrong. There is one at least."""
+        """Read all of them again; there is at least one. `on_done` gets the first error when all are read."""
         left, errors = len(self._all), list[CurbstoneError]()
 
         def done(error: CurbstoneError | None) -> None:

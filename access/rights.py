@@ -1,9 +1,9 @@
 """Rights, and the grants that give them. Pure.
 
-A grant is `rights pattern`, as in `receive,peek shop/orders*`. The pattern is `project/queue`, `topic:project/event`
-or `server`. `*` stands for any run of characters of a project, a queue or an event, and the whole name must match;
-there are no denials, so the order of grants never matters. A project that begins with `_` has to be named by a pattern
-that begins so, too.
+A grant is `rights pattern`, as in `receive,peek shop/orders*`. The pattern is `project/queue`, `topic:project/event` or
+`server`. `*` stands for any run of characters in a project, queue or event, and the whole name must match. There are no
+denials, so the order of grants does not matter. A project that begins with `_` matches only patterns that begin with
+`_`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from curbstone.core.names import QueueName
 
 
 class Right(IntEnum):
-    """What one may do; a set of them is the sum."""
+    """A right. A set of rights is their sum."""
 
     SEND = 1
     RECEIVE = 2
@@ -30,7 +30,7 @@ class Right(IntEnum):
 
     @property
     def word(self) -> str:
-        """Its name in a grant, and in what people are told."""
+        """The name of the right in grants and messages."""
         return self.name.lower()
 
 
@@ -40,7 +40,7 @@ ON_SERVER = Right.METRICS | Right.ADMIN
 
 SERVER = "server"
 USER = "{user}"
-"""Stands in a grant for the name of the user who has it."""
+"""In a grant this stands for the name of the user who has the grant."""
 
 _TOPIC = "topic:"
 _ANY_WORDS_MAX = 4
@@ -74,7 +74,7 @@ class Grant(NamedTuple):
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether a whole name matches; each piece between the stars is looked for once, from left to right."""
+    """Return whether a whole name matches a pattern. Each piece between stars is searched once, left to right."""
     first, *pieces = pattern.split("*")
     if not pieces:
         return pattern == name
@@ -91,17 +91,17 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def names_taken(event: str) -> list[str]:
-    """Return names that a grant must cover so that it covers all events that a binding takes.
+    """Return names that grants must cover to cover all events that a binding takes.
 
-    Of one event that is its name. In a mask `*` and `#` stand for words, and the `*` of a grant covers them like any
-    text; but `#` may also stand for no word at all, so the mask without it must be covered, too.
+    For a single event this is its name. In a mask, `*` and `#` stand for words, and the `*` of a grant covers them like
+    any text. But `#` may also stand for no word at all, so the mask without it must be covered as well.
     """
     words = event.split(".")
     if words[-1] == ">":
         words[-1] = "#"
     places = [place for place, word in enumerate(words) if word == "#"]
     if len(places) > _ANY_WORDS_MAX:
-        return [event, ""]  # which nothing covers
+        return [event, ""]  # no grant covers the empty name
     found = []
     for chosen in range(1 << len(places)):
         left_out = {place for bit, place in enumerate(places) if chosen >> bit & 1}
@@ -110,7 +110,7 @@ def names_taken(event: str) -> list[str]:
 
 
 def parse_grant(text: str, user: str = "") -> Grant:
-    """Return a grant; `{user}` in it stands for `user`, taken literally. Raise BadGrant."""
+    """Return the grant in a text, where `{user}` stands for `user` taken literally. Raise BadGrant."""
     words = text.split()
     if len(words) != 2:
         raise BadGrant(f"bad grant {text[:120]!r}: it is rights, a space and a pattern, as in 'send,peek shop/orders*'")
@@ -149,7 +149,7 @@ def _check_pattern(kind: str, pattern: str, text: str) -> None:
 
 
 class Grants:
-    """Grants together: what they give on a name is the sum of what each gives."""
+    """A collection of grants. Together they give all rights that any of them gives."""
 
     def __init__(self, grants: Iterable[Grant]) -> None:
         self.all = tuple(grants)
@@ -163,7 +163,7 @@ class Grants:
 
     @property
     def is_admin(self) -> bool:
-        """Whether they give everything, everywhere."""
+        """Whether they give all rights on everything."""
         return bool(self.on_server & Right.ADMIN)
 
     def on_queue(self, name: QueueName) -> int:
@@ -171,7 +171,7 @@ class Grants:
         return ON_QUEUES if self.is_admin else self._sum("queue", name)
 
     def in_project(self, project: str) -> int:
-        """Return the rights on any queue of a project, taken together."""
+        """Return the rights on all queues of a project, taken together."""
         grants = (each for each in self.all if each.kind == "queue" and each.covers_project(project))
         return ON_QUEUES if self.is_admin else reduce(or_, (each.rights for each in grants), 0)
 
@@ -180,7 +180,7 @@ class Grants:
         return ON_TOPICS if self.is_admin else self._sum("topic", (project, event))
 
     def on_server_all(self) -> int:
-        """Return the rights on the server; who may administer it may see its figures."""
+        """Return the rights on the server. An administrator may also see its figures."""
         return ON_SERVER if self.is_admin else self.on_server
 
     def _sum(self, kind: str, names: Sequence[str]) -> int:
@@ -192,4 +192,4 @@ class Grants:
 
 
 EVERYTHING = Grants([Grant(int(Right.ADMIN), SERVER, (SERVER,))])
-"""What an admin has."""
+"""The grants of an administrator."""

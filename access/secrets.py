@@ -1,7 +1,7 @@
-"""Secrets that the server makes: tokens, sessions and tickets all look alike. Pure but for the dice.
+"""Secrets that the server makes: tokens, sessions and tickets have the same form. Pure, except for randomness.
 
-`cbs_{id}_{secret}`: the id is what logs, the audit and a revocation name; of the secret only a SHA-256 is kept. It is
-256 random bits, so it needs no slow hash.
+`cbs_{id}_{secret}`: the id is used in logs, the audit and revocations. Of the secret only a SHA-256 is kept. It has 256
+random bits, so it needs no slow hash.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from hashlib import sha256
 from typing import NamedTuple
 
 TOKEN, SESSION, TICKET = "cbs", "cbt", "cbo"
-"""What a secret begins with: an API token, a session that a login made, a ticket for one use."""
+"""The first part of a secret: of an API token, of a session, and of a ticket for one use."""
 
 ID_CHARS = 10
 _ALPHABET = string.digits + string.ascii_letters
 
 
 class Secret(NamedTuple):
-    """A secret as its owner has it."""
+    """A secret, as its owner has it."""
 
     kind: str
     id: str
@@ -31,7 +31,7 @@ class Secret(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """What is kept of it."""
+        """The SHA-256, which is what the server keeps."""
         return sha256(self.secret.encode()).digest()
 
     def is_of(self, digest: bytes) -> bool:
@@ -40,12 +40,12 @@ class Secret(NamedTuple):
 
 
 def new_secret(kind: str) -> Secret:
-    """Return a fresh one."""
+    """Return a new secret."""
     return Secret(kind, "".join(secrets.choice(_ALPHABET) for _ in range(ID_CHARS)), secrets.token_urlsafe(32))
 
 
 def parse_secret(text: str) -> Secret | None:
-    """Return the secret that a text is, or None."""
+    """Return the secret in a text, or None if it is not one."""
     kind, _, rest = text.partition("_")
     identifier, _, secret = rest.partition("_")
     if kind not in (TOKEN, SESSION, TICKET) or len(identifier) != ID_CHARS or not 40 <= len(secret) <= 50:

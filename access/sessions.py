@@ -1,7 +1,8 @@
-"""Sessions and tickets: what a login makes for a while, in memory alone.
+"""Sessions and tickets, which a login makes for a while. They are kept only in memory.
 
-A session ends after half an hour without a call, and twelve hours after its login. A ticket is for one use within half
-a minute, one way, of one queue where the way is that of one: it may stand in an address, where a token may not.
+A session ends half an hour after its last request, and at the latest twelve hours after its login. A ticket can be used
+once, within half a minute, for one purpose, and for one queue if the purpose needs one. It may be put into a URL, where
+a token may not.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ SESSIONS_MAX, SESSIONS_OF_USER_MAX = 10_000, 100
 TICKET_MS = 30_000
 TICKETS_MAX, TICKETS_OF_USER_MAX = 10_000, 100
 RESERVED = 100
-"""Of all sessions, and of all tickets, for admins."""
+"""How many of all sessions, and of all tickets, are reserved for administrators."""
 WAYS = ("publish", "consume", "events", "stomp", "queues")
-"""What a ticket may be for."""
+"""The purposes of tickets."""
 NAMING_QUEUES = ("stomp", "queues")
-"""Those of them that name their queues themselves, once they are let in."""
+"""The purposes whose client names its queues later, after it was admitted."""
 
 
 class Session:
@@ -40,7 +41,7 @@ class Session:
 
 
 class Sessions:
-    """All that there are. Called on the host's thread."""
+    """All sessions. Called on the host's thread."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -51,9 +52,9 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, secret: Secret, access: Access) -> None:
-        """Begin one under a secret that `new_secret` made; raise TooMany.
+        """Open a session with a secret from `new_secret`; raise TooMany.
 
-        Of a user with so many the one that was used longest ago ends, of those that nothing is connected by.
+        If its user has too many, the one that was used the longest ago and has no connections ends.
         """
         user = access.identity.user
         most = SESSIONS_MAX if access.identity.is_admin else SESSIONS_MAX - RESERVED
@@ -72,7 +73,7 @@ class Sessions:
         self._sessions[session.id] = self._of_user.setdefault(user, {})[session.id] = session
 
     def find(self, secret: Secret) -> Access | None:
-        """Return whose session a secret is, and count that as a call."""
+        """Return the access of a secret's session, and count this as a request; None if there is no such session."""
         session = self._sessions.get(secret.id)
         if session is None or not secret.is_of(session.digest):
             return None
@@ -83,7 +84,7 @@ class Sessions:
         return session.access
 
     def close(self, identifier: str) -> None:
-        """End a session, and with it what is connected by it."""
+        """End a session and the connections that use it."""
         session = self._sessions.pop(identifier, None)
         if session is not None:
             user = session.access.identity.user
@@ -93,7 +94,7 @@ class Sessions:
             session.access.identity.end("the session ended")
 
     def sweep(self) -> None:
-        """End those whose time is over."""
+        """End the sessions that have expired."""
         for session in [session for session in self._sessions.values() if self._is_over(session)]:
             self.close(session.id)
 
@@ -101,32 +102,32 @@ class Sessions:
         identity = session.access.identity
         if identity.end_reason or self._host.wall_ms() >= identity.expires_ms:
             return True
-        # What is connected by it is a use of it.
+        # A connection that uses the session keeps it alive.
         return not identity.is_watched and self._host.now_ms() - session.used_ms > IDLE_MS
 
 
 class Ticket(NamedTuple):
-    """What a ticket lets in to."""
+    """A ticket that was made and not used."""
 
     digest: bytes
     access: Access
     way: str
     queue: QueueName | None
-    """The queue; None for what names its queues itself."""
+    """The queue; None if the client names its queues later."""
     until_ms: int
 
 
 class Tickets:
-    """Those that were made and not used. Called on the host's thread."""
+    """All tickets that were made and not used. Called on the host's thread."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._tickets: dict[str, Ticket] = {}
-        """The oldest first."""
+        """The tickets by id, the oldest first."""
         self._of_user: Counter[str] = Counter()
 
     def make(self, access: Access, way: str, queue: QueueName | None) -> Secret:
-        """Return a fresh one; raise TooMany."""
+        """Return a new ticket; raise TooMany."""
         now_ms = self._host.now_ms()
         while self._tickets and next(iter(self._tickets.values())).until_ms <= now_ms:
             self._remove(next(iter(self._tickets)))
@@ -141,7 +142,7 @@ class Tickets:
         return secret
 
     def use(self, secret: Secret, way: str, queue: QueueName | None) -> Access | None:
-        """Return whose ticket this is, for this and no other use; whatever comes of it, it is used up."""
+        """Return the access of a ticket's owner, or None if the ticket is not for this use. Uses it up either way."""
         ticket = self._tickets.get(secret.id)
         if ticket is None or not secret.is_of(ticket.digest):
             return None

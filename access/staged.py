@@ -1,4 +1,4 @@
-"""Staged transactions as one identity sees them: its own, and only to where it may send."""
+"""Staged transactions as one identity sees them: only its own, and only to queues it may send to."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from curbstone.core.values import TTL_MS_MAX, Done, Look
 
 
 class Checks(Protocol):
-    """What says whether somebody may."""
+    """Checks rights; `Access` implements it."""
 
     identity: Identity
 
     def check(self, right: Right, name: QueueName) -> None:
-        """Raise NotAllowed, or NotLoggedIn, where one has no such right on a queue."""
+        """Raise NotAllowed or NotLoggedIn without this right on a queue."""
 
     def refusal(self, right: Right, target: str) -> CurbstoneError:
-        """Return what somebody is told who lacks a right, and write it down."""
+        """Return the error for a missing right, and note the refusal in the audit."""
 
 
 class AccessStaging:
-    """Staged transactions that are one identity's own, and go only where it may send."""
+    """The staged transactions of one identity, which go only to queues it may send to."""
 
     def __init__(self, access: Checks, staging: Staging) -> None:
         self._access = access
@@ -39,9 +39,10 @@ class AccessStaging:
     def upload(
         self, project: str, identifier: str, part: str, bytes_max: int, *, ttl_ms_max: int = TTL_MS_MAX
     ) -> Upload:
-        """See `Staging.upload`; a queue in it that one may not send to is refused when its first frame comes.
+        """See `Staging.upload`. A queue to which the identity may not send is refused when its first frame comes.
 
-        A part without messages names no queue: who may send to none of the project stages nothing.
+        A part without messages names no queue, so the identity must also have the right to send to some queue of the
+        project.
         """
         if not self._access.identity.in_project(project) & Right.SEND:
             raise self._access.refusal(Right.SEND, f"project {project}")

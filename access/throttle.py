@@ -1,7 +1,8 @@
-"""Guesses: after some failures each further try waits, longer and longer, before anything is hashed. No clock here.
+"""Throttles logins: after some failures, each further try must wait, longer and longer, before its password is hashed.
 
-What counts is a user from an address, and the address alone; nobody is locked out of anywhere else. Of IPv6 an address
-is its /64. A try counts as a failure from its begin until it is known to be none, so many at once are no way around.
+Failures are counted for a user from an address, and for the address alone, so nobody is locked out at other addresses.
+For IPv6 the address is its /64. A try counts as a failure from its beginning until it succeeds, so many tries at once
+do not evade the limit. It has no clock: calls say the time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from hashlib import blake2b
 from ipaddress import IPv6Address, ip_address
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 50
-"""Failures before tries wait."""
+"""How many failures are free before tries must wait."""
 AT_ONCE_OF_USER, AT_ONCE_OF_ADDRESS = 4, 16
-"""Tries under way before others are not looked at."""
+"""How many tries may be under way before others are refused."""
 AGAIN_MS = 1000
-"""The wait of a try that only others under way are in the way of."""
+"""How long a try must wait if only others under way prevent it."""
 WAIT_MS_MAX = 60_000
 FORGET_MS = 15 * 60_000
 KNOWN_MAX = 100_000
@@ -24,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 
 
 def source_of(address: str) -> str:
-    """Return what failures of an address are counted under."""
+    """Return the key under which failures of an address are counted."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -43,14 +44,14 @@ class _Failures:
 
 
 class Throttle:
-    """Counts failed logins, and those under way."""
+    """Counts failed logins and those under way."""
 
     def __init__(self) -> None:
         self._failures: dict[bytes, _Failures] = {}
         self._under_way: dict[bytes, int] = {}
 
     def wait_ms(self, user: str, address: str, now_ms: int) -> int:
-        """Return how long a try has to wait; 0 where it may be made now."""
+        """Return how long a try must wait; 0 if it may be made now."""
         of_user, of_address = _keys(user, address)
         return max(
             self._wait_ms(of_user, FREE_OF_USER, AT_ONCE_OF_USER, now_ms),
@@ -69,19 +70,19 @@ class Throttle:
         return max(wait_ms, 0)
 
     def began(self, user: str, address: str) -> None:
-        """A try is under way, until `ended`."""
+        """Note that a try is under way, until `ended`."""
         for key in _keys(user, address):
             self._under_way[key] = self._under_way.get(key, 0) + 1
 
     def ended(self, user: str, address: str) -> None:
-        """A try is over; `failed` or `succeeded` says how, where it was looked at."""
+        """Note that a try is over. If it was checked, `failed` or `succeeded` is called, too."""
         for key in _keys(user, address):
             self._under_way[key] -= 1
             if not self._under_way[key]:
                 del self._under_way[key]
 
     def failed(self, user: str, address: str, now_ms: int) -> None:
-        """A login failed."""
+        """Count a failed login."""
         for key in _keys(user, address):
             if len(self._failures) >= KNOWN_MAX:
                 self._forget(now_ms)
@@ -92,11 +93,11 @@ class Throttle:
             failures.last_ms = now_ms
 
     def succeeded(self, user: str, address: str) -> None:
-        """A login succeeded: the user's failures from there are forgotten, the address's are not."""
+        """Note that a login succeeded. This clears the user's failures from this address, but not the address's own."""
         self._failures.pop(_keys(user, address)[0], None)
 
     def _forget(self, now_ms: int) -> None:
-        """Make room: drop what is old, else the oldest half."""
+        """Make room: drop old failures, or else the oldest half."""
         recent = {key: each for key, each in self._failures.items() if now_ms - each.last_ms <= FORGET_MS}
         if len(recent) >= KNOWN_MAX:
             recent = dict(sorted(recent.items(), key=lambda item: item[1].last_ms)[len(recent) // 2 :])
@@ -104,9 +105,9 @@ class Throttle:
 
 
 def _keys(user: str, address: str) -> tuple[bytes, bytes]:
-    """Return what a user from an address, and the address, are counted under; small, however long the name is.
+    """Return the keys of a user from an address, and of the address. They are short, however long the name is.
 
-    All that can be no name of a user is one.
+    All names that no user can have share one key.
     """
     source = source_of(address)
     name = user if _NAME.fullmatch(user) else "?"

@@ -1,7 +1,7 @@
-"""API tokens: made while the server runs, kept in `access/tokens` of the data directory.
+"""API tokens: made while the server runs, and kept in `access/tokens` of the data directory.
 
-The file is replaced whole and synced before anybody sees a token or hears that one is revoked. It holds no secret,
-only its SHA-256.
+The file is replaced as a whole and synced before anybody gets a token or is told that one is revoked. It contains no
+secrets, only their SHA-256.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from curbstone.core.values import Done
 FORMAT = 1
 TOKENS_MAX = 10_000
 TOKENS_OF_USER_MAX = 200
-"""That a user makes for itself; an admin makes more."""
+"""The most tokens that a user may make for itself. An administrator may make more."""
 RESERVED = 100
-"""Of all, for admins."""
+"""How many of all tokens are reserved for administrators."""
 LABEL_CHARS_MAX = 200
 DAY_MS = 86_400_000
 DIRECTORY, FILE = "access", "tokens"
@@ -31,33 +31,33 @@ DIRECTORY, FILE = "access", "tokens"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is kept of a token."""
+    """A token, as the server keeps it."""
 
     id: str
     digest: str
-    """SHA-256 of the secret, in hex."""
+    """The SHA-256 of the secret, in hex."""
     user: str
     label: str
     grants: tuple[str, ...] | None
-    """They narrow what the user may; None for all of it."""
+    """Grants that narrow the user's rights; None for all of them."""
     created_ms: int
     expires_ms: int
-    """Wall clock; 0 for never."""
+    """When it expires, by the wall clock; 0 for never."""
     parent: str
-    """The token it was made with: it goes when that goes."""
+    """The token it was made with. When that is revoked, this one is, too."""
     used_day: int
-    """Days since the epoch when it was used last, 0 for never."""
+    """The day of its last use, in days since the epoch; 0 for never."""
 
     @property
     def layer(self) -> Grants | None:
-        """What it narrows its user's rights to."""
+        """The grants that narrow its user's rights, or None."""
         return None if self.grants is None else Grants.parse(self.grants, self.user)
 
 
 def new_token(
     user: str, now_ms: int, *, grants: Iterable[str] | None, expires_ms: int, label: str, parent: str = ""
 ) -> tuple[Secret, Token]:
-    """Return a fresh token, and what is kept of it; raise BadRequest."""
+    """Return the secret of a new token, and the token to keep; raise BadRequest."""
     kept = tuple(grants) if grants is not None else None
     if len(label) > LABEL_CHARS_MAX or not label.isprintable():
         raise BadRequest(f"bad label: at most {LABEL_CHARS_MAX} printable characters")
@@ -70,7 +70,7 @@ def new_token(
 
 
 def check_narrower(has: tuple[str, ...], wanted: Iterable[str] | None) -> None:
-    """Raise BadRequest where a token would have grants that the one it is made with has not."""
+    """Raise BadRequest if a token would have grants that the token it is made with lacks."""
     if wanted is None or not set(wanted) <= set(has):
         raise BadRequest("a token made with a token has some of its grants, each as it is written there")
 
@@ -91,14 +91,14 @@ def decode(data: bytes) -> dict[str, Token]:
         tokens = [replace(each, grants=None if each.grants is None else tuple(each.grants)) for each in found]
         for token in tokens:
             bytes.fromhex(token.digest)
-            _ = token.layer  # which raises for a bad grant
+            _ = token.layer  # raises for a bad grant
     except (ValueError, KeyError, TypeError) as error:
         raise DataDirectoryError(f"access/tokens is damaged: {type(error).__name__}; no token is known") from None
     return {token.id: token for token in tokens}
 
 
 def read(data: Path) -> dict[str, Token]:
-    """Return the tokens of a data directory; blocking. Raise DataDirectoryError."""
+    """Return the tokens in a data directory. Blocks. Raise DataDirectoryError."""
     try:
         return decode(files.read_ours(data / DIRECTORY / FILE, data))
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def read(data: Path) -> dict[str, Token]:
 
 
 def write(data: Path, tokens: Iterable[Token]) -> None:
-    """Replace the tokens of a data directory; blocking, durable when it returns."""
+    """Replace the tokens in a data directory. Blocks; durable when it returns."""
     files.make_directory(data / DIRECTORY)
     files.replace(data / DIRECTORY / FILE, encode(tokens))
 
@@ -125,11 +125,11 @@ class Tokens:
         self._is_due = False
 
     def load(self) -> None:
-        """Read them; blocking. Raise DataDirectoryError."""
+        """Read the tokens. Blocks. Raise DataDirectoryError."""
         self._tokens = read(self._data)
 
     def find(self, secret: Secret) -> Token | None:
-        """Return the token that a secret is, if it is one that counts now."""
+        """Return the token of a secret, if it counts now."""
         token = self._tokens.get(secret.id)
         if token is None or not secret.is_of(bytes.fromhex(token.digest)) or self._is_over(token):
             return None
@@ -143,25 +143,25 @@ class Tokens:
         return self._tokens.get(identifier)
 
     def listed(self) -> list[Token]:
-        """Return all that count, the oldest first."""
+        """Return all tokens that count now, the oldest first."""
         return sorted((each for each in self._tokens.values() if not self._is_over(each)), key=lambda t: t.created_ms)
 
     def used(self, token: Token) -> None:
-        """Note the day of its last use."""
+        """Note that a token is used today."""
         day = self._host.wall_ms() // DAY_MS
         if token.used_day != day and token.id in self._tokens:
             self._tokens[token.id] = replace(token, used_day=day)
             self._store(lambda _error: None)
 
     def is_from(self, token: Token, identifier: str) -> bool:
-        """Return whether a token is the one of this id, or was made with it or with one that was."""
+        """Return whether a token has this id, or was made with it, directly or indirectly."""
         at: Token | None = token
         while at is not None and at.id != identifier:
             at = self._tokens.get(at.parent)
         return at is not None
 
     def add(self, token: Token, on_done: Done, *, by_admin: bool = False) -> None:
-        """Keep a token; `on_done` when it is on disk. If that fails it is forgotten again. Raise BadRequest."""
+        """Keep a token; `on_done` is called when it is on disk, or dropped because that failed. Raise BadRequest."""
         for each in list(self._tokens.values()):
             if self._is_over(each):
                 del self._tokens[each.id]
@@ -179,7 +179,7 @@ class Tokens:
         self._store(done)
 
     def revoke(self, identifiers: Iterable[str], on_done: Done) -> None:
-        """Forget tokens and all that were made with them. `on_done` when that is on disk."""
+        """Revoke tokens and all that were made with them; `on_done` is called when this is on disk."""
         made: dict[str, list[str]] = {}
         for token in self._tokens.values():
             made.setdefault(token.parent, []).append(token.id)

@@ -1,7 +1,7 @@
-"""The users file: who there is and what each may do. Read by the server, written by people.
+"""The users file: the users, and what each may do. Written by people, read by the server.
 
-It is taken whole or not at all: one bad line, and `load` says which rule it breaks. TOML, with the tables `roles`,
-`users`, `quotas` and `issuers`; docs/security.md describes it.
+It is accepted as a whole or not at all: for a bad file, `load` says which rule it breaks first. It is TOML with the
+tables `roles`, `users`, `quotas` and `issuers`; docs/security.md describes it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from curbstone.core.names import DEFAULT_PROJECT, queue_name
 from curbstone.core.options import parse_size
 
 ANONYMOUS = "anonymous"
-"""The user of a client that presents nothing."""
+"""The user of clients that present no credentials."""
 
 PASSWORDS_MAX = 2
-"""The one in use, and the one it is changed to."""
+"""The password in use, and the one it is being changed to."""
 
 QUEUES_DEFAULT = 1_000
 BYTES_DEFAULT = 10 * 1024 * 1024 * 1024
@@ -37,7 +37,7 @@ Network = IPv4Network | IPv6Network
 
 
 class UsersError(Exception):
-    """The file breaks a rule; the text is one line, and shows no secret."""
+    """The file breaks a rule; the text is one line and shows no secret."""
 
 
 class User(NamedTuple):
@@ -46,18 +46,18 @@ class User(NamedTuple):
     name: str
     home: str
     grants: Grants
-    """Its own and those of its roles."""
+    """The user's own grants and those of its roles."""
     passwords: tuple[str, ...]
     certificates: tuple[str, ...]
     sources: tuple[Network, ...]
-    """From where it may log in; empty for anywhere."""
+    """The networks it may log in from; empty for any."""
     ceiling: Grants | None = None
-    """They narrow what it may: those of the issuer that vouches for it."""
+    """The grants of the issuer that vouches for the user, which narrow its own; None without an issuer."""
     rate: Rate = NO_RATE
-    """What it may publish: its own, or the largest of its roles."""
+    """What the user may publish: its own rate, or the largest of its roles."""
 
     def may_come_from(self, address: str) -> bool:
-        """Return whether it may log in from an address."""
+        """Return whether the user may log in from an address."""
         if not self.sources:
             return True
         try:
@@ -69,46 +69,46 @@ class User(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What the queues of one project may take."""
+    """The most that the queues of one project may take."""
 
     queues: int = QUEUES_DEFAULT
     bytes: int = BYTES_DEFAULT
-    """The sum of their caps."""
+    """The most that their caps may be together."""
 
 
 class Role(NamedTuple):
-    """What users of a role have of it."""
+    """What a role gives its users."""
 
     grants: Sequence[str]
     rate: Rate
 
 
 class Users(NamedTuple):
-    """What a users file says."""
+    """The content of a users file."""
 
     users: Mapping[str, User]
     quotas: Mapping[str, Quota]
     roles: Mapping[str, Role] = {}
     issuers: tuple[Issuer, ...] = ()
-    """Who may vouch for others."""
+    """The issuers that may vouch for further users."""
 
     def quota(self, project: str) -> Quota:
         """Return the quota of a project."""
         return self.quotas.get(project) or self.quotas.get("*") or Quota()
 
     def by_certificate(self, names: tuple[str, ...]) -> User | None:
-        """Return the user that one of a certificate's names belongs to."""
+        """Return the user that has one of a certificate's names."""
         return next((user for user in self.users.values() if not set(names).isdisjoint(user.certificates)), None)
 
 
 def load(data: bytes) -> Users:
-    """Return what a users file says; raise UsersError for the first rule it breaks."""
+    """Return the content of a users file; raise UsersError for the first broken rule."""
     try:
         content = tomllib.loads(data.decode())
     except UnicodeDecodeError:
         raise UsersError("it is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at .*\)", str(error))  # the rest of the text may show a piece of the file
+        place = re.search(r"\(at .*\)", str(error))  # the rest of the text may show part of the file
         raise UsersError(f"it is not TOML {place[0] if place else ''}".strip()) from None
     _check_keys(content, ("roles", "users", "quotas", "issuers"), "the users file")
     roles = {name: _role(name, table) for name, table in _tables(content, "roles").items()}

@@ -1,6 +1,6 @@
-"""What all `Access` of one gate share: where they tell of refusals and changes, and who holds what.
+"""What all `Access` of one gate share: the audit, and registries of what connections have.
 
-Refusals and changes go into the audit where there are users; without users there is nothing to write down.
+Refusals and changes go into the audit if there are users. Without users nothing is noted.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from curbstone.core.host import Host
 
 
 class Watch:
-    """See the module's docstring. Called on the host's thread."""
+    """The shared part of all `Access`; see the module's docstring. Called on the host's thread."""
 
     def __init__(self, host: Host, audit: Audit | None = None) -> None:
         self._audit = audit
         self.private = PrivateQueues(host)
-        """The queues that connections have for themselves."""
+        """The private queues of connections."""
         self.ack_ids = AckIds()
-        """What connections hold, by which others may settle it."""
+        """The deliveries that connections hold, so that they can be settled from elsewhere."""
         self.producing: dict[Key, Producing] = {}
         """Which connection publishes as which numbered producer."""
         self.refusals: dict[str, int] = {}
-        """How many calls lacked a right, by its name."""
+        """The number of refused calls, by the name of the right they lacked."""
 
     def refused(self, identity: Identity, right: str, target: str) -> None:
-        """Somebody lacked a right."""
+        """Note that somebody lacked a right."""
         if self._audit is not None:
             self.refusals[right] = self.refusals.get(right, 0) + 1
             peer, protocol = _asking()
             self._audit.refused(right, user=identity.user, peer=peer, protocol=protocol, target=target)
 
     def did(self, identity: Identity, action: str, target: str) -> None:
-        """Somebody changed something that needs `manage` or `admin`."""
+        """Note a change that needed `manage` or `admin`."""
         if self._audit is not None:
             peer, protocol = _asking()
             user, credential = identity.user, identity.credential
@@ -46,6 +46,6 @@ class Watch:
 
 
 def _asking() -> tuple[str, str]:
-    """Return who asks for what is being done, and over which protocol."""
+    """Return the client whose request is being carried out, and its protocol."""
     caller = ASKING.get()
     return (str(caller), caller.protocol) if caller is not None else ("", "")

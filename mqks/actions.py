@@ -1,4 +1,4 @@
-"""What each MQKS action does: publish, consume, settle, bind, delete, ask for figures."""
+"""The actions of MQKS: publish, consume, settle, bind, delete, and ask for figures."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ PUBLISH = b"publish"
 
 
 class Connection(Owner, Protocol):
-    """The connection that the requests come from."""
+    """The connection that requests come from."""
 
     held: bool
-    """Whether the socket takes no more."""
+    """Whether deliveries are paused because the socket is full."""
     updates: dict[QueueConsumer, bytes]
-    """What its consumers are told when it takes more."""
+    """The --update lines that its consumers get when the socket takes more."""
     work_us: int
-    """About what the requests of this turn have cost."""
+    """An estimate of what the requests of this turn have cost, in microseconds."""
 
     def start(self, request: Request, call: Callable[[Done], object], size: int = 0) -> None:
-        """Hand a request to the engine, and answer it when that calls back."""
+        """Hand a request to the engine, and answer it when the engine calls back."""
 
     def confirm(self, request: Request) -> None:
-        """Answer a request that is done."""
+        """Answer a request that was carried out."""
 
     def refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
         """Answer with an error."""
@@ -60,13 +60,13 @@ class Actions:
         self.consumers: dict[bytes, QueueConsumer] = {}
 
     def named(self, name: bytes) -> Callable[[Request], None] | None:
-        """Return what carries out the requests of this name; None if there is no such action."""
+        """Return the function for the requests of an action; None if there is no such action."""
         action = _ACTIONS.get(name)
         return partial(action, self) if action is not None else None
 
     @property
     def unacked(self) -> int:
-        """How many deliveries are not settled."""
+        """How many deliveries are unsettled."""
         return sum([len(consumer.engine.unsettled) for consumer in self.consumers.values()])
 
     def _publish(self, request: Request) -> None:
@@ -91,7 +91,7 @@ class Actions:
         self._connection.start(request, start, len(data))
 
     def check_rights(self) -> None:
-        """The rights have changed: consumers that lost theirs end, each with an error."""
+        """End the consumers that have lost their right, each with an error."""
         for consumer in list(self.consumers.values()):
             if not self._access.may(Right.RECEIVE, consumer.queue_name):
                 self.end_consumer(consumer)
@@ -104,7 +104,7 @@ class Actions:
         return self._login.access
 
     def _at_home(self, name: QueueName) -> QueueName:
-        """Return the queue of that name in the user's home."""
+        """Return the queue with that name in the user's home project."""
         return QueueName(self._access.home, name.queue)
 
     def _ping(self, request: Request) -> None:
@@ -130,7 +130,7 @@ class Actions:
         seconds = wish.unused.seconds if wish.unused else None
         if wish.unused and not self._registry.may_go(wish.queue):
             raise RequestError(f"queue {wish.queue} was made to stay; it can't be consumed with the wish that it goes")
-        # Bound before anything else changes: that can be refused.
+        # The queue is bound first, because that can be refused.
         self._connection.start(request, lambda done: self._access.occupy(wish.queue, events, seconds, done))
         self._work(wish.queue, events)
         if wish.unused or unused:
@@ -144,7 +144,7 @@ class Actions:
         self._registry.add(consumer)
         self.consumers[consumer.id] = consumer
         if changed:
-            # Who replaced the events knows them; who added some learns what they are now.
+            # A client that replaced the events knows them. One that added some is told all of them.
             self._registry.notify(wish.queue, events, None if wish.binding.add else consumer)
 
     def _new_consumer(self, consumer_id: bytes, wish: Consume) -> QueueConsumer:
@@ -172,7 +172,7 @@ class Actions:
         return True
 
     def _work(self, name: QueueName, events: frozenset[str]) -> None:
-        """Count what a change of bindings costs: they are written whole, and told to all consumers."""
+        """Count the cost of changed bindings, which are written as a whole and told to all consumers."""
         self._connection.work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
 
     def _bindings(self, wish: Consume | arguments.Rebind) -> frozenset[str]:
@@ -187,7 +187,7 @@ class Actions:
         self._access.check(Right.MANAGE, wish.queue)
         before = self._bindings(wish)
         if wish.binding.masks:
-            self._connection.work_us += WORK_US_MAX  # also if they are refused
+            self._connection.work_us += WORK_US_MAX  # even if they are refused
         events = wish.binding.apply(before)
         is_new = not self._has(wish.queue)
         self._connection.start(request, lambda done: self._access.rebind(wish.queue, events, done))
@@ -215,7 +215,7 @@ class Actions:
         consumer_id, msg_id = arguments.parse_settle(request.rest)
         consumer = self._consumer(consumer_id)
         seqs = consumer.take_all() if msg_id == ALL else consumer.take(msg_id)
-        if not seqs:  # settled before, maybe by a request that was sent again after a reconnect
+        if not seqs:  # settled before, perhaps by the same request before a reconnect
             self._connection.confirm(request)
             return
         name = consumer.queue_name
@@ -248,14 +248,14 @@ class Actions:
         self._connection.start(request, start)
 
     def _consumer(self, consumer_id: bytes) -> QueueConsumer:
-        """Return the consumer of that id on this connection; raise RequestError."""
+        """Return the consumer with that id on this connection; raise RequestError."""
         consumer = self.consumers.get(consumer_id)
         if consumer is None:
             raise RequestError("unknown consumer")
         return consumer
 
     def end_consumer(self, consumer: QueueConsumer) -> None:
-        """End a consumer of this connection: what is unsettled goes back to its queue."""
+        """End a consumer of this connection: its unsettled deliveries return to the queue."""
         if self.consumers.get(consumer.id) is consumer:
             del self.consumers[consumer.id]
             self._login.holds(len(self.consumers))
@@ -264,7 +264,7 @@ class Actions:
         self._registry.remove(consumer)
 
     def _lost(self, consumer: QueueConsumer, error: CurbstoneError) -> None:
-        """The queue of a consumer was deleted, or the engine stopped. It can be deleted still, and gets nothing."""
+        """The queue of a consumer was deleted, or the engine stopped. The consumer stays, but gets nothing."""
         if isinstance(error, NoSuchQueue):
             self._registry.deleted(consumer)
 

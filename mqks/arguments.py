@@ -1,4 +1,4 @@
-"""What the words behind `consume`, `rebind`, `ack` and `reject` ask for. Pure; all names are checked here."""
+"""Parses the arguments of `consume`, `rebind`, `ack` and `reject`. Pure; all names are checked here."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _REPLACE = ""
 
 
 class Unused(NamedTuple):
-    """The wish that a queue goes when it had no consumer for some time."""
+    """The option that a queue is deleted when it has had no consumer for some time."""
 
     seconds: float
     text: str
-    """The option as an --update writes it."""
+    """The option as it is written in an --update."""
 
     @classmethod
     def after(cls, seconds: float) -> Unused:
-        """Return the wish for so many seconds; 0 is written as the bare option."""
+        """Return the option for this many seconds; 0 is written without a value."""
         return cls(seconds, f" {_UNUSED}={seconds}" if seconds else f" {_UNUSED}")
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How a request changes the events bound to a queue; applied in the order of the fields."""
+    """How a request changes the events bound to a queue. The fields are applied in their order."""
 
     replace: frozenset[str] | None = None
     remove: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Binding:
     add: frozenset[str] = frozenset()
 
     def apply(self, events: frozenset[str]) -> frozenset[str]:
-        """Return the events bound afterwards; raise RequestError where that would take too long."""
+        """Return the events bound afterwards; raise RequestError if that would take too long."""
         kept = (events if self.replace is None else self.replace) - self.remove
         if self.masks:
             masks = EventPatterns(self.masks)
@@ -71,7 +71,7 @@ class Rebind:
 
 
 def text_of(data: bytes) -> str:
-    """Return bytes as text; raise RequestError."""
+    """Decode bytes; raise RequestError."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -79,7 +79,7 @@ def text_of(data: bytes) -> str:
 
 
 def queue_of(word: str) -> QueueName:
-    """Return the queue a word names; raise RequestError."""
+    """Return the queue that a word names; raise RequestError."""
     if word.startswith("--"):
         raise RequestError("an option that is not known, or no queue before it")
     try:
@@ -89,7 +89,7 @@ def queue_of(word: str) -> QueueName:
 
 
 def event_of(word: str) -> str:
-    """Return the event a word names; raise RequestError."""
+    """Return the event that a word names; raise RequestError."""
     try:
         return event_name(word)
     except BadRequest:
@@ -97,7 +97,7 @@ def event_of(word: str) -> str:
 
 
 def parse_consume(rest: bytes, window_max: int) -> Consume:
-    """Return what the words behind `consume` say; raise RequestError."""
+    """Parse the arguments of `consume`; raise RequestError."""
     words = text_of(rest).split()
     sections: dict[str, list[str]] = {_REPLACE: []}
     section = _REPLACE
@@ -125,7 +125,7 @@ def parse_consume(rest: bytes, window_max: int) -> Consume:
 
 
 def parse_rebind(rest: bytes) -> Rebind:
-    """Return what the words behind `rebind` say; raise RequestError."""
+    """Parse the arguments of `rebind`; raise RequestError."""
     words = text_of(rest).split()
     sections: dict[str, list[str]] = {_REPLACE: []}
     section = _REPLACE
@@ -143,7 +143,7 @@ def parse_rebind(rest: bytes) -> Rebind:
 
 
 def parse_settle(rest: bytes) -> tuple[bytes, bytes]:
-    """Return the consumer and the message (or `ALL`) behind `ack` and `reject`; raise RequestError."""
+    """Return the consumer and the message (or `ALL`) in the arguments of `ack` or `reject`; raise RequestError."""
     words = rest.split()
     if len(words) != 2:
         raise RequestError("it takes {consumer_id} {msg_id} or {consumer_id} --all")
@@ -151,7 +151,7 @@ def parse_settle(rest: bytes) -> tuple[bytes, bytes]:
 
 
 def only_word(rest: bytes, what: str) -> bytes:
-    """Return the one word behind an action; raise RequestError."""
+    """Return the only argument of an action; raise RequestError."""
     words = rest.split()
     if len(words) != 1:
         raise RequestError(f"it takes one {what}")

@@ -1,8 +1,8 @@
-"""Lines of MQKS and what they say: bytes in, requests out, and the answers as bytes. Pure.
+"""Parses the lines of MQKS into requests, and encodes answers. Pure.
 
-A request is `{request_id} {action} {data}` and LF, an answer `{request_id} ok {data}` or
-`{request_id} error {error_id}`. A CR and spaces at the end of a request are cut; what stands between the
-second space and the end is the action's, byte for byte. An answer without data keeps its last space.
+A request is `{request_id} {action} {data}` and LF. An answer is `{request_id} ok {data}` or `{request_id} error
+{error_id}`. A CR and spaces at the end of a request are removed. Everything between its second space and its end is the
+action's data, byte for byte. An answer without data still has the space before it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from curbstone.core import headers
 from curbstone.mqks.errors import RequestError
 
 NO_ID = b"None"
-"""What an answer is addressed to where a request had no id that could be read."""
+"""The id in an answer to a request whose id could not be read."""
 
 HEAD_BYTES = 1024
-"""How much is kept of a line that is too long."""
+"""How many bytes of an overlong line are kept."""
 
 ID_HEADER, EVENT_HEADER = "mqks-id", "mqks-event"
-"""The header lines that keep what a publisher called its message, and the event it was published to."""
+"""The header lines that store the publisher's id for a message, and the event it was published to."""
 
-# A message that was moved over HTTP carries them as metadata.
+# In a message that was moved over HTTP, they are metadata.
 _ID_HEADERS = (ID_HEADER, "x-msg-x-" + ID_HEADER)
 _EVENT_HEADERS = (EVENT_HEADER, "x-msg-x-" + EVENT_HEADER)
 
@@ -30,24 +30,24 @@ _IN_ONE_LINE = ((b"\r", b"\\r"), (b"\n", b"\\n"), (b"\t", b"\\t"))
 
 
 class Line(NamedTuple):
-    """One line without its LF; of one that was too long only the beginning."""
+    """One line without its LF; of an overlong line, only the beginning."""
 
     text: bytes
     is_whole: bool
 
 
 class LineReader:
-    """Cuts a stream into lines. It looks at each byte once and keeps at most one line."""
+    """Cuts a stream into lines. It searches each byte once and keeps at most one line."""
 
     def __init__(self, line_bytes_max: int) -> None:
         self._bytes_max = line_bytes_max
         self._begun = bytearray()
         self.overlong_bytes = 0
-        """How long the line that is being read is so far, if it is too long; else 0."""
+        """The length so far of the unfinished line if it is too long; else 0."""
 
     @property
     def unfinished_bytes(self) -> int:
-        """How long the line that is being read is so far."""
+        """The length so far of the unfinished line."""
         return self.overlong_bytes or len(self._begun)
 
     def feed(self, data: bytes) -> list[Line]:
@@ -63,7 +63,7 @@ class LineReader:
         return lines
 
     def drop(self) -> None:
-        """Forget the line that is being read: the rest of it will never come."""
+        """Forget the unfinished line, whose rest will never come."""
         self._begun.clear()
 
     def _add(self, piece: bytes) -> None:
@@ -79,7 +79,7 @@ class LineReader:
 
 
 class Request(NamedTuple):
-    """A request, split; `rest` is what its action makes of it."""
+    """A request, split; `rest` are the arguments of its action."""
 
     request_id: bytes
     action: bytes
@@ -88,7 +88,7 @@ class Request(NamedTuple):
 
 
 def parse_request(text: bytes) -> Request:
-    """Return the request in a line; raise RequestError. The id alone: see `request_id_of`."""
+    """Return the request in a line; raise RequestError. After an error, `request_id_of` finds the id."""
     words = text.rstrip(b" \r").split(b" ", 2)
     if len(words) < 3 or not words[0]:
         raise RequestError("a request is {request_id} {action} {data}")
@@ -98,7 +98,7 @@ def parse_request(text: bytes) -> Request:
 
 
 def request_id_of(text: bytes, bytes_max: int) -> bytes:
-    """Return the id that an answer to this line is addressed to."""
+    """Return the id for an answer to this line."""
     words = text.rstrip(b" \r").split(b" ", 2)
     if len(words) < 3 or not words[0] or len(words[0]) > bytes_max or b"\t" in words[0]:
         return NO_ID
@@ -106,18 +106,18 @@ def request_id_of(text: bytes, bytes_max: int) -> bytes:
 
 
 def ok(request_id: bytes, data: bytes = b"") -> bytes:
-    """Return an answer."""
+    """Return the answer to a request that was carried out."""
     return b"%b ok %b\n" % (request_id, data)
 
 
 def error(request_id: bytes, error_id: bytes, retry_after_s: int = 0) -> bytes:
-    """Return the answer that something went wrong; of an `auth` that was not looked at, when to try again."""
+    """Return an error answer. `retry_after_s` is for an `auth` that was not checked: when to try again."""
     retry = b" retry-after=%d" % retry_after_s if retry_after_s else b""
     return b"%b error %b%b\n" % (request_id, error_id, retry)
 
 
 def delivery(consumer_id: bytes, msg_id: bytes, event: bytes, tries: int, body: bytes) -> bytes:
-    """Return the line of a delivery. What would end the line or the connection is written as JSON writes it."""
+    """Return the line of a delivery. CR, LF and tab would end the line or the connection, so they are escaped."""
     if b"\n" in body or b"\t" in body or b"\r" in body:
         for plain, written in _IN_ONE_LINE:
             body = body.replace(plain, written)
@@ -127,12 +127,12 @@ def delivery(consumer_id: bytes, msg_id: bytes, event: bytes, tries: int, body: 
 
 
 def block_of(msg_id: str, event: str) -> bytes:
-    """Return the header block of a message that is published here."""
+    """Return the header block for a message that is published over MQKS."""
     return headers.encode(((ID_HEADER, msg_id), (EVENT_HEADER, event)))
 
 
 def names_in(block: bytes) -> tuple[bytes, bytes]:
-    """Return the msg_id and the event that a block keeps; each b"" if it has none that fits in a line."""
+    """Return the msg_id and the event in a header block; b"" for one that is missing or does not fit into a line."""
     if b"mqks-" not in block:
         return b"", b""
     msg_id = event = ""
@@ -145,5 +145,5 @@ def names_in(block: bytes) -> tuple[bytes, bytes]:
 
 
 def _one_word(text: str) -> bytes:
-    # Anyone can set a header of this name over another protocol: it must not break the line.
+    # Anybody can set a header with this name over another protocol, so it must not break the line.
     return text.encode() if text.isprintable() and " " not in text else b""

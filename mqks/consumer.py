@@ -1,4 +1,4 @@
-"""One MQKS consumer: its deliveries become lines, its messages are settled by the ids their publishers chose."""
+"""One MQKS consumer: encodes its deliveries as lines, and finds messages by the ids that their publishers chose."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from curbstone.core.port import Consumer, Queue
 
 PRUNE_AT = 1000
-"""Ids of settled messages that may be left over before they are swept out."""
+"""How many ids of settled messages may be left over before they are removed."""
 
 
 class Owner(Protocol):
     """The connection of a consumer."""
 
     def write(self, data: bytes) -> None:
-        """Send these bytes."""
+        """Send bytes."""
 
     def update(self, consumer: QueueConsumer, line: bytes) -> None:
-        """Tell what the queue is bound to now; takes the place of an earlier such line that was not sent."""
+        """Send a line with the queue's current bindings. It replaces an earlier such line that was not sent yet."""
 
     def end_consumer(self, consumer: QueueConsumer) -> None:
         """End a consumer of this connection."""
@@ -32,7 +32,7 @@ class Owner(Protocol):
 class QueueConsumer:
     """A consumer of one queue on one connection.
 
-    Publishers may give many messages the same id: settling one settles the oldest that is unsettled here.
+    Publishers may give many messages the same id. Settling an id settles the oldest of them that is unsettled here.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class QueueConsumer:
         self.id = consumer_id
         self.queue_name = queue_name
         self.options = options
-        """Its own options as an --update writes them."""
+        """Its options as they are written in an --update."""
         self.manual_ack = manual_ack
         self.owner = owner
         self._traffic = traffic
@@ -58,7 +58,7 @@ class QueueConsumer:
         self._seqs: dict[bytes, list[int]] = {}
 
     def bind(self, queue: Queue, engine: Consumer) -> None:
-        """Tie it to its queue; once, before any delivery."""
+        """Attach the consumer to its queue. Called once, before any delivery."""
         self._queue = queue
         self._handouts = Handouts(self._traffic, queue)
         self.engine = engine
@@ -77,13 +77,13 @@ class QueueConsumer:
         self.owner.write(b"".join(lines))
 
     def take(self, msg_id: bytes) -> list[int]:
-        """Return the seq to settle for a message id, [] if none is unsettled, and forget the id."""
+        """Return the seq to settle for a message id, [] if none is unsettled, and forget that seq."""
         unsettled = self.engine.unsettled
         seqs = self._seqs.get(msg_id, [])
         found: list[int] = []
         while seqs and not found:
             seq = seqs.pop(0)
-            if seq in unsettled:  # else it was settled by its engine id meanwhile
+            if seq in unsettled:  # otherwise it was settled by its
                 found.append(seq)
         if not seqs:
             self._seqs.pop(msg_id, None)
@@ -92,7 +92,7 @@ class QueueConsumer:
         return found
 
     def take_all(self) -> list[int]:
-        """Return the seqs of all that is unsettled, and forget the ids."""
+        """Return the seqs of all unsettled deliveries, and forget their ids."""
         self._seqs.clear()
         return list(self.engine.unsettled)
 

@@ -1,8 +1,9 @@
-"""Errors in the log, under the ids that clients are told.
+"""Logs errors under the ids that clients are told.
 
-A producer at a queue's cap gets an error for each publish, thousands in a second: the log must not grow with them.
-So an error that is the same again within `INTERVAL_MS` has the id of the first; how many there were is logged once
-that time is over. What the engine refuses is the same error whoever asked; a mistake is one of its client alone.
+A producer at a queue's cap gets an error for each publish, thousands in a second, and the log must not grow by that
+much. So an error that occurs again within `INTERVAL_MS` gets the id of the first one, and the number of repeats is
+logged once that time is over. An error of the engine counts as the same for all clients; a client's own mistake only
+for that client.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from curbstone.mqks.registry import CallLater, Timer
 
 INTERVAL_MS = 10_000
 ENTRIES_MAX = 1_000
-"""Different errors that are remembered; one more than that is logged each time."""
+"""How many different errors are remembered. Any further one is logged each time."""
 
 log = logging.getLogger("curbstone.mqks")
 
@@ -25,12 +26,12 @@ _BASE62 = string.digits + string.ascii_letters
 
 
 def new_error_id() -> str:
-    """Return an id under which an error is found in the log: the time to the microsecond, and four dice."""
+    """Return an id for finding an error in the log: the time in microseconds, and four random characters."""
     return datetime.now(UTC).strftime("%Y%m%d%H%M%S%f") + "".join([secrets.choice(_BASE62) for _ in range(4)])
 
 
 class _Entry:
-    """An error that was logged not long ago."""
+    """An error that was logged in the last `INTERVAL_MS`."""
 
     def __init__(self, error_id: str, line: str) -> None:
         self.error_id = error_id
@@ -40,14 +41,14 @@ class _Entry:
 
 
 class ErrorLog:
-    """Of all connections of a server. `call_later(delay_ms, fn)` is the host's."""
+    """The error log of all connections of a server. `call_later(delay_ms, fn)` is the host's."""
 
     def __init__(self, call_later: CallLater) -> None:
         self._call_later = call_later
         self._entries: dict[tuple[str, str], _Entry] = {}
 
     def report(self, peer: str, text: str, *, is_mistake: bool) -> bytes:
-        """Log an error, unless it was logged just now; return its id. `is_mistake`: it is its client's own."""
+        """Log an error, unless it was logged just now; return its id. `is_mistake`: it is the client's own mistake."""
         key = (peer if is_mistake else "", text)
         entry = self._entries.get(key)
         if entry is not None:
@@ -62,7 +63,7 @@ class ErrorLog:
         return entry.error_id.encode()
 
     def close(self) -> None:
-        """Log what was counted so far."""
+        """Log the repeats that were counted so far."""
         for key in list(self._entries):
             self._end(key)
 

@@ -1,7 +1,7 @@
-"""What a client can do wrong in MQKS, and what is told of it.
+"""Errors of MQKS clients, and how they are told.
 
-The client gets one line with an error id; the rule that was broken goes to the log under that id. Nothing of the
-line that broke it does: it may be a message, or a piece of one. Errors of the engine (`curbstone.core.errors`) are
+The client gets one line with an error id. The rule that was broken is logged under that id, but never any part of the
+line that broke it, which may be a message or a piece of one. Errors of the engine (`curbstone.core.errors`) are
 answered in the same way.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 
 class RequestError(Exception):
-    """A request broke a rule of the protocol; `str()` is the rule in one line, without a word of the request."""
+    """A request broke a rule of the protocol. `str()` is the rule in one line, without any part of the request."""
 
     def __init__(self, rule: str, *, fatal: bool = False, retry_after_s: int = 0) -> None:
         super().__init__(rule)
         self.retry_after_s = retry_after_s
-        """When it may be tried again, if the client is told; 0 if not."""
+        """After how many seconds the client may try again, if it is told; else 0."""
         self.fatal = fatal
-        """Whether the connection ends behind the error line."""
+        """Whether the connection ends after the error line."""

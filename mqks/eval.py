@@ -1,8 +1,8 @@
-"""`_eval`: the statistics that the clients of MQKS ask for, by the very expressions they ask with.
+"""`_eval`: the statistics that MQKS clients ask for, found by the exact expressions that they send.
 
-In MQKS this evaluated any Python on the server. Here an expression is a key of a table; nothing is executed.
-A list of such expressions in brackets, and `--worker=0` before them, are understood too. Each figure is counted once
-for a request, however often it is asked for.
+In MQKS this action evaluated any Python on the server. Here an expression is only looked up in a table; nothing is
+executed. A list of such expressions in brackets, and `--worker=0` in front, are also understood. Each figure is
+computed once for a request, however often the request has it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Figure = Callable[["Registry"], int]
 
 
 def answer(code: str, registry: Registry) -> str:
-    """Return what the expression amounts to; raise RequestError for any that is not in the table."""
+    """Return the value of an expression; raise RequestError for one that is not in the table."""
     if len(code) > CODE_BYTES_MAX:
         raise RequestError(f"_eval takes at most {CODE_BYTES_MAX} bytes")
     worker = _WORKER.match(code)
@@ -55,7 +55,7 @@ def _figure(expression: str) -> Figure:
 
 
 def _parts(text: str) -> list[str]:
-    """Split at the commas outside of brackets."""
+    """Split a text at the commas outside of brackets."""
     parts: list[str] = []
     depth = 0
     for piece in text.split(","):

@@ -1,11 +1,11 @@
-"""Event masks of `rebind --remove-mask`. Pure; no regular expression, and no product of masks and events.
+"""The event masks of `rebind --remove-mask`. Pure; no regular expressions, and no trying of each mask on each event.
 
-A mask works only for events with dots. It must match the whole name; `*` stands for any run of characters, also
-none, but for dots: `user.*.connected` takes `user.123.connected`, and `e3.*` does not take `e3.1.u`.
+A mask matches only events with dots in them, and it must match the whole name. `*` stands for any run of characters
+without dots, including none: `user.*.connected` matches `user.123.connected`, but `e3.*` does not match `e3.1.u`.
 
-The masks of a request become one tree of their parts, so an event is looked up in all of them at once. Only parts
-like `ab*` must be tried one by one; how long that may take is bounded. Most are ruled out by one comparison: the
-longest of their pieces is not in the event.
+The masks of a request form one tree of their parts, so an event is looked up in all of them at once. Only parts like
+`ab*` must be tried one by one, for a bounded time. Most of them are ruled out by one comparison: their longest piece is
+not in the event.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Iterable
 from curbstone.mqks.errors import RequestError
 
 TRIES_MAX = 35_000
-"""How often, in one request, a part of an event may be tried for a `*` beside other characters: two or three ms."""
+"""How many tries of parts like `ab*` one request may cost: two or three ms."""
 LOOK_TRIES = 5
-"""As many tries as this costs one that compares all pieces."""
+"""How many tries one comparison of all pieces counts as."""
 
 Tail = list[str]
-"""What of a mask is left, the next part last."""
+"""The remaining parts of a mask, the next part last."""
 
 
 class _Node:
-    """What may follow the same parts of some masks."""
+    """A node of the tree: what may follow the same first parts of some masks."""
 
     __slots__ = ("exact", "is_end", "patterns", "whatever")
 
@@ -32,7 +32,7 @@ class _Node:
         self.exact: dict[str, _Branch] = {}
         self.whatever: _Branch | None = None
         self.patterns: dict[str, tuple[str, list[str], _Branch]] = {}
-        """For each part like `ab*`: its longest piece, all its pieces, and what may follow it."""
+        """For each part like `ab*`: its longest piece, all its pieces, and what may follow."""
         self.is_end = False
         for tail in tails:
             if tail:
@@ -41,7 +41,7 @@ class _Node:
                 self.is_end = True
 
     def _below(self, part: str) -> _Branch:
-        """Return the branch for the next part of a mask, made if need be."""
+        """Return the branch for the next part of a mask, created if needed."""
         if "*" not in part:
             branch = self.exact.get(part)
             if branch is None:
@@ -57,7 +57,7 @@ class _Node:
 
 
 class _Branch:
-    """The way to a node, which is made when an event first gets there: most masks of a bad request never see one."""
+    """A branch to a node. The node is created when an event first reaches it, which in a bad request few are."""
 
     __slots__ = ("_node", "tails")
 
@@ -66,21 +66,21 @@ class _Branch:
         self._node: _Node | None = None
 
     def node(self) -> _Node:
-        """Return it; no more tails may come."""
+        """Return the node. After that, no more tails may be added."""
         if self._node is None:
             self._node = _Node(self.tails)
         return self._node
 
 
 class EventPatterns:
-    """The masks of one request. `tries` counts what they cost."""
+    """The masks of one request. `tries` counts their cost."""
 
     def __init__(self, masks: Iterable[str]) -> None:
         self._root = _Node(mask.split(".")[::-1] for mask in masks)
         self.tries = 0
 
     def take(self, event: str) -> bool:
-        """Return whether one of the masks takes the event; raise RequestError where too much was tried."""
+        """Return whether one of the masks matches the event; raise RequestError if that has cost too much."""
         if "." not in event:
             return False
         nodes = [self._root]
@@ -106,7 +106,7 @@ class EventPatterns:
 
 
 def _matches(pieces: list[str], part: str) -> bool:
-    """Match what stands between two dots. The leftmost place for each piece leaves most to the rest."""
+    """Match the text between two dots. Taking the leftmost match of each piece leaves the most for the rest."""
     first, *middles, last = pieces
     end = len(part) - len(last)
     place = len(first)

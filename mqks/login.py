@@ -1,7 +1,7 @@
-"""Who is at the other end of an MQKS connection: `{id} auth {user} {password}`, or `{id} auth {token}`.
+"""The login of an MQKS connection: `{id} auth {user} {password}`, or `{id} auth {token}`.
 
-Before the login every other action is an error, unless the certificate is a login, or the users file lets in clients
-that present nothing. A connection that logs in again, as the same user, outlives the token it began with.
+Before the login every other action is an error, unless the client's certificate is a login, or the users file admits
+clients without credentials. A connection that logs in again, as the same user, outlives the token it began with.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from curbstone.access.presence import Presence
 
 FAILURES_MAX = 3
-"""So many failed logins end the connection."""
+"""How many failed logins end the connection."""
 
 AUTH = b"auth"
 
 
 def _nothing(*_: object) -> None:
-    """Nobody is to be told any more."""
+    """Do nothing: the connection is over."""
 
 
 def _none() -> int:
@@ -49,7 +49,7 @@ class Login:
     ) -> None:
         self.access: Access = gate.nobody
         self.is_pending = False
-        """Whether a login is being looked at: nothing that came behind it is carried out."""
+        """Whether a login is being checked. Requests after it wait."""
         self._gate = gate
         self._caller = caller
         self._end = end
@@ -62,11 +62,11 @@ class Login:
 
     @property
     def is_somebody(self) -> bool:
-        """Whether it is known who is there, or is being found out."""
+        """Whether the client has logged in, or its login is being checked."""
         return bool(self.access.identity.user) or self.is_pending
 
     def begin(self) -> None:
-        """Let in a client that needs no `auth`."""
+        """Log in a client that needs no `auth`."""
         try:
             access = self._gate.enter(NOTHING, self._caller)
         except CurbstoneError:
@@ -75,12 +75,12 @@ class Login:
             self._take(access)
 
     def check(self, action: bytes) -> None:
-        """Raise RequestError for an action that needs a login if there is none."""
+        """Raise RequestError if the action needs a login and there is none."""
         if not self.access.identity.user and action != AUTH:
             raise RequestError(f"{WANTED}: send auth first")
 
     def auth(self, words: list[str], on_done: Callable[[CurbstoneError | RequestError | None, bool], None]) -> None:
-        """Log in; `on_done(error, is_later)` says why not, and whether it comes in a later turn."""
+        """Log in. `on_done(error, is_later)` gets the error, if any, and whether it is called in a later turn."""
         if not 1 <= len(words) <= 2:
             raise RequestError("auth takes {user} {password}, or {token}")
         credentials = Credentials(*words) if len(words) == 2 else Credentials("", words[0])
@@ -105,7 +105,7 @@ class Login:
             if isinstance(answer, CurbstoneError):
                 raise answer
             self._take(answer)
-        except TooMany as error:  # it was not looked at, so it is no failure
+        except TooMany as error:  # it was not checked, so it is no
             return RequestError(str(error), retry_after_s=error.wait_s)
         except CurbstoneError as error:
             self._failures += 1
@@ -123,15 +123,15 @@ class Login:
         self._logged_in(access.identity.user)
 
     def holds(self, consumers: int) -> None:
-        """The connection has so many consumers, or is about to; raise TooMany where its user would have too many."""
+        """Note the number of consumers, now or in a moment; raise TooMany if the user would have too many."""
         if self._presence is not None:
             self._presence.holds(consumers)
 
     def leave(self) -> None:
-        """The connection is over."""
+        """Remove the connection, which is over."""
         self._is_over = True
         if self._presence is not None:
             self._presence.leave()
-        # The callback would keep this login in memory, and this login the callback.
+        # The callbacks and this login would keep each other in memory.
         self._end = self._changed = self._logged_in = _nothing
         self._unacked = _none

@@ -1,10 +1,10 @@
-"""What all MQKS connections of a server share: their consumers, and which queues go when unused.
+"""What all MQKS connections of a server share: their consumers, and which queues are deleted when unused.
 
-A consumer belongs to its connection: the id that its client chose means nothing on another one.
-`--delete-queue-when-unused` asks for a queue to be deleted when it has no consumer. Each consume sets it anew, and it
-is kept with the queue; but only queues that were made with it can have it, so that no consumer can make a queue go that
-was made to stay. When the server stops all consumers end, and no queue is deleted for that: after the next start they
-have `RETURN_MS` to come back.
+A consumer belongs to its connection: the id that its client chose means nothing on another connection.
+`--delete-queue-when-unused` asks for a queue to be deleted when it has no consumer. Each consume sets this option anew,
+and it is stored with the queue. But only queues that were made with it, or made here and not consumed from yet, can
+have it: no consumer can cause the deletion of a queue that was made to stay. When the server stops, all consumers end,
+but no queue is deleted because of that. After the next start the consumers have `RETURN_MS` to come back.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from curbstone.access.gate import Gate
 
 RETURN_MS = 60_000
-"""A queue that is to go when unused stays at least so long after a start, for its consumers to connect again."""
+"""How long a queue with this option stays at least after a start, so that its consumers can connect again."""
 
 MAY_GO_MIN = 1000
-"""So many queues may be deleted by others before they are forgotten here."""
+"""How many entries `_may_go` has at least before entries of deleted queues are removed."""
 
 USED_POLL_MS = 1000
-"""How often to look whether a queue that consumers of other protocols still use is unused at last."""
+"""How often to look whether a queue is unused that still has consumers over other protocols."""
 
 
 class Timer(Protocol):
     """A pending call."""
 
     def cancel(self) -> object:
-        """Make the call not happen."""
+        """Cancel the call."""
 
 
 CallLater = Callable[[int, Callable[[], None]], Timer]
 
 
 class Registry:
-    """See the module's docstring. `call_later(delay_ms, fn)` is the host's."""
+    """The shared state of all connections; see the module's docstring. `call_later(delay_ms, fn)` is the host's."""
 
     def __init__(self, gate: Gate, call_later: CallLater) -> None:
         self.gate = gate
         self.engine = gate.everyone
-        """For what it does by itself, in nobody's name."""
+        """The server's own access, for what the registry does by itself."""
         self.traffic = Traffic()
         self.sessions: set[object] = set()
         self._is_open = True
@@ -56,17 +56,18 @@ class Registry:
         self._by_queue: dict[QueueName, dict[QueueConsumer, None]] = {}
         self._timers: dict[QueueName, Timer] = {}
         self._may_go: dict[str, bool] = {}
-        """The uids of queues that were to go when unused (True), or were made here and not consumed from (False)."""
+        """The uids of queues that have or had the option (True), or were made here without it and not consumed from
+        yet (False)."""
         self._settling: dict[QueueName, int] = {}
 
     def open(self) -> None:
-        """The server starts: queues of an earlier life go, unless they are used in time."""
+        """Start: unused queues from before the start are deleted, unless they are used in time."""
         for queue in self.engine.queues():
             if (unused := self.unused(queue.name)) is not None and queue.name not in self._by_queue:
                 self._look_later(queue.name, max(round(unused.seconds * 1000), RETURN_MS))
 
     def close(self) -> None:
-        """The server stops: queues are no longer deleted because their consumers go."""
+        """Stop: queues are no longer deleted when their consumers end."""
         self._is_open = False
         for name in list(self._timers):
             self._stop_timer(name)
@@ -74,12 +75,12 @@ class Registry:
     # --- consumers
 
     def add(self, consumer: QueueConsumer) -> None:
-        """Make a consumer known; its queue is used now."""
+        """Add a consumer, which makes its queue used."""
         self._by_queue.setdefault(consumer.queue_name, {})[consumer] = None
         self._stop_timer(consumer.queue_name)
 
     def remove(self, consumer: QueueConsumer) -> None:
-        """Forget a consumer; if it was the last of its queue, that may go."""
+        """Remove a consumer. If it was the last one of its queue, the queue may be deleted."""
         self._leave_queue(consumer)
 
     def consumers_of(self, name: QueueName) -> list[QueueConsumer]:
@@ -97,7 +98,7 @@ class Registry:
         return len(self._by_queue)
 
     def notify(self, name: QueueName, events: frozenset[str], but: QueueConsumer | None = None) -> None:
-        """Tell the consumers of a queue what it is bound to now."""
+        """Tell the consumers of a queue, except `but`, what it is bound to now."""
         unused = self.unused(name)
         words = "".join([f" {event}" for event in sorted(events)])
         text = f"--update {name.queue}{words}{unused.text if unused else ''}"
@@ -108,24 +109,24 @@ class Registry:
     # --- queues that go when unused
 
     def made(self, name: QueueName, was_to_go: bool) -> None:
-        """A request made this queue, with that wish or without it: its next consumer may have it."""
+        """Note that a request made this queue, with or without the option: its next consumer may set the option."""
         if len(self._may_go) > MAY_GO_MIN + 2 * len(self.engine.queues()):
             uids = {queue.uid for queue in self.engine.queues()}
             self._may_go = {uid: wish for uid, wish in self._may_go.items() if uid in uids}
         self._may_go[self._uid(name)] = was_to_go
 
     def may_go(self, name: QueueName) -> bool:
-        """Return whether a consumer may wish that this queue goes when unused."""
+        """Return whether a consumer may set the option on this queue."""
         uid = self._uid(name)
         return not uid or uid in self._may_go or self.unused(name) is not None
 
     def stays(self, name: QueueName) -> None:
-        """The queue is consumed from by someone who expects that it stays."""
+        """Note that a consumer without the option uses the queue: from now on the queue stays."""
         if not self._may_go.get(self._uid(name), True):
             del self._may_go[self._uid(name)]
 
     def unused(self, name: QueueName) -> Unused | None:
-        """Return after how long a queue goes that has no consumer; None if it stays, or is no more."""
+        """Return after how long an unused queue is deleted; None if it stays or does not exist."""
         try:
             seconds = self.engine.unused_s(name)
         except NoSuchQueue:
@@ -134,22 +135,22 @@ class Registry:
 
     @property
     def unused_count(self) -> int:
-        """How many queues go when unused."""
+        """How many queues have the option."""
         return sum(self.unused(queue.name) is not None for queue in self.engine.queues())
 
     def forget(self, name: QueueName) -> None:
-        """The queue is being deleted."""
+        """Stop the timer of a queue that is being deleted."""
         self._stop_timer(name)
 
     def deleted(self, consumer: QueueConsumer) -> None:
-        """The queue of a consumer is no more: tell it, and forget the queue."""
+        """Tell a consumer that its queue was deleted, and forget the queue."""
         name = consumer.queue_name
         self.forget(name)
         self._leave_queue(consumer)
         consumer.owner.update(consumer, codec.ok(consumer.id, f"--update {name.queue}".encode()))
 
     def settling(self, name: QueueName) -> None:
-        """Something is being settled in a queue: it must not go before that is confirmed."""
+        """Note a settle under way: the queue must not be deleted before it is confirmed."""
         self._settling[name] = self._settling.get(name, 0) + 1
 
     def settled(self, name: QueueName) -> None:
@@ -182,7 +183,7 @@ class Registry:
 
         def due() -> None:
             self._timers.pop(name, None)
-            if self._uid(name) == uid:  # else it was deleted meanwhile, and made again by others
+            if self._uid(name) == uid:  # otherwise it was deleted and made again meanwhile
                 self._delete_if_unused(name)
 
         self._timers[name] = self._call_later(delay_ms, due)
@@ -193,7 +194,7 @@ class Registry:
             timer.cancel()
 
     def _delete_if_unused(self, name: QueueName) -> None:
-        """Delete a queue that is to go and that nobody uses, also not over another protocol."""
+        """Delete a queue with the option if nobody uses it, over any protocol."""
         if not self._is_open or self.unused(name) is None or name in self._by_queue or name in self._settling:
             return
         if self.engine.shares_queues:  # the consumers of other servers count, too
@@ -217,4 +218,4 @@ class Registry:
 
 
 def _ignore(_outcome: object) -> None:
-    """Nobody waits for it."""
+    """Do nothing: nobody waits for the outcome."""

@@ -1,4 +1,4 @@
-"""MQKS over TCP: a session on each connection of `net`, and the clock for the deadline of its lines."""
+"""MQKS over TCP: runs a session on each connection, with a timer for the deadlines of its lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MqksServer(TcpServer):
         turns: Turns | None = None,
         entrance: Entrance | None = None,
     ) -> None:
-        """`turns`: those of all that is read in the process, its own if none are given; likewise `entrance`."""
+        """`turns` and `entrance` are shared by the whole process; without them the server has its own."""
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), entrance, message_bytes_max=self.limits.line_bytes_max)
         self.host = host
@@ -43,7 +43,7 @@ class MqksServer(TcpServer):
         self._is_open = False
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
-        """See `TcpServer.start`. Queues that are to go when unused may go from here on."""
+        """See `TcpServer.start`. From here on, unused queues with the option are deleted."""
         bound = await super().start(address)
         if not self._is_open:
             self._is_open = True
@@ -51,7 +51,7 @@ class MqksServer(TcpServer):
         return bound
 
     async def stop(self) -> None:
-        """See `TcpServer.stop`. That their consumers end now is no reason for queues to go."""
+        """See `TcpServer.stop`. Queues are not deleted because their consumers end now."""
         self.registry.close()
         await super().stop()
         self.reports.close()
@@ -61,7 +61,7 @@ class MqksServer(TcpServer):
         return _Client(self, peer, visit)
 
     def word(self, text: str) -> bytes:
-        """See `TcpServer.word`: MQKS has no word for it, as an error answers a line of the client."""
+        """See `TcpServer.word`. MQKS has no line for it, because each error answers a line of the client."""
         return b""
 
 

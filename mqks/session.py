@@ -1,12 +1,16 @@
-"""One MQKS connection, without its socket: bytes in, bytes out.
+"""One MQKS connection without its socket: bytes in, bytes out.
 
-The owner of the socket calls `receive` with what it read, sends what `take_output` returns whenever
-`changed` was called, with how many bytes more there are to send, and closes the socket once `closing` is true
-and everything is sent. While a line is unfinished it calls `tick` when `tick_ms` says.
+The owner of the socket does four things:
 
-Requests are carried out in their order. After one that costs more than its bytes tell, other connections
-have their turn. Requests that change something on disk are answered after the commit, the others at once.
-Only a request with `--confirm` gets an `ok`; an `error` is always answered.
+- It calls `receive` with each read and the time.
+- The session calls `changed` with the number of bytes that its output has grown by. Then the owner sends what
+  `take_output` returns.
+- As long as `tick_ms` is not 0, it calls `tick` after that time.
+- It closes the socket when `closing` is true and all output is sent.
+
+Requests are carried out in order. After a request that costs more than its size suggests, other connections have their
+turn. Requests that change something on disk are answered after the commit, all others at once. Only a request with
+`--confirm` gets an `ok`; an `error` is always sent.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length:
 
 
 def _nothing(_more_bytes: int) -> None:
-    """The socket is gone, and nobody is to be told."""
+    """Do nothing: the socket is gone."""
 
 
 class Session:
@@ -52,9 +56,8 @@ class Session:
 
     open ──end_input, shut_down, a fatal error──▶ ending ──commits under way are done──▶ closing
 
-    `logged_in` is told whose login it is.
-    `report(text, is_mistake)` puts the detail of an error into the log and returns the id it has there; see
-    `ErrorLog.report`. `later(delay_ms, fn)` is the host's.
+    `logged_in` is called with the user's name at a login. `report(text, is_mistake)` logs the detail of an error and
+    returns the error's id; see `ErrorLog.report`. `later(delay_ms, fn)` is the host's.
     """
 
     def __init__(
@@ -78,9 +81,9 @@ class Session:
         self._caller = caller
         self._is_audited = registry.gate.wants_login
         self.unfinished_bytes = 0
-        """How much there was after the last read of a line that is not whole."""
+        """How many bytes of an unfinished line the last read left."""
         self.began_anew = True
-        """Whether that read completed another."""
+        """Whether the last read completed a line, so that the unfinished one is a new one."""
         self._reader = LineReader(limits.line_bytes_max)
         self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
@@ -88,18 +91,18 @@ class Session:
         self.updates: dict[QueueConsumer, bytes] = {}
         self._is_first = True
         self._waiting: deque[Line] = deque()
-        """Lines that came, and whose turn is to come."""
+        """Lines that wait for their turn."""
         self._is_due = False
         self._is_input_over = False
         self.work_us = 0
         self._errors = 0
         self._unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.ending = False
-        """Whether nothing more is read; the last answers may still wait for the disk."""
+        """Whether the session takes no more input. The last answers may still wait for the disk."""
         self.closing = False
-        """Whether the output is complete: send it, then close."""
+        """Whether the output is complete, so that the socket can be closed after sending it."""
         self.congested = False
-        """Whether reading should stop until `changed` is called and this is false again."""
+        """Whether reading must stop, until the session calls `changed` and this is false again."""
         self.lost = False
         self._login = Login(
             registry.gate,
@@ -117,12 +120,12 @@ class Session:
     # --- the socket's side
 
     def take_output(self) -> list[bytes]:
-        """Return the bytes to send, in order, and forget them."""
+        """Return the output, in order, and forget it."""
         output, self._output = self._output, []
         return output
 
     def receive(self, data: bytes, now_ms: int) -> None:
-        """Carry out the requests that `data` completes. `now_ms` never jumps."""
+        """Carry out the requests that `data` completes. `now_ms` is of a clock that never jumps."""
         if self._is_audited:
             ASKING.set(self._caller)
         if self._is_first and data.startswith(_TLS):
@@ -141,13 +144,13 @@ class Session:
 
     @property
     def tick_ms(self) -> int:
-        """In how many ms to call `tick`; 0 while no line is expected."""
+        """In how many ms to call `tick`; 0 if there is no deadline."""
         if self.ending:
             return 0
         return self._line.tick_ms if self._line.is_begun or self._is_first or not self._login.is_somebody else 0
 
     def tick(self, now_ms: int) -> None:
-        """End the connection if its line should be whole by now."""
+        """End the connection at a deadline: of a line, of the first line, or of the login."""
         if self.ending:
             return
         if self._line.is_late(now_ms):
@@ -161,17 +164,17 @@ class Session:
             self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
 
     def reading(self, on: bool, now_ms: int) -> None:
-        """Say that reading stopped or went on; a client that is not read can't be late."""
+        """Note that reading stopped or went on: a client that is not read can't be late."""
         self._line.reading(on, now_ms)
 
     def hold(self) -> None:
-        """Deliver nothing more: the socket is full."""
+        """Pause deliveries: the socket is full."""
         self.held = True
         for consumer in self._actions.consumers.values():
             consumer.engine.hold()
 
     def resume(self) -> None:
-        """Go on after `hold`."""
+        """Resume deliveries, and lines that wait, after `hold`."""
         self.held = False
         if self.updates:
             self.write(b"".join(self.updates.values()))
@@ -187,29 +190,29 @@ class Session:
             self._finish()
 
     def shut_down(self) -> None:
-        """The server stops: end when the commits under way are done."""
+        """End when the commits under way are done: the server stops."""
         self._finish()
 
     def send_away(self, reason: str) -> None:
-        """End for a reason that is not the client's."""
+        """End with an error for a reason other than a request."""
         self.refuse(codec.NO_ID, RequestError(reason, fatal=True))
 
     def lose(self) -> None:
-        """The socket is gone: deliveries return, what was published is kept."""
+        """The socket is gone: return the deliveries. Messages that were published stay."""
         self.lost = self.closing = True
         self._finish()
         self._reader.drop()
         self.take_output()
         self._login.leave()
         self._registry.sessions.discard(self)
-        # Late answers of the engine still come. The callbacks dropped here would keep this session in memory.
+        # The engine may still call back. What is dropped here would keep this session in memory.
         self._changed = _nothing
         del self._actions
 
     # --- lines
 
     def _carry_out_all(self, lines: Sequence[Line]) -> None:
-        """Carry out lines in order, and leave what follows costly ones for the next turn."""
+        """Carry out lines in order. Lines after costly ones, or after one that has to wait, wait for a later turn."""
         self.work_us = 0
         for done, line in enumerate(lines, 1):
             if not self._carry_out(line):
@@ -234,7 +237,7 @@ class Session:
             self._later(max(1, self.work_us // 1000), self._go_on)
 
     def _released(self) -> None:
-        """The user has paid for what it published before."""
+        """Go on with the lines that waited: the user is within its rate again."""
         ASKING.set(self._caller)
         self._go_on()
 
@@ -253,11 +256,11 @@ class Session:
             self._look_at_room()
 
     def _carry_out(self, line: Line) -> bool:
-        """Return False for one that has to wait: it publishes, and what its user published before is not paid for."""
+        """Carry out a line; return False if it has to wait, because it publishes and its user is over its rate."""
         text = line.text
         if self._is_first:
             self._is_first = False
-            # A page can make its browser send anything to any port, but not without this first line of HTTP.
+            # A web page can make its browser send anything to any port, but only after this first line of HTTP.
             if _HTTP.fullmatch(text):
                 self.write(HTTP_ANSWER)
                 self._finish()
@@ -290,7 +293,7 @@ class Session:
         return True
 
     def refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
-        """Answer with an error, whose detail is in the log."""
+        """Answer with an error, whose detail is logged."""
         mistake = error if isinstance(error, RequestError) else None
         self._traffic.refuse(error)
         self._errors += 1
@@ -300,14 +303,14 @@ class Session:
             self._finish()
 
     def write(self, data: bytes) -> None:
-        """Send these bytes; in one piece with everything else of this turn, unless that becomes too much."""
+        """Add these bytes to the output. The output of one turn is sent together, unless it becomes too much."""
         if self.closing:
             return
         self._output.append(data)
         self._changed(len(data))
 
     def update(self, consumer: QueueConsumer, line: bytes) -> None:
-        """Send a consumer's --update; while the socket is full only the latest is kept, which says all."""
+        """Send a consumer's --update. While the socket is full only the latest is kept, which has all bindings."""
         if self.held:
             self.updates[consumer] = line
         else:
@@ -316,7 +319,7 @@ class Session:
     # --- login
 
     def _auth(self, request: Request) -> None:
-        """Log in. What came behind it waits until the answer is there."""
+        """Log in. Requests after this one wait until it is answered."""
 
         def done(error: CurbstoneError | RequestError | None, is_later: bool) -> None:
             if self.ending:
@@ -343,7 +346,7 @@ class Session:
             self.write(codec.ok(request.request_id))
 
     def start(self, request: Request, call: Callable[[Done], object], size: int = 0) -> None:
-        """Hand a request to the engine, and answer it when that calls back."""
+        """Hand a request to the engine, and answer it when the engine calls back."""
 
         def answered(error: CurbstoneError | None) -> None:
             if error is not None:
@@ -364,13 +367,13 @@ class Session:
             self._close()
 
     def _look_at_room(self) -> None:
-        """Read on if enough of what came is done."""
+        """Let the client be read again if enough of its requests are done."""
         if self.congested and not self._waiting and not self._unconfirmed.is_too_much:
             self.congested = False
             self._changed(0)
 
     def _finish(self) -> None:
-        """Read and deliver nothing more; end as soon as nothing is unconfirmed."""
+        """Read and deliver nothing more; close when nothing is unconfirmed."""
         if self.ending:
             return
         self.ending = True

@@ -162,9 +162,7 @@ class WebSocketProtocol(stream.Stream):
         self.changed()
 
     def eof_received(self) -> None:
-        """The peer sends no more: end the session, whose deliveries would be lost. Returning None closes the
-        connection.
-        """
+        """The peer sends no more. Ends the session, since deliveries would be lost; None closes the connection."""
         self._end_session()
 
     def connection_lost(self, _error: Exception | None) -> None:
