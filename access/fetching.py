@@ -50,7 +50,7 @@ def fetch_https(url: str) -> bytes:
 def _shut(opened: socket.socket) -> None:
     """Make a read from this socket in another thread end.
 
-    This bypasses TLS, whose own shutdown could block.
+    Calls the plain socket's method: that of SSLSocket would also drop the TLS state that the reading thread uses.
     """
     with suppress(OSError):
         socket.socket.shutdown(opened, socket.SHUT_RDWR)

@@ -112,7 +112,7 @@ class Identity:
         def unwatch() -> None:
             nonlocal fn
             self._watchers.pop(fn, None)
-            fn = _nothing  # whoever keeps `unwatch` is mostly what `fn` belongs to
+            fn = _nothing  # `unwatch` is mostly kept by the object that `fn` belongs to: this breaks the cycle
 
         self._watchers[fn] = None
         return unwatch

@@ -1,7 +1,7 @@
 """Issuers of JWTs that the users file lists, and the interface that verifies their tokens. Knows no cryptography.
 
-`access.jwt` has the `Verifier`, which needs the extra `oidc`. `Claims` is the content of a token; what rights its user
-has follows from the users file.
+`access.jwt` has the `Verifier`, which needs the extra `oidc`. `Claims` is the content of a token. The rights of its
+user follow from the users file.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 They are the temporary queues and topic subscriptions of STOMP, and the reply queues of HTTP requests. They need no
 right and are in no project, so no quota counts them. Each has a cap, but all caps of a user together may be more than
-the bound, and most of these queues are empty. So the caps are not what is bounded: for users whose caps would allow too
-much, the bytes that their queues really hold are added up each second. If they are too many, the queue that holds the
-most, whose consumer is too slow, is ended.
+there should be, while most of the queues are empty. So the caps themselves are not bounded. Instead, for users whose
+caps would allow too much, the bytes that their queues hold are added up each second. If they are too many, the queue
+that holds the most, whose consumer is too slow, is ended.
 """
 
 from __future__ import annotations

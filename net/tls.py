@@ -241,7 +241,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         if self._is_deaf or self._socket.is_closing():
             return
         self._is_deaf = True
-        with suppress(ssl.SSLError):  # raised because the client's close_notify has not come yet
+        with suppress(ssl.SSLError):  # raised if the client's close_notify has not come yet, or other data has
             self._tls.unwrap()
         self._send()
 

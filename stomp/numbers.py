@@ -24,7 +24,7 @@ NO_NUMBER = "a SEND with x-producer has an x-seq, or a receipt whose last part, 
 
 
 class Wish(NamedTuple):
-    """The number in the head of one SEND, from `x-seq` and `x-after`; None where there is no such header."""
+    """What the head of one SEND says of its number, in `x-seq` and `x-after`; None for a missing header."""
 
     seq: int | None
     after: int | None

@@ -130,7 +130,7 @@ class Session:
 
     @property
     def failure(self) -> str:
-        """The rule the client broke, for the log; empty if none."""
+        """Why the session failed, for the log; empty if it did not."""
         return self._connection.failure
 
     @property

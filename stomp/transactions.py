@@ -207,4 +207,4 @@ def _delivery(subscription: Subscription, seq: int) -> tuple[int, int, int]:
 
 
 def _ignore(_error: CurbstoneError | None, _first_seq: int, _count: int) -> None:
-    """Do nothing: the reply's outcome is of no interest to the client that sent it."""
+    """Do nothing: the sender of a reply is not told its outcome."""
