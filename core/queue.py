@@ -30,7 +30,7 @@ from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import Reason
 from curbstone.core.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.log.meta import Meta, meta_reserve
-from curbstone.core.log.publish import Publish
+from curbstone.core.log.publish import WholePublish
 from curbstone.core.message import Delivery, Message
 from curbstone.core.notes.notes import Notes
 from curbstone.core.options import QueueOptions
@@ -376,7 +376,7 @@ class Queue(AloneQueue):
             self._is_resting = True
             self.host.call_later(IDLE_MS, self._rest)
         must_write = self.outbox.must_write or self.pending.has_unlogged_marks
-        return must_write or self._cleaner.is_active or self._cleaner.droppable() > 0
+        return must_write or self._cleaner.has_work
 
     def _is_idle(self) -> bool:
         return not len(self.pending.runs) and self.writer.is_idle and not self._upkeep.is_undoing
@@ -408,14 +408,15 @@ class Queue(AloneQueue):
         if publishes.whole is not None:
             self._ended(publishes.whole)
         if batch.revival is not None:
-            self.pending.revive(batch.revival.group, batch.copies, Where(segment, batch.start, batch.end))
+            self.pending.revive(batch.revival.group, batch.revival.piece, Where(segment, batch.start, batch.end))
             state.stats.undone += batch.revival.written()
         elif batch.copies:
             self._cleaner.copying.written(segment, batch.start, batch.end)
-        if records.bytes and state.options.undo:
-            self._holding.settled()
-        if records.tries:
-            self.pending.stored(records.tries, segment)
+        if records is not None:
+            if records.bytes and state.options.undo:
+                self._holding.settled()
+            if records.tries:
+                self.pending.stored(records.tries, segment)
         if commit.dropped:
             self.log.let_go(commit)
         for name, mark in batch.marks.items():
@@ -424,12 +425,13 @@ class Queue(AloneQueue):
                 group.marked(mark, segment.number)
         if batch.said.data:
             self.notes.said(batch.said, segment.number)
-        if records.pops or self.outbox.pops:
-            self.popping.written(records.pops)
+        pops = batch.pops
+        if pops or self.outbox.pops:
+            self.popping.written(pops)
         self._cleaner.committed()
         self.agenda.changed()
 
-    def _ended(self, whole: Publish) -> None:
+    def _ended(self, whole: WholePublish) -> None:
         """A transaction is on disk: what it ends has ended."""
         for settle in whole.settles:
             self.stats.acked += len(settle.deliveries) * settle.reason.is_done

@@ -13,7 +13,7 @@ from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, St
 from curbstone.core.events import EventKey, IsLeftOut, Target, copy_of
 from curbstone.core.host import Host
 from curbstone.core.log.format import BATCH_BYTES, Reason, entry_bytes
-from curbstone.core.log.publish import SETTLE_BYTES, Publish, Release, Settle
+from curbstone.core.log.publish import SETTLE_BYTES, Release, Settle, WholePublish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, parse_queue_name
@@ -170,7 +170,7 @@ class Transaction:
             self._server.host.call_soon(lambda: done(None))
         elif len(shares) == 1:
             ((queue, share),) = shares.items()
-            publish = Publish(share.messages, partial(self._written, share, done), share.size)
+            publish = WholePublish(share.messages, partial(self._written, share, done), share.size)
             publish.settles, publish.releases = share.settles, share.releases
             queue.outbox.publish(publish)
         else:

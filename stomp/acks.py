@@ -208,7 +208,7 @@ class Settler:
 
     def _open(self, subscription: Subscription) -> None:
         # Messages that were sent to this queue earlier in the read are published first.
-        if self._publisher.holds(subscription.queue.name):
+        if self._publisher.opened and self._publisher.holds(subscription.queue.name):
             self._publisher.flush()
         self.opened.append(subscription)
 

@@ -96,11 +96,8 @@ class Publisher:
         self.opened: list[Target] = []
         """The targets that have collected messages."""
         self._producing: Producing | None = None
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether any SEND came from a numbered producer."""
-        return self._producing is not None
+        self.has_numbers = False
+        """Whether this connection has sent anything as a numbered producer."""
 
     def plan(self, head: Head) -> tuple[SendPlan, bool]:
         """Return the plan for a SEND's head, and whether later frames with it can use it too; raise ProtocolError."""
@@ -199,6 +196,7 @@ class Publisher:
         producer = connection.access.producer(head.headers[numbers.PRODUCER])
         if self._producing is None:
             self._producing = connection.access.producing(connection.fail)
+            self.has_numbers = True
         return self._targets.get(destination, producer), wish
 
     def _flush_numbered(self, target: Target, messages: list[Message], receipts: list[bytes | None]) -> None:
@@ -286,12 +284,17 @@ class _Run:
         self._uid = ""
         self._done = 0
         # Headers and receipts count too: they also wait in memory, and small bodies may come with large ones.
-        self._bytes = sum([len(message.body) + len(message.headers) for message in messages])
-        self._bytes += sum([len(receipt) for receipt in receipts if receipt is not None])
+        size = 0
+        for message in messages:
+            size += len(message.body) + len(message.headers)
+        for receipt in receipts:
+            if receipt is not None:
+                size += len(receipt)
+        self._bytes = size
         connection.traffic.published += len(messages)
-        connection.charge(len(messages), self._bytes)
+        connection.charge(len(messages), size)
         if self._publish(target, messages, key):
-            connection.started(len(messages), self._bytes)
+            connection.unconfirmed.add(len(messages), size)
         elif asked := [receipt for receipt in receipts if receipt is not None]:
             connection.write(frames.receipts(asked))
 

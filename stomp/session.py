@@ -282,7 +282,8 @@ class Session:
                         if connection.is_braked:
                             self._kept = [(head, receipt, body), *left]
                             break
-                        self._make_way(target.name)
+                        if settler.opened or publisher.has_numbers:
+                            self._make_way(target.name)
                         publisher.opened.append(target)
                     target.messages.append(Message(body, plan.block) if plan.options is None else plan.message(body))
                     target.receipts.append(receipt)
@@ -314,7 +315,7 @@ class Session:
 
     def _make_way(self, name: QueueName) -> None:
         """Flush this read's ACKs for a queue before a SEND to it, because they make room under its cap."""
-        if self._settler.opened and self._settler.holds(name):
+        if self._settler.holds(name):
             self._settler.flush()
         if self._publisher.has_numbers and self._publisher.holds(name):  # the same queue, but another producer or none
             self._publisher.flush()

@@ -9,7 +9,9 @@ fenced (see `log`).
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
@@ -21,6 +23,8 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SEGMENT_SUFFIX = ".seg"
 ASIDE_SUFFIX = ".bad"
 RESERVE_NAME = "reserve"
+_NO_PATHS: frozenset[str] = frozenset()
+_NO_SIZES: Mapping[str, int] = MappingProxyType({})
 """The file that holds room on the disk for settles; see `log`."""
 
 
@@ -99,12 +103,12 @@ class Commit:
         """The size that it is to have, with zeros behind the batches."""
         self._least = active.size
         """The size that will do where the disk has no room for `size`."""
-        self.dropped: list[Segment] = []
+        self.dropped: Sequence[Segment] = ()
         self.kept: Segment | None = None
         """The dropped segment whose file is kept as the spare."""
         self.erases = False
         """Whether what is removed must not come back, also not as a left-over after a crash."""
-        self.unremoved: set[str] = set()
+        self.unremoved: frozenset[str] = _NO_PATHS
         self.is_undone = False
         """Of one that failed: there was no room on the disk, and nothing of it is left there."""
         self.is_doubtful = False
@@ -128,10 +132,10 @@ class Commit:
         """Whether it is cut to its contents before anything is written, not afterwards."""
         self.taken: Spare | None = None
         """The file that a new segment is put into."""
-        self._remove_first: dict[str, int] = {}
+        self._remove_first: Mapping[str, int] = _NO_SIZES
         """Files with their sizes; see `remove_first`, and for the others `remove_last` and `set_aside`."""
-        self._remove_last: list[str] = []
-        self._aside: list[str] = []
+        self._remove_last: tuple[str, ...] = ()
+        self._aside: tuple[str, ...] = ()
 
     @property
     def added(self) -> int:
@@ -177,20 +181,20 @@ class Commit:
         """Put a batch behind the others; return its offsets (start, end) in the segment."""
         start = self.end
         self.end += sum(map(len, buffers))
-        self._buffers += buffers
+        self._buffers = [*self._buffers, *buffers] if self._buffers else buffers
         return start, self.end
 
     def remove_first(self, path: str, size: int) -> None:
         """Remove a file before anything is written."""
-        self._remove_first[path] = size
+        self._remove_first = {**self._remove_first, path: size}
 
     def remove_last(self, path: str) -> None:
         """Remove a file after all is durable."""
-        self._remove_last.append(path)
+        self._remove_last += (path,)
 
     def set_aside(self, path: str) -> None:
         """Keep a damaged segment, under a name that is no part of the log, after all is durable."""
-        self._aside.append(path)
+        self._aside += (path,)
 
     def cut_first(self) -> None:
         """Cut the segment before the new one to its contents first: both have no room, as they are."""
@@ -267,7 +271,7 @@ class Commit:
             # A segment whose creation failed says where the one before it ends. Had it come back after a crash,
             # it would cut off what is written there from now on.
             self._disk.sync_dir(self._directory)
-            self._remove_first.clear()
+            self._remove_first = _NO_SIZES
         if self.reserve_to > self.reserve:
             self._write_reserve()
         if self._old is not None:
@@ -377,7 +381,7 @@ class Commit:
             try:
                 self._remove(path)
             except OSError:  # the next commit tries again
-                self.unremoved.add(path)
+                self.unremoved |= {path}
         if self.erases and self._remove_last:
             with suppress(OSError):
                 self._disk.sync_dir(self._directory)

@@ -49,19 +49,41 @@ class StagedMark(NamedTuple):
 
 
 class Publish:
-    """Messages that wait to be written. A batch takes some of them or all; those before `next` are done with."""
+    """Messages that wait to be written, each for itself: a batch takes some of them or all."""
 
-    __slots__ = (
-        "atomic_bytes", "has_room", "key", "mark", "messages", "next", "numbered", "on_done", "on_room",
-        "records", "refusal", "released", "releases", "reserved", "settles", "tx",
-    )  # fmt: skip
+    __slots__ = ("messages", "next", "numbered", "on_done", "refusal")
 
-    def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int = 0) -> None:
+    def __init__(self, messages: list[Message], on_done: Published, numbered: Numbered | None = None) -> None:
         self.messages = messages
         self.on_done = on_done
         self.next = 0
+        """The place of the first message that is not done with."""
+        self.numbered = numbered
+        """Whose messages they are, and their numbers: what its producer has stored already is not stored again."""
+        self.refusal: CurbstoneError | None = None
+        """Said in its turn, instead of writing anything."""
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether it has happened already, elsewhere on disk: it is written sooner or later, and never refused."""
+        return False
+
+    def give_up(self) -> None:
+        """Nothing of it happens: what it would have ended is as before."""
+
+
+class WholePublish(Publish):
+    """Messages, and ends of deliveries, that go into one batch, all or nothing: a transaction, or its part of one."""
+
+    __slots__ = (
+        "atomic_bytes", "has_room", "key", "mark", "on_room", "records", "released", "releases", "reserved", "settles",
+        "tx",
+    )  # fmt: skip
+
+    def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int) -> None:
+        super().__init__(messages, on_done)
         self.atomic_bytes = atomic_bytes
-        """Bytes if all must go into one batch, else 0."""
+        """The most bytes that the batch takes, with what is said of the messages' tries later."""
         self.settles: list[Settle] = []
         self.records: list[tuple[str, Reason, list[int]]] = []
         """Settles that have taken effect in memory, by group: they must get into the same batch."""
@@ -80,25 +102,21 @@ class Publish:
         self.has_room = False
         """Whether `on_room` was called, or is about to be."""
         self.mark: StagedMark | None = None
-        """What is noted in the same batch where these are messages of a staged transaction: promised likewise."""
+        """What is noted in the same batch if these are messages of a staged transaction: promised likewise."""
         self.key: IdempotencyKey | None = None
         """To be noted in the same batch; what was published under it already is not stored again."""
-        self.numbered: Numbered | None = None
-        """Whose messages they are, and their numbers: what its producer has stored already is not stored again."""
-        self.refusal: CurbstoneError | None = None
-        """Said in its turn, instead of writing anything."""
 
     @property
     def ends(self) -> list[Settle | Release]:
         """The deliveries that it ends."""
         return [*self.settles, *self.releases]
 
-    def give_up(self) -> None:
-        """Nothing of it happens: what it would have ended is as before."""
-        for end in self.ends:
-            end.undo(end.deliveries)
-
     @property
     def is_promised(self) -> bool:
-        """Whether it has happened already, elsewhere on disk: it is written sooner or later, and never refused."""
+        """See `Publish.is_promised`."""
         return bool(self.tx) or self.mark is not None
+
+    def give_up(self) -> None:
+        """See `Publish.give_up`."""
+        for end in self.ends:
+            end.undo(end.deliveries)

@@ -89,8 +89,13 @@ class Room:
 
     def ends(self, end: int) -> None:
         """The contents of the active segment end there now."""
+        grown = end - self._end
         self._end = end
-        self._weigh()
+        if end > self.segment_bytes:
+            self._weigh()
+        else:  # then what a copy takes is the same: a whole segment, or the longest of those before
+            self.free -= grown
+            self.left -= grown
 
     def exceed_by(self, excess: int) -> None:
         """Let the log go so far above its cap."""

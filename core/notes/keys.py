@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
 from curbstone.core.log.format import Note, encode_note
-from curbstone.core.log.publish import Publish
+from curbstone.core.log.publish import WholePublish
 from curbstone.core.log.room import Room
 from curbstone.core.state import QueueState
 from curbstone.core.values import DIGEST_BYTES, IdempotencyKey
@@ -71,7 +71,7 @@ class Keys:
             del self._known[hashed]
             self._room.notes(-KEY_NOTE_BYTES)
 
-    def to_log(self, publish: Publish | None, first_seq: int, below: int) -> dict[bytes, Known]:
+    def to_log(self, publish: WholePublish | None, first_seq: int, below: int) -> dict[bytes, Known]:
         """Return the key of the publish in a batch, and those whose segment, under `below`, goes."""
         said = {}
         if publish is not None and publish.key is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from curbstone.core.log.format import Note, decode_acked, decode_loss, encode_acked, encode_loss
-from curbstone.core.log.publish import Publish
+from curbstone.core.log.publish import WholePublish
 from curbstone.core.log.room import Room
 from curbstone.core.notes.acks import Acks
 from curbstone.core.notes.keys import Keys, Known
@@ -54,7 +54,7 @@ class Notes:
         self._keys = self._keys or Keys(self._state, self._room)
         return self._keys
 
-    def to_say(self, whole: Publish | None, first_seq: int, floor: int, numbers: dict[bytes, LastNumber]) -> Said:
+    def to_say(self, whole: WholePublish | None, first_seq: int, floor: int, numbers: dict[bytes, LastNumber]) -> Said:
         """Return what a batch has to note; the segments below `floor` go with it.
 
         `whole` is the atomic publish in it, `numbers` are the last ones with which it leaves its producers.

@@ -12,7 +12,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from curbstone.core.log.format import Note, encode_note
-from curbstone.core.log.publish import Publish
+from curbstone.core.log.publish import WholePublish
 from curbstone.core.log.room import Room
 
 MARK_NOTE_BYTES = 32
@@ -39,7 +39,7 @@ class StagedMarks:
         known = self._known.get(number)
         return known.messages if known else 0
 
-    def to_log(self, publish: Publish | None, below: int) -> dict[int, int]:
+    def to_log(self, publish: WholePublish | None, below: int) -> dict[int, int]:
         """Return what to say of transactions in a batch, and again where the segment, under `below`, goes with it."""
         marks = {number: known.messages for number, known in self._known.items() if known.segment < below}
         if publish is not None and publish.mark is not None:

@@ -222,16 +222,21 @@ class Pending:
         run, is_new = self.runs.append(first, bits, placed.segment, placed.start, placed.end, size)
         if is_new:
             run.time_ms = messages[0].timestamp_ms
-        if any([KEY_MARK in message.headers for message in messages]):
-            run.is_keyed = True
+        for message in messages:
+            if KEY_MARK in message.headers:
+                run.is_keyed = True
+                break
         shift = first - run.first
         if not placed.is_plain and any([message.groups for message in messages]):
             for message in messages:
                 bit = 1 << (message.seq - run.first)
                 run.naming |= bit if message.groups else 0
                 self._entitle(run, self.entitled(message), bit)
-        else:
+        elif self._state.meta.groups:
             self._entitle(run, self.entitled(messages[0]), bits << shift)
+        else:
+            run.bits |= bits << shift
+            self.unnamed.pends(len(messages))
         self.reader.keep(run, is_new, messages, size)
         if placed.is_plain:
             return
@@ -338,4 +343,7 @@ class Pending:
     @property
     def has_unlogged_marks(self) -> bool:
         """Whether something was handed out that the log does not know of yet."""
-        return any([group.delivered > group.delivered_logged for group in self.groups.values()])
+        for group in self.groups.values():  # noqa: SIM110 - mostly there is one, and a generator costs more than it
+            if group.delivered > group.delivered_logged:
+                return True
+        return False

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.log.log import Log
-from curbstone.core.log.publish import Publish
+from curbstone.core.log.publish import WholePublish
 from curbstone.core.log.transactions import Recorded
 from curbstone.core.pending.pending import Pending
 from curbstone.core.writing.journal import Journal
@@ -39,7 +39,7 @@ def replay_transactions(journal: Journal, queues: Iterable[Member], left: Collec
 
 
 def _write(journal: Journal, queue: Member, part: Recorded) -> None:
-    publish = Publish(part.messages, partial(_written, journal, part), 1)
+    publish = WholePublish(part.messages, partial(_written, journal, part), 1)
     publish.tx = part.tx
     publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
     publish.released = [each for item in part.released for each in queue.pending.release_replayed(item)]

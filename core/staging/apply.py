@@ -19,7 +19,7 @@ from functools import partial
 from curbstone.core.disk import File
 from curbstone.core.errors import CurbstoneError, StagedDamaged, told
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
-from curbstone.core.log.publish import Publish, StagedMark
+from curbstone.core.log.publish import StagedMark, WholePublish
 from curbstone.core.log.room import release_bytes
 from curbstone.core.message import Message
 from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
@@ -307,7 +307,7 @@ class Application:
     def _publish(self, target: Target, queue: Queue, messages: list[Message], size: int) -> None:
         target.handed += len(messages)
         whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + MARK_NOTE_BYTES
-        publish = Publish(messages, partial(self._written, target, size), whole)
+        publish = WholePublish(messages, partial(self._written, target, size), whole)
         publish.mark = StagedMark(self.marker.number, target.handed)
         publish.reserved = target.reserved_for(messages, size)
         self._outstanding += size

@@ -6,6 +6,9 @@ that an undo brings back, or publishes (`publishes`). The notes and the bytes of
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import (
     BATCH_BYTES,
@@ -25,14 +28,17 @@ from curbstone.core.notes.notes import SILENCE
 from curbstone.core.pending.group import Group
 from curbstone.core.values import Done
 from curbstone.core.writing.copying import Copy
+from curbstone.core.writing.outbox import Pop
 from curbstone.core.writing.publishes import Publishes
 from curbstone.core.writing.records import Records
 from curbstone.core.writing.revival import Revival
 from curbstone.core.writing.sources import Sources
 
+_NO_MARKS: Mapping[str, int] = MappingProxyType({})
+
 
 class Batch:
-    """See the module's docstring."""
+    """See the module's docstring. Most batches publish a little and nothing else: what is rare is made when needed."""
 
     __slots__ = (
         "_disk_is_full", "_empties", "_missed", "_sources", "after_settles", "callbacks", "copies", "end", "marks",
@@ -44,23 +50,35 @@ class Batch:
         self._sources = sources
         self._disk_is_full = disk_is_full
         self._missed = missed
-        self.records = Records(sources.log, sources.pending, sources.outbox)
-        self.publishes = Publishes(sources, self.records)
-        self.copies: list[Message] = []
+        self.records: Records | None = None
+        """What the batch says of messages beside publishing them; None if nothing."""
+        self.publishes = Publishes(sources)
+        self.copies: Sequence[Message] = ()
         self._empties = False
         """Whether the oldest segment has nothing live any more once this batch is on disk."""
         self.revival: Revival | None = None
         """The undo that brings the copies back, or None if they are the cleaner's."""
-        self.callbacks: list[Done] = []
+        self.callbacks: Sequence[Done] = ()
         """Callbacks of those who wait until all earlier settles and releases are on disk."""
-        self.after_settles: list[Done] = []
+        self.after_settles: Sequence[Done] = ()
         """Callbacks of those who wait until all earlier settles are on disk."""
-        self.marks: dict[str, int] = {}
+        self.marks = _NO_MARKS
         """By group, the last seq that was handed out, or will be as soon as the batch is on disk."""
         self.said = SILENCE
         """All notes but the floor and the marks."""
         self.start = 0
         self.end = 0
+
+    @property
+    def pops(self) -> list[Pop]:
+        """The pops whose settles are in the batch."""
+        return self.records.pops if self.records is not None else []
+
+    def _add_to(self) -> Records:
+        """Return the records of the batch, to add some."""
+        if self.records is None:
+            self.records = Records(self._sources.log, self._sources.pending, self._sources.outbox)
+        return self.records
 
     # --- what goes into it
 
@@ -71,41 +89,59 @@ class Batch:
             self._sources.drop_unwanted_pops()
         is_left = outbox.has_records
         if is_left:
-            self.records.take()
+            self._add_to().take()
             is_left = outbox.has_records
-        self.callbacks, self.after_settles = outbox.take_callbacks()
-        self._sources.cleaner.recorded(self.records.bytes > 0, is_left)
+        if outbox.callbacks or outbox.after_settles:
+            self.callbacks, self.after_settles = outbox.take_callbacks()
+        taken = self.records is not None and self.records.bytes > 0
+        self._sources.cleaner.for_settles.recorded(taken=taken, left=is_left)
+
+    def take_publishes(self) -> None:
+        """Take the publishes that fit; an atomic one may bring records of its own."""
+        self.publishes.take(self.records.bytes if self.records is not None else 0)
+        whole = self.publishes.whole
+        if whole is None:
+            return
+        records = self._add_to()
+        for settle in whole.settles:
+            records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
+        for group, reason, seqs in whole.records:
+            records.settle(group, reason, seqs)
+        records.say_tries([record for release in whole.releases for record in release.records])
+        records.say_tries(whole.released)
 
     def take_copy(self, copy: Copy) -> None:
         """Take what the cleaner copies: messages, which groups have settled them, and records of tries."""
         self.copies = copy.messages
+        records = self._add_to()
         for group, seqs in self._sources.pending.settled_of(copy.messages).items():
-            self.records.settle(group, Reason.STATE, seqs)
-        self.records.copy_states(copy.states)
+            records.settle(group, Reason.STATE, seqs)
+        records.copy_states(copy.states)
         self._empties = copy.is_last
 
     def take_revival(self, revival: Revival) -> bool:
         """Take the next messages that an undo brings back; return False if there is no room even for one."""
         sources = self._sources
-        if not revival.take(sources.pending, sources.log.room, self.records.bytes):
+        records = self._add_to()
+        if not revival.take(sources.pending, sources.log.room, records.bytes):
             return False
         self.revival = revival
         self.copies = revival.piece
-        for group, seqs in sources.pending.settled_of(self.copies).items():
+        for group, seqs in sources.pending.settled_of(revival.piece).items():
             if group != revival.group:
-                self.records.settle(group, Reason.STATE, seqs)
-        self.records.say_tries(revival.records() if self.copies else [])
+                records.settle(group, Reason.STATE, seqs)
+        records.say_tries(revival.records() if self.copies else [])
         return True
 
     # --- the batch
 
     def commit(self) -> Commit | None:
         """Return the commit to run, or None if there is nothing to write."""
-        sources, publishes, records = self._sources, self.publishes, self.records
+        sources, publishes = self._sources, self.publishes
         log, state, cleaner, outbox = sources.log, sources.state, sources.cleaner, sources.outbox
-        drops = cleaner.droppable(emptied=self._empties)
-        roll = cleaner.wants_roll()
-        asked = publishes.messages or self.copies or records.bytes or publishes.tx
+        drops, roll = cleaner.wishes(emptied=self._empties)
+        has_records = self.records is not None and self.records.bytes
+        asked = publishes.messages or self.copies or has_records or publishes.tx
         if not (asked or drops or roll or outbox.must_write or self._marks_due()):
             return None
         outbox.must_write = False
@@ -116,7 +152,7 @@ class Batch:
         first_seq = self.copies[0].seq if self.copies else state.next_seq
         parts: list[bytes] = []
         extras = encode_entries(messages, first_seq, parts)
-        releases, settles = records.sections
+        releases, settles = self.records.sections if self.records is not None else (b"", b"")
         entries = sum(map(entry_bytes, self.copies)) if self.copies else publishes.bytes
         length = BATCH_BYTES + entries + len(releases) + len(settles) + len(notes)
         if self._disk_is_full:
@@ -132,12 +168,11 @@ class Batch:
         )
         flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
         delivered = self.marks.get("", sources.pending.unnamed.delivered_logged)
-        header = BatchHeader(
-            *(length, flags, log.next_batch, state.host.wall_ms(), first_seq, delivered, publishes.tx or log.tx),
-            *(len(messages), len(releases), len(settles), len(notes)),
-        )
+        numbers = length, flags, log.next_batch, state.host.wall_ms(), first_seq, delivered, publishes.tx or log.tx
+        header = BatchHeader(*numbers, len(messages), len(releases), len(settles), len(notes))
         log.next_batch += 1
-        buffers = encode_batch(commit.segment.salt, header, [*parts, releases, settles, notes])
+        parts += (releases, settles, notes)
+        buffers = encode_batch(commit.segment.salt, header, parts)
         self.start, self.end = commit.add(buffers)
         state.next_seq += len(publishes.messages)
         pending = log.room.pending + len(publishes.messages) * len(sources.pending.groups)
@@ -158,19 +193,22 @@ class Batch:
             for message in delayed
             for group in self._sources.pending.entitled(message)
         ]
-        self.records.say_tries(sorted(released, key=lambda item: item.group), state=True)
+        self._add_to().say_tries(sorted(released, key=lambda item: item.group), state=True)
 
     def _notes(self, drops: int) -> bytes:
         """Return the notes of the batch: the floor, how far messages were handed out, and what `Notes` has to say."""
         sources, publishes = self._sources, self.publishes
         floor = sources.log.segments[drops].number if drops else 0
         data = encode_floor(floor) if floor else b""
+        marks: dict[str, int] = {}
         for group in sources.pending.groups.values():
             mark = max(group.delivered, self._delivered_soon(group))
             if mark > group.delivered_logged or (group.name and mark and group.marked_at < floor):
-                self.marks[group.name] = mark
+                marks[group.name] = mark
                 if group.name:  # the unnamed one's is in the head of every batch
                     data += encode_delivered(group.name, mark)
+        if marks:
+            self.marks = marks
         self.said = sources.notes.to_say(publishes.whole, sources.state.next_seq, floor, publishes.numbers)
         return data + self.said.data
 

@@ -103,7 +103,7 @@ class _ForPublish(_Reason):
         return True
 
 
-class _ForSettles(_Reason):
+class ForSettles(_Reason):
     """Settles have used up the room that is kept for them."""
 
     __slots__ = ("_has_helped", "_has_recorded", "_is_short", "_owed_then", "_room_then")
@@ -174,7 +174,7 @@ class Cleaner:
     """The cleaner of one queue."""
 
     __slots__ = (
-        "_cap", "_erase", "_erased", "_holding", "_log", "_outbox", "_pending", "_publish", "_settles", "copying",
+        "_cap", "_erase", "_erased", "_holding", "_log", "_outbox", "_pending", "_publish", "copying", "for_settles",
     )  # fmt: skip
 
     def __init__(self, log: Log, pending: Pending, outbox: Outbox, holding: Holding) -> None:
@@ -183,7 +183,7 @@ class Cleaner:
         self._pending = pending
         self._outbox = outbox
         self._publish = _ForPublish(log)
-        self._settles = _ForSettles(log)
+        self.for_settles = ForSettles(log)
         self._cap = _ForCap(log)
         self._erase = _Reason(log)
         self._erased: list[Done] = []
@@ -235,18 +235,28 @@ class Cleaner:
             return True
         left = room.left - room.kept
         if left >= -(room.slack_bytes // 4):
-            self._settles.state = RESTING
+            self.for_settles.state = RESTING
             return False
-        return self._settles.wants(left, owes_records=self._outbox.owes_records)
+        return self.for_settles.wants(left, owes_records=self._outbox.owes_records)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to copy or to drop."""
+        return self.is_active or (len(self._log.segments) > 1 and self.droppable() > 0)
 
     @property
     def recycles(self) -> bool:
         """Whether files of dropped segments may be used again; not while something is to be erased."""
         return self._log.segments[0].number > self._erase.through
 
-    def wants_roll(self) -> bool:
-        """Return whether to begin a new segment, because the active one is the oldest and has to go."""
-        return len(self._log.segments) == 1 and self.is_active
+    def wishes(self, *, emptied: bool) -> tuple[int, bool]:
+        """Return how many segments go with the next commit, and whether it is to begin a new one.
+
+        It is if the active segment is the oldest and has to go. For `emptied` see `droppable`.
+        """
+        if len(self._log.segments) > 1:
+            return self.droppable(emptied=emptied), False
+        return int(emptied), self.is_active
 
     def droppable(self, *, emptied: bool = False) -> int:
         """Return how many of the oldest segments have nothing live and are to go with the next commit.
@@ -261,10 +271,6 @@ class Cleaner:
         return self._holding.may_go(count) if may_hold else count
 
     # --- what became of it
-
-    def recorded(self, taken: bool, left: bool) -> None:
-        """A batch was made: whether it has settles or releases, and whether some found no room in it."""
-        self._settles.recorded(taken=taken, left=left)
 
     def committed(self) -> None:
         """A commit is on disk: if it has ended an erase, tell those who wait for that."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
 from curbstone.core.log.format import BATCH_BYTES, entry_bytes
-from curbstone.core.log.publish import EXPIRY_BYTES, Publish
+from curbstone.core.log.publish import EXPIRY_BYTES, Publish, WholePublish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
 from curbstone.core.pending.pending import Pending
@@ -37,7 +37,7 @@ class Intake:
         cap = self._state.options.cap
         tries = RELEASE_BYTES * sum(map(self._pending.entitled_count, messages))
         size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries
-        publish = Publish(messages, on_done, size)
+        publish = WholePublish(messages, on_done, size)
         publish.numbered = numbered
         publish.key = key
         if self._may_be_unfit(messages):
@@ -48,18 +48,28 @@ class Intake:
 
     def each(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
         """Publish messages one by one; those that may not come in are refused in their turn."""
-        start = 0
         if self._may_be_unfit(messages):
-            for place, message in enumerate(messages):
-                if (refusal := self._state.unfit(message)) is not None:
-                    self._publish(messages[start:place], on_done, numbered and numbered.behind(start))
-                    self.refused([message], on_done, refusal)
-                    start = place + 1
-        self._publish(messages[start:] if start else messages, on_done, numbered and numbered.behind(start))
+            self._those_that_fit(messages, on_done, numbered)
+        else:
+            self._outbox.publish(Publish(messages, on_done, numbered))
 
     def _may_be_unfit(self, messages: list[Message]) -> bool:
+        if self._state.door is not None:
+            return True
         most = self._state.options.max_message_size
-        return self._state.door is not None or any([len(message.body) > most for message in messages])
+        for message in messages:  # noqa: SIM110 - a generator costs more than all else here, for a single message
+            if len(message.body) > most:
+                return True
+        return False
+
+    def _those_that_fit(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
+        start = 0
+        for place, message in enumerate(messages):
+            if (refusal := self._state.unfit(message)) is not None:
+                self._publish(messages[start:place], on_done, numbered and numbered.behind(start))
+                self.refused([message], on_done, refusal)
+                start = place + 1
+        self._publish(messages[start:], on_done, numbered and numbered.behind(start))
 
     def refused(self, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:
         """Refuse messages in their turn."""
@@ -69,6 +79,4 @@ class Intake:
 
     def _publish(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
         if messages:
-            publish = Publish(messages, on_done)
-            publish.numbered = numbered
-            self._outbox.publish(publish)
+            self._outbox.publish(Publish(messages, on_done, numbered))

@@ -29,9 +29,9 @@ class Numbering:
 
     __slots__ = ("_producers", "coming")
 
-    def __init__(self, producers: Producers, coming: dict[bytes, LastNumber]) -> None:
+    def __init__(self, producers: Producers) -> None:
         self._producers = producers
-        self.coming = coming
+        self.coming: dict[bytes, LastNumber] = {}
         """The last number of each producer after this batch."""
 
     def look(self, numbered: Numbered, count: int) -> Found:

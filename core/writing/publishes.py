@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, entry_bytes, settled_bytes
-from curbstone.core.log.publish import EXPIRY_BYTES, Publish
+from curbstone.core.log.publish import EXPIRY_BYTES, Publish, WholePublish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
 from curbstone.core.values import LastNumber, Numbered
 from curbstone.core.writing.numbering import Numbering
-from curbstone.core.writing.records import Records
 from curbstone.core.writing.sources import Sources
 
 BATCH_BYTES_MAX = 1024 * 1024
@@ -46,15 +45,16 @@ class Publishes:
     """See the module's docstring."""
 
     __slots__ = (
-        "_budget", "_coming_groups", "_numbering", "_records", "_room", "_sources", "_space", "_state", "_tries_bytes",
-        "bytes", "is_plain", "messages", "numbers", "taken", "whole",
+        "_budget", "_coming_groups", "_numbering", "_records_bytes", "_room", "_sources", "_space", "_state",
+        "_tries_bytes", "bytes", "is_plain", "messages", "taken", "whole",
     )  # fmt: skip
 
-    def __init__(self, sources: Sources, records: Records) -> None:
+    def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._state = sources.state
         self._room = sources.log.room
-        self._records = records
+        self._records_bytes = 0
+        """Bytes of the records that the batch has taken before."""
         self.taken: list[Taken] = []
         """The parts of publishes that are answered when the commit has ended, in order."""
         self.messages: list[Message] = []
@@ -62,7 +62,7 @@ class Publishes:
         """Bytes of the entries of these messages."""
         self.is_plain = True
         """Whether no message has a delay, an expiry or groups of its own."""
-        self.whole: Publish | None = None
+        self.whole: WholePublish | None = None
         """The publish, if it is an atomic one: that has the batch for itself."""
         self._tries_bytes = 0
         """Bytes that first records of the tries of these messages may take later."""
@@ -71,18 +71,25 @@ class Publishes:
         self._budget = 0
         """Bytes that the cap has for entries, and for what will be written about them later."""
         self._numbering: Numbering | None = None
-        self.numbers: dict[bytes, LastNumber] = {}
-        """The last number of each producer after this batch."""
-        self._coming_groups: set[str] = set()
-        """Undeclared groups that begin to exist with this batch."""
+        self._coming_groups: set[str] | None = None
+        """Undeclared groups that begin to exist with this batch; None while none of its messages names a group."""
 
     @property
     def tx(self) -> int:
         """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
         return self.whole.tx if self.whole is not None else 0
 
-    def take(self) -> None:
-        """Take the publishes that fit into the segment (the active one, or a new one) and under the cap."""
+    @property
+    def numbers(self) -> dict[bytes, LastNumber]:
+        """The last number of each producer after this batch."""
+        return self._numbering.coming if self._numbering is not None else {}
+
+    def take(self, records_bytes: int) -> None:
+        """Take the publishes that fit into the segment (the active one, or a new one) and under the cap.
+
+        `records_bytes` is what the records take that are in the batch already.
+        """
+        self._records_bytes = records_bytes
         inbox = self._sources.outbox.publishes
         if inbox:
             self._measure(inbox[0])
@@ -94,10 +101,13 @@ class Publishes:
     def _measure(self, first: Publish) -> None:
         """Find out how many bytes this batch may take: `_space` in its segment, and `_budget` under the cap."""
         log = self._sources.log
-        overhead = BATCH_BYTES + self._records.bytes + NOTES_BYTES
+        overhead = BATCH_BYTES + self._records_bytes + NOTES_BYTES
         space = log.room_in_active - overhead
         if space < BATCH_BYTES_MAX:
-            wanted = first.atomic_bytes or (entry_bytes(first.messages[first.next]) if first.messages else 0)
+            if isinstance(first, WholePublish):
+                wanted = first.atomic_bytes
+            else:
+                wanted = entry_bytes(first.messages[first.next]) if first.messages else 0
             if space < wanted:  # it will begin a new segment
                 space = self._room.segment_bytes - SEGMENT_BYTES - overhead
         self._space = min(space, BATCH_BYTES_MAX)
@@ -108,20 +118,10 @@ class Publishes:
         if publish.refusal is not None:
             return self._refuse(publish, publish.refusal)
         if publish.numbered is not None:
-            return self._take_numbered(publish, publish.numbered)
-        if publish.key is not None:
-            known = self._sources.notes.keys.look(publish.key)
-            if isinstance(known, CurbstoneError):
-                return self._refuse(publish, known)
-            if known is not None:
-                self._say(publish, len(publish.messages), None, known.first_seq)
-                return True
-        if publish.on_room is not None:
-            return self._keep_room(publish, publish.on_room)
-        return self._take(publish)
-
-    def _take(self, publish: Publish) -> bool:
-        return self._take_whole(publish) if publish.atomic_bytes else self._take_some(publish)
+            answer = self._look_up(publish, publish.numbered)
+            if answer is not None:
+                return answer
+        return self._take_whole(publish) if isinstance(publish, WholePublish) else self._take_some(publish)
 
     # --- what is said at once, or in turn
 
@@ -142,9 +142,12 @@ class Publishes:
         self._say(publish, len(publish.messages) - publish.next, error, 0)
         return True
 
-    def _take_numbered(self, publish: Publish, numbered: Numbered) -> bool:
-        """Take those messages of a numbered publish that are not stored yet, and answer the others."""
-        numbering = self._numbering = self._numbering or Numbering(self._sources.notes.producers, self.numbers)
+    def _look_up(self, publish: Publish, numbered: Numbered) -> bool | None:
+        """Answer those messages of a numbered publish that are stored already, and refuse all after a gap.
+
+        Return None if some are left that can be taken now, else whether to go on with the next publish.
+        """
+        numbering = self._numbering = self._numbering or Numbering(self._sources.notes.producers)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
             return False  # that follows from messages in this very batch, whose commit may fail: wait for its end
@@ -157,12 +160,21 @@ class Publishes:
         noted = numbering.note_bytes(numbered)
         self._space -= noted
         self._budget -= 2 * noted  # the note is written once more when its segment goes
-        return self._take(publish)
+        return None
 
     # --- all or nothing
 
-    def _take_whole(self, publish: Publish) -> bool:
+    def _take_whole(self, publish: WholePublish) -> bool:
         """Take an atomic publish unless it has to wait: it goes into a batch without any other."""
+        if publish.key is not None:
+            known = self._sources.notes.keys.look(publish.key)
+            if isinstance(known, CurbstoneError):
+                return self._refuse(publish, known)
+            if known is not None:
+                self._say(publish, len(publish.messages), None, known.first_seq)
+                return True
+        if publish.on_room is not None:
+            return self._keep_room(publish, publish.on_room)
         size = publish.atomic_bytes
         if self.messages:
             return False
@@ -181,16 +193,10 @@ class Publishes:
                 return self._refuse(publish, QueueFull(text))
         self._sources.outbox.publishes.popleft()
         self.whole = publish
-        for settle in publish.settles:
-            self._records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
-        for group, reason, seqs in publish.records:
-            self._records.settle(group, reason, seqs)
-        self._records.say_tries([record for release in publish.releases for record in release.records])
-        self._records.say_tries(publish.released)
         self._put_in(publish, publish.messages[publish.next :])
         return False
 
-    def _keep_room(self, publish: Publish, on_room: Callable[[], None]) -> bool:
+    def _keep_room(self, publish: WholePublish, on_room: Callable[[], None]) -> bool:
         """Grant room to a transaction over several queues; it keeps its place, and all behind it wait."""
         size = publish.atomic_bytes
         if self.messages or publish.has_room:
@@ -278,7 +284,7 @@ class Publishes:
         if self._numbering is not None and publish.numbered is not None and messages:
             number = publish.numbered.first + publish.next - 1
             self._numbering.taken(publish.numbered.producer, LastNumber(number, seq - 1, state.host.now_ms()))
-        if messages or publish.ends or publish.tx:
+        if messages or isinstance(publish, WholePublish):
             self.taken.append(Taken(publish, first, len(messages)))
 
     # --- room
@@ -290,7 +296,7 @@ class Publishes:
         """
         if size <= self._room.segment_bytes:
             return size <= self._budget
-        return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records.bytes)
+        return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records_bytes)
 
     def _has_room_at_last(self, size: int) -> bool:
         """Return whether there is room for a publish that was promised, and so is never refused.
@@ -314,4 +320,6 @@ class Publishes:
         """Return an error if the groups that messages name can't begin to exist, else None."""
         if not any([message.groups for message in messages]):
             return None
+        if self._coming_groups is None:
+            self._coming_groups = set()
         return self._sources.pending.undeclared.refusal_of(messages, self._coming_groups)

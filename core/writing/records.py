@@ -72,6 +72,18 @@ class Records:
             outbox.hand_outs = {(item.group, item.first): item for item in rest}
             self.say_tries(self.handed, state=True)
 
+    def put_back(self) -> None:
+        """Put back in the outbox what was taken from it, but for pops: the commit has failed."""
+        outbox = self._outbox
+        for key, seqs in self.settled.items():
+            outbox.settles.setdefault(key, []).extend(seqs)
+        for key, ranges in self.ranges.items():
+            outbox.ranges.setdefault(key, []).extend(ranges)
+        since = {(item.group, item.first + index) for item in outbox.releases for index in range(item.span)}
+        handed = {(item.group, item.first): item for item in self.handed}
+        outbox.hand_outs = {key: item for key, item in handed.items() if key not in since} | outbox.hand_outs
+        outbox.releases = self.released + outbox.releases
+
     @property
     def _is_needed_for_publishes(self) -> bool:
         """Whether publishes wait and there is hardly any room: records that nobody waits for must not take it."""

@@ -13,7 +13,7 @@ from curbstone.core.agenda import Agenda
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.log.log import Log
-from curbstone.core.log.publish import Publish, Release, Settle
+from curbstone.core.log.publish import Release, Settle, WholePublish
 from curbstone.core.log.transactions import encode_part
 from curbstone.core.message import Message
 from curbstone.core.values import Done
@@ -63,7 +63,7 @@ class Spread(Generic[Q, S]):
         self._journal = journal
         self._shares = shares
         self._on_done = on_done
-        self._places: dict[Q, Publish] = {}
+        self._places: dict[Q, WholePublish] = {}
         self._left = len(shares)
         self._has_ended = False
         self._tx = 0
@@ -71,7 +71,7 @@ class Spread(Generic[Q, S]):
     def begin(self) -> None:
         """Wait for room in every queue."""
         for queue, share in self._shares.items():
-            place = Publish(share.messages, partial(self._refused, queue), share.size)
+            place = WholePublish(share.messages, partial(self._refused, queue), share.size)
             place.on_room = self._room
             self._places[queue] = place
             queue.outbox.publish(place)

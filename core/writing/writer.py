@@ -17,6 +17,7 @@ from typing import Protocol
 
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
 from curbstone.core.log.commit import Commit
+from curbstone.core.log.publish import WholePublish
 from curbstone.core.writing.batch import Batch
 from curbstone.core.writing.committer import Committer
 from curbstone.core.writing.outbox import Pop
@@ -122,7 +123,7 @@ class Writer:
         batch, self.under_way = self.under_way, None
         if batch is None:
             return
-        for pop in batch.records.pops:
+        for pop in batch.pops:
             self._state.host.tell(pop.on_done, error)
         for callback in batch.callbacks:
             self._state.host.tell(callback, error)
@@ -180,7 +181,7 @@ class Writer:
             if not batch.take_revival(revival):
                 self._end_revival(QueueFull(f"queue {self._state.name} {log.fullness}"))
         elif not self.disk_is_full:
-            batch.publishes.take()
+            batch.take_publishes()
         commit = batch.commit()
         if commit is None:
             self._nothing_written(batch)
@@ -261,7 +262,7 @@ class Writer:
 
     def _answer(self, part: Taken) -> None:
         publish, first, count, said = part
-        if publish.reserved:
+        if isinstance(publish, WholePublish) and publish.reserved:
             self._log.room.give_back(publish.reserved)
         error, seq = said or (None, publish.messages[first].seq if count else 0)
         self._state.host.tell(publish.on_done, error, seq, count)
@@ -284,10 +285,10 @@ class Writer:
         for callback in batch.after_settles:
             self._state.host.tell(callback, answer)
         if no_space and not self.disk_is_full and not self._state.is_closed:
-            self._outbox.callbacks = batch.callbacks + self._outbox.callbacks
-            self._outbox.pop_first(batch.records.pops)
+            self._outbox.callbacks = [*batch.callbacks, *self._outbox.callbacks]
+            self._outbox.pop_first(batch.pops)
         else:
-            self._pops.failed(batch.records.pops, answer, is_undone=no_space)
+            self._pops.failed(batch.pops, answer, is_undone=no_space)
             for callback in batch.callbacks:
                 self._state.host.tell(callback, answer)
         for part in batch.publishes.taken:
@@ -310,17 +311,8 @@ class Writer:
 
     def _write_again(self, batch: Batch) -> None:
         """Put the settles, tries and promised publishes of a failed batch back in the outbox."""
-        records = batch.records
-        for key, seqs in records.settled.items():
-            self._outbox.settles.setdefault(key, []).extend(seqs)
-        for key, ranges in records.ranges.items():
-            self._outbox.ranges.setdefault(key, []).extend(ranges)
-        since = {(item.group, item.first + index) for item in self._outbox.releases for index in range(item.span)}
-        handed = {(item.group, item.first): item for item in records.handed}
-        self._outbox.hand_outs = {
-            key: item for key, item in handed.items() if key not in since
-        } | self._outbox.hand_outs
-        self._outbox.releases = records.released + self._outbox.releases
+        if batch.records is not None:
+            batch.records.put_back()
         for part in reversed(batch.publishes.taken):
             if part.publish.is_promised:
                 part.publish.next = 0

@@ -156,7 +156,7 @@ class ServerRun:
         def popped(flush: Callable[[], None]) -> None:
             flush()
             batch = queue.writer.under_way
-            for pop in batch.records.pops if batch is not None else []:
+            for pop in batch.pops if batch is not None else []:
                 history.popped.update(copies(pop.group, [pop.delivery]))
 
         def refused(failed: Callable[..., None], pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:

@@ -17,9 +17,9 @@ from tests.stomp.test_engine import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-SEND_CALLS_MAX = 179
-SEND_CORE_FILES_MAX = 30
-ACK_CALLS_MAX = 161
+SEND_CALLS_MAX = 161
+SEND_CORE_FILES_MAX = 29
+ACK_CALLS_MAX = 158
 ACK_CORE_FILES_MAX = 25
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue
 from curbstone.core.log.format import Released
-from curbstone.core.log.publish import Publish, Release, StagedMark
+from curbstone.core.log.publish import Publish, Release, StagedMark, WholePublish
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from tests.core.lab import Lab, Peer, message, numbered
@@ -191,11 +191,13 @@ def test_the_disk_is_synced_once_per_commit_and_not_per_message() -> None:
 
 
 def test_what_has_happened_elsewhere_on_disk_is_never_refused() -> None:
-    promised, staged, plain = (Publish([], lambda *_: None) for _ in range(3))
+    promised, staged, whole = (WholePublish([], lambda *_: None, 1) for _ in range(3))
+    plain = Publish([], lambda *_: None)
     promised.tx = 1
     staged.mark = StagedMark(1, 0)
-    assert (promised.is_promised, staged.is_promised, plain.is_promised) == (True, True, False)
-    assert plain.reserved == 0
+    assert (promised.is_promised, staged.is_promised) == (True, True)
+    assert (whole.is_promised, plain.is_promised) == (False, False)
+    assert whole.reserved == 0
 
 
 def test_what_a_transaction_gives_back_has_one_more_try() -> None:
