@@ -1,4 +1,4 @@
-"""Where a server is: what a URL says, and nothing else."""
+"""The address of a server, parsed from a URL. Nothing is looked up or connected here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ _PORTS = {"http": 8080, "https": 443, "stomp": 61613, "stomps": 61614}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One server. `http` and `https`: STOMP goes through the WebSocket `/stomp`; `stomp` and `stomps`: over TCP."""
+    """The address of one server.
+
+    With the schemes `http` and `https`, STOMP goes through the WebSocket at `/stomp`; with `stomp` and `stomps` it goes
+    over TCP.
+    """
 
     scheme: str
     host: str
     port: int
     path: str = ""
-    """In front of `/stomp` and `/v2`, where a proxy has one."""
+    """The prefix in front of `/stomp` and `/v2`, if a proxy adds one."""
 
     @property
     def is_tls(self) -> bool:
@@ -39,7 +43,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Return the address; raise ValueError with the rule that a URL breaks."""
+    """Return the address of a URL. Raise ValueError, naming the broken rule, if the URL is not valid."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     if scheme not in _PORTS:
@@ -49,7 +53,7 @@ def parse(url: str) -> Address:
     if not parts.hostname:
         raise ValueError("an address names a host")
     try:
-        parts.hostname.encode("idna")  # as the system's look-up will do
+        parts.hostname.encode("idna")  # the system's look-up encodes it like this, too
     except UnicodeError as error:
         raise ValueError(f"an address names a host, and {parts.hostname!r} is none: {error}") from None
     if parts.query or parts.fragment:

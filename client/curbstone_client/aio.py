@@ -21,7 +21,7 @@ from curbstone_client.publishing import Lane, Publisher, Stored
 
 
 class Confirm(BaseConfirm):
-    """One message on its way: `stored = await confirm`."""
+    """The confirm of one message that was sent: `stored = await confirm` returns once the message is on disk."""
 
     __slots__ = ()
 
@@ -32,10 +32,13 @@ class Confirm(BaseConfirm):
 
 
 class Client(base.ClientBase):
-    """A client of one server, for one event loop. `async with Client(…) as client`, or `connect` and `close`."""
+    """A client of one server, for one event loop.
+
+    Use `async with Client(…) as client`, or call `connect` and `close`.
+    """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        """See `base.ClientBase`. Nothing is connected, and no loop is needed, before first use."""
+        """Take the settings of `base.ClientBase`. No connection is made, and no loop is needed, before first use."""
         super().__init__(*args, **settings)
         self._workers: list[Worker] = []
         self._stop = asyncio.Event()
@@ -62,11 +65,17 @@ class Client(base.ClientBase):
     # ------------------------------------------------------------ life
 
     async def connect(self) -> None:
-        """Connect; raise CantConnect or NotAllowed. Later connections are made by themselves."""
+        """Connect. Raise CantConnect after `connect_timeout` seconds, or NotAllowed if the login is wrong.
+
+        If the connection is lost later, the client connects again by itself.
+        """
         await self._publishing().wait_up(self.connect_timeout)
 
     async def close(self, timeout: float = base.CLOSE_TIMEOUT_S) -> None:
-        """Wait for the confirms of what was sent and acked, at most `timeout` seconds, and end the connections."""
+        """Stop the workers, wait for outstanding confirms and acks, and end the connections.
+
+        The confirms and acks that have not come after `timeout` seconds end as `Unknown`.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -92,7 +101,7 @@ class Client(base.ClientBase):
         try:
             await self.connect()
         except ClientError:
-            await self.close(0)  # else its task goes on dialling for nobody
+            await self.close(0)  # otherwise the connection's task would go on dialling
             raise
         return self
 
@@ -103,38 +112,45 @@ class Client(base.ClientBase):
 
     @property
     def stats(self) -> base.Stats:
-        """What this client has done so far."""
+        """Counts of what this client has done so far."""
         return self._stats(self._publisher, self._consumer)
 
     # ------------------------------------------------------------ queues and events
 
     def queue(self, name: str) -> Queue:
-        """Return the queue of that name, `queue` or `project/queue`; it is made on first use."""
+        """Return the queue of that name, `queue` or `project/queue`. The server creates the queue on first use."""
         return Queue(self, name, self.destination(name))
 
     def event(self, name: str) -> Event:
-        """Return the event of that name: what is published has a copy for each queue bound to it and each
-        subscriber.
+        """Return the event of that name.
+
+        A message published to an event is copied to every queue bound to the event and to every subscriber.
         """
         return Event(self, name, self.topic(name))
 
     async def declare(self, name: str, **options: Any) -> Queue:
-        """Make the queue if it is not there, and set these options of it, such as max_tries and dead_letter."""
+        """Create the queue if it does not exist, and set these options, such as `max_tries` and `dead_letter`."""
         await self.call("PUT", self.queue_path(name), options)
         return self.queue(name)
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Make a call of the HTTP interface, and return its JSON; raise ClientError."""
+        """Call the HTTP interface and return the JSON of the reply. Raise ClientError if the call fails."""
         return await asyncio.to_thread(self._http.call, method, path, body)
 
     async def flush(self) -> None:
-        """Wait until all that was sent so far is on disk; raise the first refusal that nobody was told of."""
+        """Wait until every message sent so far has been confirmed or refused.
+
+        Raise the first refusal that nobody has seen through its `Confirm`.
+        """
         outcome = self._flushing()
         await until_ended(outcome)
         outcome.check()
 
     async def settled(self, name: str, poll: float = 0.05) -> None:
-        """Wait until nothing in a queue is ready, in hand or delayed: for tests of applications."""
+        """Wait until the queue has no message that is ready, delivered or delayed. Meant for tests of applications.
+
+        The queue is asked every `poll` seconds.
+        """
         while True:
             info = await self.queue(name).info()
             if not info["rdy"] + info["wip"] + info["delayed"]:
@@ -142,7 +158,10 @@ class Client(base.ClientBase):
             await asyncio.sleep(poll)
 
     def transaction(self, *messages: Message) -> Transaction:
-        """Publish and ack these messages, all or nothing: `async with client.transaction(message) as tx`."""
+        """Return a transaction that acks these messages and publishes others, all or nothing.
+
+        Use it as `async with client.transaction(message) as tx: tx.publish(…)`.
+        """
         return Transaction(self, messages)
 
     # ------------------------------------------------------------ workers
@@ -150,7 +169,11 @@ class Client(base.ClientBase):
     def worker(
         self, queue: str, *, parallel: int = 1, timeout: float | None = None, prefetch: int | None = None
     ) -> Callable[[Handler], Handler]:
-        """Register a handler of a queue's messages; `run` starts it. See `aio_worker.Worker`."""
+        """Decorate a handler of a queue's messages; `run` starts it. `aio_worker.Worker` says how deliveries end.
+
+        At most `parallel` messages are handled at once. `timeout` is in seconds; None means no limit. `prefetch` is how
+        many unsettled messages the client holds, by default twice `parallel`.
+        """
 
         def register(handler: Handler) -> Handler:
             self._workers.append(Worker(self, queue, handler, parallel, timeout, prefetch))
@@ -159,7 +182,7 @@ class Client(base.ClientBase):
         return register
 
     async def run(self) -> None:
-        """Run the workers until SIGTERM, SIGINT or `stop`, finish what is in hand, and close."""
+        """Run the workers until SIGTERM, SIGINT or `stop`; then let running handlers finish, and close the client."""
         await self._consuming().wait_up(self.connect_timeout)
         try:
             await run_until_signal(self._workers, self._stop)
@@ -167,13 +190,13 @@ class Client(base.ClientBase):
             await self.close()
 
     def stop(self) -> None:
-        """End `run`."""
+        """Make `run` return. Call this in the event loop."""
         self._stop.set()
 
     # ------------------------------------------------------------ for the classes beside this one
 
     async def send(self, lane: Lane, body: content.Body, more: str, type: str | None, seq: int | None) -> Confirm:
-        """Send one message; wait only while the window is full."""
+        """Send one message, without waiting for its confirm. Wait only while the window is full."""
         connection = self._out or self._publishing()
         publisher = self._publisher
         while not publisher.has_room:
@@ -194,7 +217,7 @@ class Client(base.ClientBase):
     def subscribe(
         self, destination: str, prefetch: int, headers: dict[str, str] | None = None, *, acked: bool = True
     ) -> Messages:
-        """Return what comes from a destination."""
+        """Subscribe to a destination and return its messages."""
         self._consuming()
         return Messages(self._consumer, self._consumer.subscribe(destination, prefetch, headers, acked=acked))
 
@@ -203,7 +226,7 @@ class Client(base.ClientBase):
         self._consumer.unsubscribe(messages.subscription)
 
     async def answer(self, message: Message, result: content.Body) -> None:
-        """Send an answer to whoever sent the message and waits for it."""
+        """Send an answer to the sender of a request."""
         await self._consumer.send(*base.answer_headers(message, result))
 
     async def connected_to_consume(self) -> Consumer[Ended]:
@@ -212,7 +235,7 @@ class Client(base.ClientBase):
         return self._consumer
 
     async def request(self, destination: str, body: content.Body, timeout: float, headers: dict[str, str]) -> Message:
-        """Send a message and return its answer; raise Unknown if none came in time."""
+        """Send a message and return its answer. Raise Unknown if none came within `timeout` seconds."""
         consumer = await self.connected_to_consume()
         if self._replying is None:
             self._replying = consumer.subscribe(base.REPLIES, PREFETCH, acked=False)
@@ -255,7 +278,7 @@ class Client(base.ClientBase):
         return outcome
 
     async def _room_again(self) -> None:
-        """Wait until the window has room; those who wait share one future."""
+        """Wait until the window has room. All callers that wait share one future."""
         if self._room is None:
             room = self._room = asyncio.get_running_loop().create_future()
 
@@ -279,7 +302,7 @@ class Client(base.ClientBase):
 
 
 class _Target:
-    """What can be published to."""
+    """A queue or an event: something that messages can be published to."""
 
     def __init__(self, client: Client, name: str, destination: str) -> None:
         self.client = client
@@ -298,11 +321,12 @@ class _Target:
         key: str | None = None,
         seq: int | None = None,
     ) -> Awaitable[Confirm]:
-        """Send a message, and return its `Confirm` without waiting for it; `await` waits only while the window is full.
+        """Send a message and return its `Confirm`, without waiting for the confirm itself.
 
-        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds. `key`:
-        messages of one key are delivered one at a time, in order. `seq`: its number, of a client with a `producer` of
-        its own.
+        Awaiting `send` waits only while the window is full. A str is sent as text, bytes as they are, and everything
+        else as JSON; `type` replaces the content type that follows from this. `delay` and `ttl` are in seconds.
+        Messages with the same `key` are delivered one at a time, in order. `seq` is the message's number; a client with
+        a `producer` gives one to each message for a queue, in ascending order.
         """
         is_plain = not (type or headers or delay) and ttl is None and key is None
         more = "" if is_plain else content.lines(type, headers, delay, ttl, key)
@@ -320,7 +344,11 @@ class _Target:
         seq: int | None = None,
         timeout: float | None = None,
     ) -> Stored:
-        """Publish a message; it is on disk when this returns. Raise Refused, or Unknown after `timeout` seconds."""
+        """Publish a message; it is on disk when this returns. The parameters are those of `send`.
+
+        Raise Refused if the server refuses the message. Raise Unknown if no confirm came within `timeout` seconds: the
+        message may still be stored.
+        """
         confirm = await self.send(body, type=type, headers=headers, delay=delay, ttl=ttl, key=key, seq=seq)
         if timeout is None:
             return await confirm
@@ -332,58 +360,80 @@ class _Target:
 
 
 class Queue(_Target):
-    """A queue of one client."""
+    """A queue, as one client uses it."""
 
     def consume(self, prefetch: int = PREFETCH, *, group: str | None = None) -> Messages:
-        """Return what comes: `async for message in queue.consume(): async with message: …`."""
+        """Subscribe to the queue and return its messages.
+
+        Use it as `async for message in queue.consume(): async with message: …`. `prefetch` is how many deliveries may
+        be unsettled at once. `group` names an independent reader of the queue.
+        """
         headers = {"x-ks-group": group} if group else {}
         return self.client.subscribe(self.destination, prefetch, headers)
 
     def batches(self, size: int, wait: float = 1.0, *, group: str | None = None) -> Batches:
-        """Return what comes, as lists of at most `size`; a smaller one after `wait` seconds."""
+        """Subscribe to the queue and return its messages in batches of at most `size`.
+
+        A batch is smaller if `wait` seconds have passed since its first message came.
+        """
         return Batches(self.consume(2 * size, group=group), size, wait)
 
     async def request(
         self, body: content.Body, *, timeout: float = 30, headers: Mapping[str, str] | None = None
     ) -> Message:
-        """Send a message and return the answer: what the handler of a worker returned."""
+        """Send a message and return the answer, which is the value that a worker's handler returned.
+
+        Raise Unknown if no answer came within `timeout` seconds.
+        """
         return await self.client.request(self.destination, body, timeout, dict(headers or {}))
 
     async def last_seq(self) -> int | None:
-        """Return the last `seq` of this client's producer that is stored in the queue; None where it knows of none."""
+        """Return the last `seq` of this client's producer that the queue has stored, or None if it has stored none."""
         try:
             found = await self.client.call("GET", self.client.producer_path(self.name))
-        except NoSuchQueue:  # or it knows no such producer
+        except NoSuchQueue:  # 404 says that either the queue or the producer is unknown
             return None
         return int(found["seq"])
 
     async def info(self) -> dict[str, Any]:
-        """Return what the queue holds, and its options."""
+        """Return the counts of the queue's messages, and its options, as the HTTP interface has them."""
         found: dict[str, Any] = await self._call("GET")
         return found
 
     async def pause(self, *, deliver: bool = True, publish: bool = False) -> dict[str, Any]:
-        """Deliver nothing until `resume`, and with `publish` take nothing in; return what is so now."""
+        """Pause the queue until `resume`: deliver nothing, and with `publish=True` refuse new messages.
+
+        Return what is paused now.
+        """
         paused: dict[str, Any] = await self._call("POST", "/pause", {"deliver": deliver, "publish": publish})
         return paused
 
     async def resume(self) -> dict[str, Any]:
-        """End what `pause` began; return what is so now."""
+        """End what `pause` began, and return what is paused now."""
         paused: dict[str, Any] = await self._call("POST", "/resume")
         return paused
 
     async def undo(self, **wishes: Any) -> dict[str, Any]:
-        """Let come back what was acked, popped or purged and is in the log (`limit`, `within`, `id`, `group`)."""
+        """Bring back messages that were acked, popped or purged, if the queue's log still has them.
+
+        `wishes` are the fields of the HTTP call: `limit`, `within` (seconds), `id` and `group`.
+        """
         undone: dict[str, Any] = await self._call("POST", "/undo", wishes)
         return undone
 
     async def purge(self, *, keep: bool = False) -> dict[str, Any]:
-        """Remove what is not in hand, and erase it unless it is to `keep` for an undo; return how much that was."""
+        """Drop all messages that are ready or delayed, and return how many those were.
+
+        The messages are erased from the disk, unless `keep=True` keeps them for `undo`.
+        """
         purged: dict[str, Any] = await self._call("POST", "/purge", {"keep": keep})
         return purged
 
     async def redrive(self, **wishes: Any) -> dict[str, Any]:
-        """Send dead letters back to where they came from; see the HTTP interface for `to` and `limit`."""
+        """Move dead letters back to the queues they came from.
+
+        `wishes` are the fields of the HTTP call, such as `to` and `limit`.
+        """
         moved: dict[str, Any] = await self._call("POST", "/redrive", wishes)
         return moved
 
@@ -396,15 +446,15 @@ class Queue(_Target):
 
 
 class Event(_Target):
-    """An event of one client."""
+    """An event, as one client uses it."""
 
     def subscribe(self, prefetch: int = PREFETCH) -> Messages:
-        """Return what is published from now on; what is published while there is no connection is missed."""
+        """Return the messages that are published from now on. Those published during a lost connection are missed."""
         return self.client.subscribe(self.destination, prefetch, acked=False)
 
 
 class Transaction(base.Sends):
-    """Sends and acks that happen together or not at all."""
+    """Messages to publish and messages to ack, all or nothing. They are committed at the end of the `with` block."""
 
     def __init__(self, client: Client, messages: Sequence[Message]) -> None:
         super().__init__(client.destination)
@@ -417,7 +467,10 @@ class Transaction(base.Sends):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit, on disk when this returns; if the block raised nothing happens, and the messages go back."""
+        """Commit; all of it is on disk when this returns.
+
+        If the block raised or the commit failed, nothing is committed and the messages are given back.
+        """
         if error is None:
             try:
                 consumer = await self._client.connected_to_consume()

@@ -13,11 +13,11 @@ from curbstone_client.link import Link
 
 _DIAL_S_MAX = 5.0
 SMALL_BATCH = 256
-"""So many frames are sent without waiting for the end of the turn: the server works while a producer goes on."""
+"""After so many frames the output is sent at once, so that the server can work while the producer goes on."""
 
 
 class Connection(asyncio.Protocol):
-    """One link's connections. `start` makes its task; nothing exists before."""
+    """The connections of one link, one after the other. Nothing is connected before `start` creates the task."""
 
     def __init__(self, link: Link, tls: Callable[[Address], ssl.SSLContext | None]) -> None:
         self._link = link
@@ -39,12 +39,15 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ what the client calls
 
     def start(self) -> None:
-        """Begin to connect, and go on for ever."""
+        """Start to connect, and connect again after each loss, until `close`."""
         if self._task is None:
             self._task = self._loop.create_task(self._run())
 
     async def wait_up(self, seconds: float) -> None:
-        """Wait until it is connected; raise CantConnect, or NotAllowed at once."""
+        """Wait until the link is connected.
+
+        Raise CantConnect after so many seconds, or NotAllowed as soon as the server has refused the login.
+        """
         self.start()
         try:
             async with asyncio.timeout(seconds):
@@ -58,11 +61,11 @@ class Connection(asyncio.Protocol):
             raise CantConnect(f"not connected within {seconds:g} s: {why}") from None
 
     def flush(self) -> None:
-        """Send what there is, now."""
+        """Send the gathered output now."""
         self._flush()
 
     async def close(self) -> None:
-        """End the connection; what was written is sent first."""
+        """Send what was written, then end the connection."""
         if self._task is None:
             return
         self._flush()
@@ -73,7 +76,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
-            self._ended = ended = self._loop.create_future()  # the one before was cancelled with who waited for it
+            self._ended = ended = self._loop.create_future()  # the old one was cancelled together with the task
             self._transport.close()
             await asyncio.wait([ended], timeout=1)
         self._task = None
@@ -82,7 +85,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from this class
         self._link.opened(self._token, self._loop.time())
         self._tick()
 
@@ -104,11 +107,11 @@ class Connection(asyncio.Protocol):
         self._asking = self._loop.create_task(self._renew())
 
     async def _renew(self) -> None:
-        """Ask for another token, in a thread: the connection goes on meanwhile."""
+        """Ask for another token in a thread, so that the connection goes on meanwhile."""
         try:
             token = await asyncio.to_thread(self._link.token)
         except Exception:
-            token = None  # the application's function failed; it is asked again as long as the login counts
+            token = None  # the application's function failed; it is asked again while the old login lasts
         self._link.renew(token)
         self._arm()
 
@@ -121,7 +124,7 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(wait_s)
 
     async def _connect(self) -> str:
-        """Connect, and stay until it ends; return why it did."""
+        """Connect, and wait until the connection ends. Return the reason why it ended or could not be made."""
         self._ended = self._loop.create_future()
         try:
             address = self._link.address()
@@ -131,7 +134,7 @@ class Connection(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             return str(error) or type(error).__name__
         except Exception as error:
-            # What the application's function for tokens raises must not end the connecting.
+            # An exception of the application's token function must not end the task that connects.
             return f"no token: {type(error).__name__}: {error}"
         return await self._ended
 

@@ -16,18 +16,18 @@ from curbstone_client.message import BaseMessage
 from curbstone_client.outcome import Outcome
 
 _TURN_S_MAX = 0.05
-"""A loop over messages that never waits lets the event loop run that often: acks leave, heart-beats too."""
+"""How often a loop over messages that never has to wait yields to the event loop, to let acks and heart-beats leave."""
 
 
 def ended(outcome: Outcome) -> Generator[Any, None, None]:
-    """Wait until it has ended, however that was: for `__await__`."""
+    """Wait until the outcome has ended, well or not. This is the generator for `__await__`."""
     future = asyncio.get_running_loop().create_future()
     outcome.on_done(lambda: None if future.done() else future.set_result(None))
     yield from future
 
 
 async def until_ended(outcome: Outcome) -> None:
-    """Wait until it has ended, however that was."""
+    """Wait until the outcome has ended, well or not."""
     if not outcome.done:
         future = asyncio.get_running_loop().create_future()
         outcome.on_done(lambda: None if future.done() else future.set_result(None))
@@ -35,7 +35,7 @@ async def until_ended(outcome: Outcome) -> None:
 
 
 class Ended(Outcome):
-    """The end of a settling: `await` waits until it is on disk."""
+    """The confirm of an ack, nack or reject. `await` waits until it is on disk, and raises if it was refused."""
 
     __slots__ = ()
 
@@ -46,27 +46,33 @@ class Ended(Outcome):
 
 
 class Message(BaseMessage):
-    """One delivery. `async with message` acks it at the end, and gives it back if the block raises."""
+    """One delivery of a message. `async with message` acks it at the end, and gives it back if the block raises."""
 
     __slots__ = ()
 
     def ack(self) -> Ended:
-        """Done with it. `await` waits for the disk; without it the ack leaves with the next write. Raise Stale."""
+        """Ack the message. Raise Stale if the delivery has ended already.
+
+        `await message.ack()` waits until the ack is on disk. Without `await` the ack leaves with the next write.
+        """
         ended: Ended = self.subscription.consumer.ack(self)
         return ended
 
     def nack(self, delay: float | None = None, error: str = "") -> Ended:
-        """Give it back, to come again after `delay` seconds, or after the queue's own delay. Raise Stale."""
+        """Give the message back; it comes again after `delay` seconds, by default after the queue's `nack_delay`.
+
+        `error` is the reason that the server keeps with the message. Raise Stale if the delivery has ended already.
+        """
         ended: Ended = self.subscription.consumer.nack(self, delay, error)
         return ended
 
     def reject(self, error: str = "") -> Ended:
-        """Send it to the dead-letter queue, with the reason. Raise Stale."""
+        """Send the message to the dead-letter queue; `error` is the reason. Raise Stale if the delivery has ended."""
         ended: Ended = self.subscription.consumer.reject(self, error)
         return ended
 
     def give_back(self, error: BaseException) -> Ended:
-        """End it as that of a handler that raised this."""
+        """End the delivery as a worker does when its handler raised this error."""
         end = end_of(error, self.tries)
         return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
 
@@ -84,19 +90,19 @@ class Message(BaseMessage):
 
 
 class Messages:
-    """What a subscription brings. Several tasks may take from it. Leaving `async with` ends the subscription."""
+    """The messages of a subscription. Several tasks may iterate over it. Leaving `async with` ends the subscription."""
 
     def __init__(self, consumer: Consumer[Ended], subscription: Subscription) -> None:
         self._consumer = consumer
         self.subscription = subscription
-        """Of the core."""
+        """The subscription in the core."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._loop = asyncio.get_running_loop()
         self._waited_at = self._loop.time()
 
     @property
     def prefetch(self) -> int:
-        """How many deliveries may be unsettled; can be set where the server knows how."""
+        """How many deliveries may be unsettled at once. Set it to change it; NotSupported if the server can't."""
         return self.subscription.prefetch
 
     @prefetch.setter
@@ -104,7 +110,7 @@ class Messages:
         self._consumer.widen(self.subscription, count)
 
     async def established(self) -> None:
-        """Wait until the server has the subscription: of an event, nothing is missed from then on."""
+        """Wait until the server has the subscription. Messages that are sent to an event after that are delivered."""
         await until_ended(self.subscription.established)
         self.subscription.established.check()
 
@@ -127,7 +133,7 @@ class Messages:
         return message
 
     async def aclose(self) -> None:
-        """Take no more; what was not handed out goes back."""
+        """End the subscription. Messages that were not handed out yet go back to the queue."""
         self._consumer.unsubscribe(self.subscription)
 
     async def __aenter__(self) -> Messages:
@@ -139,7 +145,7 @@ class Messages:
         await self.aclose()
 
     def __del__(self) -> None:
-        # Left by `break`: the subscription would hold what it has until the client is closed.
+        # A loop that is left by `break` does not close the subscription, which would keep its messages from others.
         if self.subscription.error is None and not self._loop.is_closed():
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._consumer.unsubscribe, self.subscription)
@@ -152,7 +158,7 @@ class Messages:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self._wake()  # it was for us, and another takes it
+                self._wake()  # this waiter had been woken for a message, so wake another one in its place
             else:
                 self._waiters.remove(future)
             raise
@@ -171,7 +177,7 @@ class Messages:
 
 
 class Batches:
-    """Deliveries as lists."""
+    """The messages of a subscription, gathered into batches."""
 
     def __init__(self, messages: Messages, size: int, wait: float) -> None:
         self._messages = messages
@@ -192,12 +198,12 @@ class Batches:
         return Batch(batch)
 
     async def aclose(self) -> None:
-        """Take no more."""
+        """End the subscription."""
         await self._messages.aclose()
 
 
 class Batch(Sequence[Message]):
-    """Messages that were delivered, to be settled together."""
+    """Messages to be settled together. Leaving `with` acks all of them, or gives them back if the block raises."""
 
     def __init__(self, messages: list[Message]) -> None:
         self._messages = messages
@@ -209,7 +215,10 @@ class Batch(Sequence[Message]):
         return len(self._messages)
 
     async def ack(self) -> None:
-        """Ack all, on disk when this returns; raise Stale, after the others, if one of them has ended."""
+        """Ack all messages; the acks are on disk when this returns.
+
+        If a delivery has ended already, the others are acked all the same, and Stale is raised at the end.
+        """
         stale: Stale | None = None
         outcomes: set[Ended] = set()
         for message in self._messages:

@@ -1,4 +1,4 @@
-"""Workers with asyncio: a handler, so many at a time, until the process is asked to stop."""
+"""Workers for asyncio: they call a handler for each message, until the process is asked to stop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ Handler = Callable[[Message], Any]
 
 
 class Worker:
-    """Hands a queue's messages to a handler, `parallel` at a time.
+    """Hands a queue's messages to a handler, at most `parallel` at once.
 
-    It returns: the message is acked, and what it returned goes to whoever asked for an answer. It raises, or takes
-    longer than `timeout` seconds: the message comes again, after 1, 2, 4 … 300 s, give or take 15 %, with the
-    error's text. `Reject` sends it to the dead-letter queue, `Retry` brings it again when that says. A handler that
-    is a plain function runs in the event loop.
+    If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
+    raises, or takes longer than `timeout` seconds, the message comes again after 1, 2, 4 … 300 s (give or take 15 %),
+    and the server keeps the error's text with it. If it raises `Reject`, the message goes to the dead-letter queue; if
+    it raises `Retry`, the message comes again after that delay. A handler that is a plain function runs in the event
+    loop.
     """
 
     def __init__(
@@ -50,25 +51,25 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Take messages."""
+        """Subscribe to the queue and start to handle its messages."""
         self._messages = self._client.queue(self._queue).consume(self._prefetch)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(self._messages)) for _ in range(self._parallel)]
         self._tasks.append(loop.create_task(self._look_at_options()))
 
     def stop(self) -> None:
-        """Take no more; what was not begun goes back."""
+        """Take no more messages. Those that no handler has begun go back to the queue."""
         messages, self._messages = self._messages, None
         if messages is not None:
             self._client.end(messages)
 
     async def drained(self) -> None:
-        """Wait until what is in hand is done."""
+        """Wait until the running handlers have finished."""
         if self._tasks:
             await asyncio.gather(*self._tasks)
 
     async def failed(self) -> None:
-        """Wait until the queue can't be consumed any more, and raise why."""
+        """Wait until the queue can't be consumed any more, and raise the reason. This never returns."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
@@ -112,13 +113,16 @@ class Worker:
         try:
             warning = base.poison_warning(self._queue, await self._client.queue(self._queue).info())
         except ClientError:
-            return  # no HTTP, or no right to look: it is a hint only
+            return  # no HTTP, or no right to look; the warning is only a hint
         if warning:
             log.warning("%s", warning)
 
 
 async def run_until_signal(workers: Sequence[Worker], stop: asyncio.Event) -> None:
-    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT; raise why one can't go on."""
+    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT.
+
+    Raise the error of a worker that can't go on.
+    """
     loop = asyncio.get_running_loop()
     is_main = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGTERM, signal.SIGINT) if is_main else ()

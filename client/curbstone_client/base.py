@@ -1,4 +1,8 @@
-"""What both shells have in common: the settings of a client, names of queues, and how handlers' failures end."""
+"""What both shells share: the settings of a client, the names of queues, and what becomes of a failed handler's
+message.
+
+Nothing here waits or has a socket.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from curbstone_client.message import BaseMessage
 from curbstone_client.publishing import WINDOW, WINDOW_BYTES, Publisher
 
 _chance = Random()
-"""Our own: whoever seeds the common one gets the same numbers with and without us."""
+"""A generator of our own, so that an application that seeds the global one gets the numbers it expects."""
 
 OnFull = Literal["wait", "raise"]
 
@@ -28,14 +32,14 @@ CLOSE_TIMEOUT_S = 10.0
 RETRY_DELAY_S_MAX = 300.0
 
 REPLIES = "/temp-queue/replies"
-"""Where the answers to a client's requests come; it is the connection's own."""
+"""The temporary queue for the answers to a client's requests. It belongs to the connection."""
 
 DEFAULT_URL = "http://localhost:8080"
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a client has done so far."""
+    """Counts of what a client has done so far. All count messages, except `reconnects`."""
 
     sent: int
     confirmed: int
@@ -46,7 +50,7 @@ class Stats:
 
 
 class ClientBase:
-    """Settings, and the two connections, without their sockets."""
+    """The settings of a client, and its calls of the HTTP interface."""
 
     def __init__(
         self,
@@ -62,14 +66,21 @@ class ClientBase:
         tls: ssl.SSLContext | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        """`url`: of the server's HTTP, such as http://localhost:8080, or stomp://host:61613; several are tried in turn.
+        """Take the settings of the client. All but `url` are given by name.
 
-        Without one it is CURBSTONE_URL of the environment, or that of a server on this machine. `token` may be a
-        function, asked at each connection. `producer`: a name for an application that numbers its messages itself, so
-        that what it publishes again after a restart, with the same `seq`, is stored once. `on_full`: whether
-        publishing to a full queue waits for room, or raises `QueueFull`. `ca_file`: who signed the server's
-        certificate, in PEM; else CURBSTONE_CA_FILE of the environment, else whom the machine trusts. `tls` in its place
-        says all of how to encrypt.
+        - `url`: the server's HTTP address, such as http://localhost:8080, or stomp://host:61613. The addresses of a
+        list
+          are tried in turn. The default is the environment's CURBSTONE_URL, or else a server on this machine.
+        - `project`: the project of queue names that do not name one.
+        - `token`: what logs in, or a function that returns it; see `login.Token`.
+        - `connect_timeout`: after how many seconds the first connection is given up.
+        - `producer`: a name for an application that numbers its messages itself with `seq`. A message that it publishes
+          again after a restart, with the same `seq`, is stored once.
+        - `on_full`: whether publishing to a full queue waits for room ("wait") or raises `QueueFull` ("raise"). -
+        `window`, `window_bytes`: the most messages, and the most bytes, that may be unconfirmed at once. - `ca_file`: a
+        PEM file with the authority that signed the server's certificate. The default is the environment's
+          CURBSTONE_CA_FILE, or else the authorities that the machine trusts.
+        - `tls`: an `ssl.SSLContext` to use instead of `ca_file`.
         """
         if tls is not None and ca_file is not None:
             raise ValueError("give tls or ca_file: a context says itself whom it trusts")
@@ -79,7 +90,7 @@ class ClientBase:
         self.connect_timeout = connect_timeout
         self._token = token
         if not callable(token):
-            login.current(token)  # raises for what is none
+            login.current(token)  # raises ValueError now, not at the first connection
         self._tls = tls
         self._ca_file = ca_file or os.environ.get("CURBSTONE_CA_FILE")
         self._producer = producer
@@ -100,7 +111,10 @@ class ClientBase:
         )
 
     def tls_of(self, address: Address) -> ssl.SSLContext | None:
-        """Return how to encrypt a connection; None where it is not to be. The file is read each time: it is renewed."""
+        """Return the TLS context of a connection, or None if it is not encrypted.
+
+        The file of authorities is read each time, because it may have been renewed.
+        """
         if not address.is_tls or self._tls is not None:
             return self._tls if address.is_tls else None
         try:
@@ -109,7 +123,7 @@ class ClientBase:
             raise OSError(f"{self._ca_file} has no certificates to trust: {error.strerror or error}") from error
 
     def split(self, name: str) -> tuple[str, str]:
-        """Return project and name of `queue` or `project/queue`; raise ValueError."""
+        """Return the project and the name of `queue` or `project/queue`. Raise ValueError for any other form."""
         project, slash, queue = name.partition("/")
         if not slash:
             project, queue = self.project, name
@@ -118,19 +132,19 @@ class ClientBase:
         return project, queue
 
     def destination(self, queue: str) -> str:
-        """Return what STOMP calls a queue."""
+        """Return the STOMP destination of a queue."""
         return "/queue/{}/{}".format(*self.split(queue))
 
     def topic(self, event: str) -> str:
-        """Return what STOMP calls an event."""
+        """Return the STOMP destination of an event."""
         return "/topic/{}/{}".format(*self.split(event))
 
     def queue_path(self, queue: str, more: str = "") -> str:
-        """Return the path of a queue over HTTP."""
+        """Return the HTTP path of a queue, or of `more` below it."""
         return calls.queue_path(*self.split(queue), more)
 
     def producer_path(self, queue: str) -> str:
-        """Return the path of what the server knows of this client's producer; raise ValueError."""
+        """Return the HTTP path of this client's producer in a queue. Raise ValueError if the client has no producer."""
         if self._producer is None:
             raise ValueError("only a client with a producer can ask for its last seq: Client(…, producer=NAME)")
         return self.queue_path(queue, f"/producers/{self._producer}")
@@ -145,7 +159,7 @@ def send_headers(
     ttl: float | None = None,
     key: str | None = None,
 ) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of a SEND outside of a lane: in a transaction, a request, an answer."""
+    """Return the headers and the body of a SEND that no `Lane` makes: in a transaction, for a request or an answer."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
@@ -154,7 +168,7 @@ def send_headers(
 
 
 class Sends:
-    """What a transaction is to send."""
+    """The messages that a transaction will send."""
 
     def __init__(self, destination: Callable[[str], str]) -> None:
         self._destination = destination
@@ -171,17 +185,17 @@ class Sends:
         ttl: float | None = None,
         key: str | None = None,
     ) -> None:
-        """Add a message; it is sent with the commit."""
+        """Add a message to the transaction; it is sent with the commit. The options are those of `Queue.send`."""
         self.sends.append(send_headers(self._destination(queue), body, type, headers, delay, ttl, key))
 
 
 def no_answer(timeout: float) -> Unknown:
-    """Return what a request ends with that nobody answered in time, whether it was confirmed or not."""
+    """Return the error of a request that nobody answered in time, whether the request was confirmed or not."""
     return Unknown(f"no answer within {timeout:g} s")
 
 
 def answer_headers(message: BaseMessage, result: content.Body) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of the SEND that answers a message; raise ValueError if nobody waits for one."""
+    """Return the headers and the body of the SEND that answers a message. Raise ValueError if nobody waits for one."""
     if message.reply_to is None:
         raise ValueError("nobody waits for an answer to this message")
     named, data = send_headers(message.reply_to, result)
@@ -192,7 +206,7 @@ def answer_headers(message: BaseMessage, result: content.Body) -> tuple[dict[str
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How the delivery of a handler that raised ends."""
+    """How a delivery ends whose handler raised: rejected, or given back after `delay` seconds."""
 
     reject: bool
     delay: float | None
@@ -200,7 +214,10 @@ class End:
 
 
 def end_of(error: BaseException, tries: int) -> End:
-    """Return how a delivery ends whose handler raised this: back after 1, 2, 4 … 300 s, give or take 15 %."""
+    """Return how a delivery ends whose handler raised this error.
+
+    The message is given back after 1, 2, 4 … 300 s, give or take 15 %, unless the error is a `Reject` or a `Retry`.
+    """
     if isinstance(error, Reject):
         return End(True, None, str(error) or "rejected")
     if isinstance(error, Retry):
@@ -210,7 +227,7 @@ def end_of(error: BaseException, tries: int) -> End:
 
 
 def poison_warning(queue: str, info: Mapping[str, Any]) -> str | None:
-    """Return what to log of a queue where a message that always fails comes again for ever."""
+    """Return a warning to log if a message that always fails would come again for ever; None if it would not."""
     options = info.get("options", info)
     if options.get("max_tries") or options.get("dead_letter"):
         return None

@@ -1,4 +1,4 @@
-"""Calls of the HTTP interface: what is not messages. Blocking; the asyncio shell makes them in threads."""
+"""Calls of the HTTP interface, for everything but messages. They block; the asyncio shell makes them in threads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ TIMEOUT_S = 60
 
 
 class Http:
-    """Calls to one server, of which there may be several addresses. Safe for threads and forks: it keeps nothing
-    open.
-    """
+    """Calls to one server, which may have several addresses. Safe for threads and forks, as nothing is kept open."""
 
     def __init__(
         self,
@@ -31,7 +29,10 @@ class Http:
         self._tls = tls
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Return what the reply says as JSON, None if it has no body; raise ClientError."""
+        """Make a call at the first address that answers. Return the JSON of the reply, or None if it has no body.
+
+        Raise CantConnect if no address answers, NotSupported if no address has HTTP, or what the reply's status means.
+        """
         if not self._addresses:
             raise NotSupported(
                 "an address that begins with stomp has no HTTP; give that of HTTP, messages go through it too"
@@ -72,7 +73,7 @@ class Http:
 
 
 def queue_path(project: str, queue: str, more: str = "") -> str:
-    """Return the path of a queue, or of something in it."""
+    """Return the path of a queue, or of `more` below it."""
     return f"/v2/{quote(project, safe='')}/queues/{quote(queue, safe='')}{more}"
 
 

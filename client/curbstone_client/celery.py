@@ -1,13 +1,14 @@
 """Celery on Curbstone, as a transport of kombu: `import curbstone_client.celery`, then `broker="curbstone://host:8080/project"`
 (`curbstones://` with TLS).
 
-Queues are the server's; `eta` and `countdown` are its delays, so nothing waits in a worker's memory; `delay()` waits
-for the disk. There is no visibility timeout: a task belongs to its worker's connection, and comes again when that is
-lost. What many are to hear (control, events) or one waits for (replies of `inspect`) goes by topics. The base is
-kombu's virtual transport without its polling: deliveries come by themselves, and wake the worker's loop by a socket.
+Celery's queues are queues of the server. The server delays a task with `eta` or `countdown`, so none waits in a
+worker's memory. `delay()` returns when the task is on disk. There is no visibility timeout: a task belongs to its
+worker's connection, and is delivered again when that connection is lost. Broadcasts (control, events) and the replies
+of `inspect` go by events. The base is kombu's virtual transport, but without its polling: the server pushes deliveries,
+and a socket wakes the worker's loop.
 
-Options (`broker_transport_options`): `confirm_timeout` (seconds, 30; 0 does not wait for the disk), and of the
-settings of `curbstone_client.sync.Client` connect_timeout, on_full, window, window_bytes, tls and ca_file.
+Options (`broker_transport_options`): `confirm_timeout` (seconds, by default 30; with 0 nobody waits for the disk), and
+these settings of `curbstone_client.sync.Client`: connect_timeout, on_full, window, window_bytes, tls and ca_file.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ log = logging.getLogger("curbstone_client")
 CONFIRM_S = 30.0
 _SETTINGS = ("connect_timeout", "on_full", "window", "window_bytes", "tls", "ca_file")
 _WINDOW = 100
-"""Where the worker sets no prefetch."""
+"""The window of a subscription if the worker sets no prefetch."""
 
 TRANSPORT_ALIASES["curbstone"] = TRANSPORT_ALIASES["curbstones"] = "curbstone_client.celery:Transport"
 
 
 class ConnectionLost(ConnectionError):
-    """The connection is gone, and with it what was delivered over it: all of that comes again."""
+    """The connection was lost. All messages that were delivered over it are delivered again."""
 
 
 class _Direct(DirectExchange):
-    """A queue that this process does not know is one that somebody waits at for a reply."""
+    """Delivers to the bound queues. If this process knows none, another one waits for a reply, which goes by an event."""
 
     def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
         queues = [queue for queue in self.channel._lookup(exchange, routing_key) if queue not in self.channel.heard]
@@ -59,7 +60,7 @@ class _Fanout(FanoutExchange):
 
 
 class _Topic(TopicExchange):
-    """All who listen get it, and look at the routing key themselves."""
+    """Sends to all listeners, each of which checks the routing key itself (`wants`)."""
 
     def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
         self.channel.put_event(event_of(exchange), message)
@@ -69,7 +70,7 @@ class _Topic(TopicExchange):
 
 
 def event_of(*names: str) -> str:
-    """Return the event that stands for an exchange, or for a key of one."""
+    """Return the name of the event that stands for an exchange, or for one routing key of it."""
     return "celery." + _plain(".".join(names))
 
 
@@ -78,7 +79,7 @@ def _plain(name: str) -> str:
 
 
 class QoS(virtual.QoS):
-    """What a channel has in hand: deliveries by their tags. The server keeps the window."""
+    """The unsettled deliveries of a channel, by their tags. The server keeps the window."""
 
     def __init__(self, channel: CurbstoneChannel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
@@ -86,7 +87,7 @@ class QoS(virtual.QoS):
         self.deliveries: dict[str, sync.Message] = {}
 
     def can_consume(self) -> bool:
-        """Whether the worker takes another."""
+        """Whether the worker takes another message."""
         return not self.prefetch_count or len(self._delivered) < self.prefetch_count
 
     def append(self, message: Any, delivery_tag: str) -> None:
@@ -102,7 +103,7 @@ class QoS(virtual.QoS):
         self._end(delivery_tag, lambda delivery: delivery.nack(0) if requeue else delivery.reject("rejected"))
 
     def restore_unacked(self) -> None:
-        """Give back what is in hand."""
+        """Give back all unsettled deliveries."""
         for delivery_tag in list(self._delivered):
             self.reject(delivery_tag, requeue=True)
 
@@ -118,13 +119,13 @@ class QoS(virtual.QoS):
                 how(delivery)
             except Stale:
                 log.info("the connection of %r was lost while it was worked on; it comes again", delivery)
-        # There is room in hand now, and more may lie here already; unless the channel was closed meanwhile.
+        # The worker takes another message now, and one may be here already. A closed channel has no connection.
         if self.channel.connection is not None:
             self.channel.connection.wake()
 
 
 class CurbstoneChannel(virtual.Channel):
-    """A channel of kombu's; all of a connection share one client."""
+    """A channel of kombu. All channels of a connection share one client."""
 
     QoS = QoS
     exchange_types = {"direct": _Direct, "fanout": _Fanout, "topic": _Topic}
@@ -134,7 +135,7 @@ class CurbstoneChannel(virtual.Channel):
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self.heard: dict[str, list[tuple[str, str, Any]]] = {}
-        """Queues that go with the connection and stand for events: their bindings."""
+        """The bindings of queues that end with the connection. Such a queue is no queue of the server, but events."""
         self._transient: set[str] = set()
         self._subscribed: dict[str, list[sync.Messages]] = {}
         self._consumed: set[str] = set()
@@ -147,11 +148,11 @@ class CurbstoneChannel(virtual.Channel):
         if eta:
             when = datetime.fromisoformat(eta)
             delay = max(0.0, (when - datetime.now(when.tzinfo or UTC)).total_seconds())
-            message["headers"]["eta"] = None  # else the worker keeps it in its memory until then, once more
+            message["headers"]["eta"] = None  # otherwise the worker would delay it once more, in its memory
         self.connection.publish(self._client.queue(_plain(queue)), message, delay)
 
     def put_event(self, event: str, message: Any) -> None:
-        """Send a message to all who listen."""
+        """Publish a message to an event."""
         self.connection.publish(self._client.event(event), message, 0)
 
     # ------------------------------------------------------------ queues
@@ -196,7 +197,7 @@ class CurbstoneChannel(virtual.Channel):
                 self._client.queue(_plain(queue)).delete()
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
-        # basic_get: one message, by a subscription that lasts as long.
+        # For basic_get: take one message with a subscription that ends right after.
         with self._client.queue(_plain(queue)).consume(1) as messages:
             delivery = messages.get(timeout or 1)
             if delivery is None:
@@ -206,7 +207,7 @@ class CurbstoneChannel(virtual.Channel):
     # ------------------------------------------------------------ consuming
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
-        """See virtual.Channel: from here on deliveries come by themselves."""
+        """See virtual.Channel. The server delivers from here on, without polling."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if queue in self._subscribed:
             return
@@ -221,7 +222,7 @@ class CurbstoneChannel(virtual.Channel):
             subscribed = [self._client.subscribe(destination, window, acked=acked)]
         self._subscribed[queue] = subscribed
         for messages in subscribed:
-            # What is sent after this call returns must come here.
+            # A message that is sent to an event after this call has returned must not be missed.
             messages.established(self.connection.confirm_s or CONFIRM_S)
             self.connection.listen(self, queue, messages)
 
@@ -234,7 +235,7 @@ class CurbstoneChannel(virtual.Channel):
                 self.connection.leave(messages)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """See virtual.Channel: the server's windows change, too."""
+        """See virtual.Channel. The windows of the subscriptions change, too."""
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
         for subscribed in self._subscribed.values():
             for messages in subscribed:
@@ -243,7 +244,7 @@ class CurbstoneChannel(virtual.Channel):
         self.connection.wake()
 
     def wants(self, queue: str, payload: Any) -> bool:
-        """Whether a binding of the queue takes a message of this routing key."""
+        """Whether a binding of the queue matches the message's routing key."""
         bindings = self.heard.get(queue)
         if bindings is None:
             return True
@@ -252,7 +253,7 @@ class CurbstoneChannel(virtual.Channel):
         return any(pattern is None or _matches(pattern, info["routing_key"]) for pattern in patterns)
 
     def close(self) -> None:
-        """See virtual.Channel: what only this connection has use for goes, too."""
+        """See virtual.Channel. Queues that only this connection uses are deleted, too."""
         if not self.closed:
             gone = self._consumed & self._transient
             with contextlib.suppress(ClientError):
@@ -265,7 +266,7 @@ class CurbstoneChannel(virtual.Channel):
         return event_of(exchange, routing_key) if kind == "direct" else event_of(exchange)
 
     def _reset_cycle(self) -> None:
-        """There is none: nothing is polled."""
+        """Do nothing: kombu's cycle of queues to poll is not used."""
 
 
 def _matches(pattern: Any, routing_key: str) -> bool:
@@ -273,7 +274,7 @@ def _matches(pattern: Any, routing_key: str) -> bool:
 
 
 class Transport(virtual.Transport):
-    """A connection of kombu's: one client, and the deliveries of all its channels."""
+    """A connection of kombu: one client, and the subscriptions of all its channels."""
 
     Channel = CurbstoneChannel
     default_port = 8080
@@ -286,7 +287,7 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        # Celery adds options of its own, such as max_retries.
+        # Only known options are passed on, because Celery adds some of its own, such as max_retries.
         options = client.transport_options
         self.confirm_s = float(options.get("confirm_timeout", CONFIRM_S))
         scheme = "https" if client.transport_cls == "curbstones" else "http"
@@ -311,20 +312,20 @@ class Transport(virtual.Transport):
         return __version__
 
     def establish_connection(self) -> Transport:
-        """Connect; raise what `connection_errors` names."""
+        """Connect. Raise one of `connection_errors`."""
         self.curbstone.connect()
         connection: Transport = super().establish_connection()
         return connection
 
     def close_connection(self, connection: Any) -> None:
-        """Wait for what was sent and acked, and disconnect."""
+        """Wait for outstanding confirms and acks, and disconnect."""
         super().close_connection(connection)
         self.curbstone.close()
         self._readable.close()
         self._writable.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Hand one message to its consumer; raise socket.timeout, or ConnectionLost."""
+        """Hand one message to its consumer. Raise socket.timeout if none came in time, or ConnectionLost."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._deliver_one():
             left = None if deadline is None else deadline - time.monotonic()
@@ -334,31 +335,31 @@ class Transport(virtual.Transport):
                 self._forget_wakes()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Be read by the worker's loop."""
+        """Have the worker's loop watch the socket that `wake` writes to."""
         loop.add_reader(self._readable.fileno(), self.on_readable, connection, loop)
         self.wake()
 
     def on_readable(self, connection: Any, loop: Any) -> None:
-        """Something came, or there is room in hand again."""
+        """Hand over all messages that can be, after one came or the worker takes another."""
         self._forget_wakes()
         while self._deliver_one():
             pass
 
     @property
     def connected(self) -> bool:
-        """Whether deliveries come over the connection that they are acked by."""
+        """Whether the connection that the deliveries belong to has not been lost."""
         return not self._is_lost
 
     # ------------------------------------------------------------ what channels call
 
     def publish(self, target: Any, message: Any, delay: float) -> None:
-        """Send a message, and wait for the disk where that is wanted."""
+        """Send a message, and wait until it is on disk unless `confirm_timeout` is 0."""
         confirm = target.send(json.dumps(message), type="application/json", delay=delay)
         if self.confirm_s:
             confirm.result(self.confirm_s)
 
     def listen(self, channel: CurbstoneChannel, queue: str, messages: sync.Messages) -> None:
-        """Take what comes by a subscription."""
+        """Begin to hand over the messages of a subscription."""
         self._inboxes.append((channel, queue, messages))
         client = self.curbstone
         with client.lock:
@@ -367,17 +368,17 @@ class Transport(virtual.Transport):
         self.wake()
 
     def leave(self, messages: sync.Messages) -> None:
-        """Take no more."""
+        """End a subscription."""
         self._inboxes = [each for each in self._inboxes if each[2] is not messages]
         messages.close()
 
     def wake(self) -> None:
-        """Have the worker's loop look; from any thread."""
+        """Make the worker's loop look for messages. Any thread may call this."""
         with contextlib.suppress(OSError):
             self._writable.send(b"x")
 
     def payload(self, channel: CurbstoneChannel, delivery: sync.Message) -> Any:
-        """Return kombu's form of a message, known to the channel by its tag."""
+        """Return a message as kombu has it, and register it with the channel under a new tag."""
         payload = delivery.json()
         tag = channel._next_delivery_tag()
         payload["properties"]["delivery_tag"] = tag
@@ -388,7 +389,7 @@ class Transport(virtual.Transport):
     # ------------------------------------------------------------ inside
 
     def _deliver_one(self) -> bool:
-        """Hand over one message, of the next queue in turn that has one its channel takes."""
+        """Hand over one message, taking the queues in turn. Return False if no channel has one that it takes now."""
         if self._is_lost:
             raise ConnectionLost("the connection to Curbstone was lost; what was in hand comes again")
         inboxes = self._inboxes

@@ -1,8 +1,8 @@
-"""Consuming: subscriptions that outlive their connections, and the ways a delivery ends.
+"""Consuming: subscriptions that outlive their connections, and the ways a delivery ends. Without a socket.
 
-A delivery belongs to the connection it came over. When that is lost the server gives the message to whoever asks
-next, so what lies here unhandled is dropped, and settling what was handed out is refused (`Stale`) and sends
-nothing. Acks of one flush share one receipt per subscription.
+A delivery belongs to the connection it came over. When that connection is lost, the server gives the message to the
+next consumer. So messages that were not handed out to the application yet are dropped here, and settling one that was
+handed out raises `Stale` and sends nothing. The acks of one flush share one receipt per subscription.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _REASON_MAX = 1000
 _NEVER = float("inf")
 
 S = TypeVar("S", bound=Outcome)
-"""The end of a settling: on disk, refused, or unknown. Acks of one flush share one."""
+"""The outcome of settling: on disk, refused, or unknown. The acks of one flush share one outcome per subscription."""
 
 
 class Subscription:
-    """A subscription to one destination, over as many connections as it takes."""
+    """A subscription to one destination. It is made again on each new connection."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Subscription:
         self.destination = destination
         self.prefetch = prefetch
         self.inbox: deque[Any] = deque()
-        """What came and was not handed out, messages of the shell."""
+        """Messages, made by the shell, that came and were not handed out to the application yet."""
         self.on_arrival: Callable[[], None] | None = None
-        """Called once when something comes, or the subscription fails. The shell's."""
+        """Set by the shell. Called once, when a message comes or the subscription ends; then it is None again."""
         self.error: ClientError | None = None
-        """Why there will be no more."""
+        """Why no more messages will come; None while the subscription lasts."""
         self.established = Outcome()
-        """Ends once the server has it for the first time: what is sent to an event from then on comes here."""
+        """Ends once the server has the subscription for the first time. What an event gets after that comes here."""
         self.is_acked = is_acked
         self.acks: list[bytes] = []
         self.settled: Any = None
@@ -70,20 +70,20 @@ class Subscription:
         return frame("SUBSCRIBE", headers | self._headers)
 
     def arrived(self) -> None:
-        """Wake who waits."""
+        """Call `on_arrival`, once."""
         on_arrival, self.on_arrival = self.on_arrival, None
         if on_arrival is not None:
             on_arrival()
 
     def end(self, error: ClientError) -> None:
-        """There will be no more."""
+        """Note that no more messages will come, and why. Only the first reason is kept."""
         self.error = self.error or error
         self.established.finish(error)
         self.arrived()
 
 
 class Consumer(Generic[S]):
-    """The consuming of one client. Not safe for threads: the shell sees to that."""
+    """The subscriptions of one client. Not safe for threads: the shell for threads calls it under a lock."""
 
     def __init__(
         self,
@@ -93,12 +93,12 @@ class Consumer(Generic[S]):
         *,
         owner: Any = None,
     ) -> None:
-        """`make` makes the shell's messages, `outcome` its outcomes."""
+        """`make` and `outcome` make the shell's own kinds of messages and outcomes."""
         self._link = link
         self._make = make
         self._outcome = outcome
         self.owner = owner
-        """The shell's client."""
+        """The client, as the shell made it."""
         self._subscriptions: dict[bytes, Subscription] = {}
         self._prefixes: dict[bytes, Subscription] = {}
         self._waiting: dict[bytes, Outcome] = {}
@@ -106,9 +106,9 @@ class Consumer(Generic[S]):
         self._receipts = 0
         self._with_acks: list[Subscription] = []
         self.on_lost: Callable[[], None] | None = None
-        """Called when the connection is lost, and with it all that was delivered. The shell's."""
+        """Set by the shell. Called when the connection is lost, which ends all deliveries that came over it."""
         self.epoch = 0
-        """Counts the connections; a delivery of another one is stale."""
+        """Changes with each connection and each loss. A delivery with another epoch is stale."""
         self.delivered_count = self.stale = 0
 
     # ------------------------------------------------------------ subscribing
@@ -116,7 +116,7 @@ class Consumer(Generic[S]):
     def subscribe(
         self, destination: str, prefetch: int, headers: dict[str, str] | None = None, *, acked: bool = True
     ) -> Subscription:
-        """Subscribe, on this connection and all later ones."""
+        """Subscribe on this connection and on all later ones."""
         self._keys += 1
         key = b"%d" % self._keys
         subscription = Subscription(self, key, destination, prefetch, headers or {}, acked)
@@ -126,7 +126,7 @@ class Consumer(Generic[S]):
         return subscription
 
     def widen(self, subscription: Subscription, prefetch: int) -> None:
-        """Change how many deliveries may be unsettled; raise NotSupported if the server can't."""
+        """Change how many deliveries may be unsettled at once. Raise NotSupported if the server can't change it."""
         if self._link.is_up and "window" not in self._link.features:
             raise NotSupported("this server can't change the window of a subscription")
         subscription.prefetch = prefetch
@@ -134,7 +134,10 @@ class Consumer(Generic[S]):
             self._link.write(subscription.request())
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Take no more; what was not handed out goes back at once, what was can still be settled."""
+        """End a subscription.
+
+        Messages that were not handed out go back to the queue at once. Those that were can still be settled.
+        """
         if self._subscriptions.pop(subscription.key, None) is None:
             return
         self._prefixes = {prefix: each for prefix, each in self._prefixes.items() if each is not subscription}
@@ -151,7 +154,7 @@ class Consumer(Generic[S]):
     # ------------------------------------------------------------ settling
 
     def ack(self, message: BaseMessage) -> S:
-        """Ack it with all others of this turn; raise Stale."""
+        """Ack a message, together with the others of this flush. Raise Stale."""
         subscription = message.subscription
         acks = subscription.acks
         acks.append(message.ack_id())
@@ -163,12 +166,12 @@ class Consumer(Generic[S]):
         return settled
 
     def nack(self, message: BaseMessage, delay: float | None, error: str) -> S:
-        """Give it back, after a delay in seconds, or after the queue's own; raise Stale."""
+        """Give a message back, to come again after `delay` seconds, or after the queue's own delay. Raise Stale."""
         headers = {} if delay is None else {"x-delta-t": str(milliseconds(delay, "delay"))}
         return self._nack(message, headers, error)
 
     def reject(self, message: BaseMessage, error: str) -> S:
-        """Send it to the dead-letter queue; raise Stale."""
+        """Send a message to the dead-letter queue. Raise Stale."""
         return self._nack(message, {"requeue": "false"}, error)
 
     def _nack(self, message: BaseMessage, headers: dict[str, str], error: str) -> S:
@@ -181,8 +184,9 @@ class Consumer(Generic[S]):
         return settled
 
     def commit(self, sends: Sequence[tuple[dict[str, str], bytes]], messages: Iterable[BaseMessage]) -> S:
-        """Send these and ack those, all or nothing; raise Stale. Of what a SEND says `headers` has all but the
-        transaction.
+        """Send messages and ack others in one transaction. Each of `sends` is the headers and the body of a SEND.
+
+        Raise Stale if one of the deliveries has ended, and Unknown if there is no connection; nothing is sent then.
         """
         if not self._link.is_up:
             raise Unknown("there is no connection, so nothing of the transaction happened")
@@ -200,7 +204,7 @@ class Consumer(Generic[S]):
         return settled
 
     def send(self, headers: dict[str, str], body: bytes) -> S:
-        """Send a message over this connection, and only this one: a request, or its answer."""
+        """Send a request or an answer over this connection. It is not sent again on another connection."""
         settled = self._outcome()
         if not self._link.is_up:
             settled.finish(Unknown("there is no connection"))
@@ -209,12 +213,12 @@ class Consumer(Generic[S]):
         return settled
 
     def settled_all(self) -> list[Outcome]:
-        """Return what waits for the disk, acks of this turn included."""
+        """Return the outcomes that have not ended, including those of acks that are not sent yet."""
         gathered = [each.settled for each in self._with_acks if each.settled is not None]
         return [*self._waiting.values(), *gathered]
 
     def close(self) -> None:
-        """End all."""
+        """End all outcomes as `Unknown`, and all subscriptions as `Closed`."""
         self._end_waiting(Unknown("the client was closed before the answer came"))
         subscriptions, self._subscriptions = self._subscriptions, {}
         self._prefixes = {}
@@ -231,7 +235,7 @@ class Consumer(Generic[S]):
             self._link.write(subscription.request())
 
     def down(self) -> None:
-        """See `Role`: what lies here comes again, what was settled may be on disk or not."""
+        """See `Role`: drop what was not handed out (the server delivers it again), and end all outcomes as Unknown."""
         self.epoch += 1
         for subscription in self._subscriptions.values():
             subscription.inbox.clear()
@@ -245,7 +249,7 @@ class Consumer(Generic[S]):
             self.on_lost()
 
     def collect(self) -> None:
-        """See `Role`: the acks of this turn, with one receipt for those of a subscription."""
+        """See `Role`: write the gathered acks, with one receipt for all acks of a subscription."""
         if not self._with_acks:
             return
         opened, self._with_acks = self._with_acks, []
@@ -278,7 +282,7 @@ class Consumer(Generic[S]):
         woken: Subscription | None = None
         for delivery in deliveries:
             head = delivery[0]
-            # "subscription:3\n": the server puts it first, but no rule says so.
+            # Our server writes the header `subscription` first, so its line is looked up before the head is parsed.
             line = head[: head.find(b"\n")]
             subscription = prefixes.get(line)
             if subscription is None:
@@ -312,7 +316,7 @@ class Consumer(Generic[S]):
     # ------------------------------------------------------------ inside
 
     def _named(self, head: bytes, line: bytes) -> Subscription | None:
-        """Return whose a message is; None for one that was unsubscribed meanwhile."""
+        """Return the subscription of a message, or None if it was ended meanwhile. Remember `line` if it names it."""
         key = parse_head(head).get("subscription", "").encode()
         subscription = self._subscriptions.get(key)
         if subscription is not None and line == b"subscription:" + key:
@@ -320,7 +324,7 @@ class Consumer(Generic[S]):
         return subscription
 
     def _give_back(self, head: bytes) -> None:
-        """A message came for a subscription that was closed meanwhile."""
+        """Give back a message that came for a subscription that was ended meanwhile."""
         ack_id = parse_head(head).get("ack")
         if ack_id is not None:
             self._link.write(frame("NACK", {"id": ack_id, "x-delta-t": "0"}))
@@ -338,7 +342,7 @@ class Consumer(Generic[S]):
 
 
 def _not_settled(settled: Outcome, messages: Iterable[BaseMessage]) -> None:
-    """A transaction has ended. Of a refused one nothing happened: what it was to settle still can be."""
+    """After a refused transaction let its messages be settled in another way, because none of them was acked."""
     if settled.error is not None and not isinstance(settled.error, Unknown):
         for message in messages:
             message.is_settled = False

@@ -1,4 +1,4 @@
-"""What an application gives as a message, as bytes and header lines."""
+"""The body and the options of a message to publish, turned into bytes and STOMP headers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
 
 PREFIX = "x-msg-x-"
-"""In front of an application's own headers, so that none is taken for one of STOMP's."""
+"""Put in front of the names of an application's headers, so that none is mistaken for a header of STOMP."""
 
 KEY = "x-key"
 """The header with the ordering key: messages of one key are delivered one at a time, in order."""
 
 PASSED = frozenset(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"])
-"""Headers that keep their names: others understand them."""
+"""Headers without the prefix, because other programs know them by these names."""
 
 _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -29,7 +29,11 @@ DURATION_S_MAX = 10 * 366 * DAY_S
 
 
 def encode(body: Body) -> tuple[bytes, str | None]:
-    """Return the bytes of a body and its type: text and bytes as they are, all else as JSON. Raise TypeError."""
+    """Return the bytes of a body and its content type.
+
+    Text and bytes are sent as they are, everything else as JSON. Bytes have no type. Raise TypeError if the body can't
+    be JSON.
+    """
     if type(body) is bytes:
         return body, None
     if isinstance(body, str):
@@ -45,7 +49,10 @@ def encode(body: Body) -> tuple[bytes, str | None]:
 def named(
     headers: Mapping[str, str] | None, delay: float | None, ttl: float | None, key: str | None = None
 ) -> dict[str, str]:
-    """Return the headers of a SEND that say these; raise TypeError, ValueError."""
+    """Return the headers of a SEND for these options; durations are in seconds.
+
+    Raise TypeError if a value is not text, and ValueError if a duration is out of range.
+    """
     found: dict[str, str] = {}
     if delay:
         found["x-delta-t"] = str(milliseconds(delay, "delay"))
@@ -67,7 +74,7 @@ def lines(
     ttl: float | None = None,
     key: str | None = None,
 ) -> str:
-    """Return the header lines of a SEND beyond destination and receipt, each with a LF in front; raise as `named`."""
+    """Return the header lines of a SEND for these options, each with a LF in front. Raise what `named` raises."""
     found = named(headers, delay, ttl, key)
     if type is not None:
         found["content-type"] = type
@@ -75,7 +82,7 @@ def lines(
 
 
 def milliseconds(seconds: float, what: str) -> int:
-    """Return a duration in ms; raise ValueError."""
+    """Return a duration in ms. Raise ValueError, in which `what` names it, if it is out of range."""
     if not 0 <= seconds <= DURATION_S_MAX:
         raise ValueError(f"{what} is from 0 to {DURATION_S_MAX} seconds")
     return round(seconds * 1000)

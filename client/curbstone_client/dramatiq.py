@@ -1,8 +1,8 @@
 """dramatiq on Curbstone: `dramatiq.set_broker(CurbstoneBroker("http://localhost:8080", project="shop"))`.
 
-Delays are the server's: nothing waits in a worker's memory, and there are no `.DQ` queues. A message that fails for
-good goes to the dead-letter queue, `{queue}.XQ` where the queue has none yet. Nothing connects before the first
-message, since modules with actors are imported without a server.
+The server delays messages, so none waits in a worker's memory, and there are no `.DQ` queues. A message that fails for
+good goes to the queue's dead-letter queue; a queue that has none gets `{queue}.XQ`. No connection is made before the
+first message, because modules with actors are also imported where no server runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONFIRM_S = 30.0
 
 
 class CurbstoneBroker(Broker):
-    """A broker that keeps each queue of dramatiq in one of Curbstone."""
+    """A broker that keeps each queue of dramatiq in a queue of Curbstone."""
 
     def __init__(
         self,
@@ -34,18 +34,21 @@ class CurbstoneBroker(Broker):
         confirm_timeout: float = CONFIRM_S,
         **settings: Any,
     ) -> None:
-        """`settings` are those of `curbstone_client.sync.Client`. Sending waits until the message is on disk."""
+        """Take the `settings` of `curbstone_client.sync.Client`.
+
+        Sending waits at most `confirm_timeout` seconds until the message is on disk.
+        """
         super().__init__(middleware)
         self.client = sync.Client(url, **settings)
         self.queues: dict[str, None] = {}
         self._confirm_timeout = confirm_timeout
 
     def close(self) -> None:
-        """Wait for what was sent, and disconnect."""
+        """Wait for outstanding confirms and acks, and disconnect."""
         self.client.close()
 
     def declare_queue(self, queue_name: str) -> None:
-        """Remember the queue; it is made on first use."""
+        """Remember the queue. The server creates it on first use."""
         if queue_name not in self.queues:
             self.emit_before("declare_queue", queue_name)
             self.queues[queue_name] = None
@@ -65,7 +68,7 @@ class CurbstoneBroker(Broker):
         return message
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 1000) -> Consumer:
-        """Return what brings the queue's messages; `timeout` in ms."""
+        """Subscribe to the queue and return its consumer, which waits `timeout` ms for a message."""
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         try:
@@ -77,16 +80,16 @@ class CurbstoneBroker(Broker):
         return _Consumer(queue.consume(prefetch), timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
-        """Drop what is not in hand."""
+        """Drop the queue's messages that no worker has."""
         self.client.queue(queue_name).purge()
 
     def flush_all(self) -> None:
-        """Drop what is not in hand of all queues."""
+        """Drop all queues' messages that no worker has."""
         for queue_name in self.queues:
             self.flush(queue_name)
 
     def join(self, queue_name: str, *, timeout: int | None = None) -> None:
-        """Wait until nothing of the queue is ready, in hand or delayed: for tests."""
+        """Wait until no message of the queue is ready, delivered or delayed. For tests. `timeout` is not used."""
         self.client.settled(queue_name)
 
 

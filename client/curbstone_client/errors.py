@@ -1,18 +1,18 @@
-"""What can go wrong, as a tree::
+"""The errors of this library::
 
     ClientError
-    ├── CantConnect        no connection within `connect_timeout`, or the server refused the login
-    ├── Refused            the server said no: nothing of it was stored or changed. `status` as in HTTP
+    ├── CantConnect        no connection within `connect_timeout`
+    ├── Refused            the server refused: nothing was stored or changed. `status` is as in HTTP
     │   ├── QueueFull      507, with `retry_after`
     │   ├── TooLarge       413
     │   ├── NoSuchQueue    404
     │   └── NotAllowed     401, 403
     ├── NotSupported       501, or this address can't do it
-    ├── Unknown            given up before the answer came: it may have been stored
+    ├── Unknown            no answer came in time: the message may have been stored, or not
     ├── Stale              the delivery ended before it was settled; the message comes again
     └── Closed             the client was closed
 
-A handler of a worker raises these two to say how a delivery ends: `Reject`, `Retry`.
+A worker's handler raises `Reject` or `Retry` to say how its delivery ends; these are no `ClientError`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class ClientError(Exception):
 
 
 class CantConnect(ClientError):
-    """There is no connection, and the text says why."""
+    """No connection could be made, and the text says why."""
 
     def __init__(self, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.retry_after = retry_after
-        """Seconds after which the server wants it tried again; None where it did not say."""
+        """After how many seconds the server asks to try again; None if it did not say."""
 
 
 class Refused(ClientError):
-    """The server refused: nothing of it was stored."""
+    """The server refused the message or the call: nothing was stored or changed."""
 
     def __init__(self, text: str, status: int = 400, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.status = status
-        """As in HTTP."""
+        """The status code that HTTP has for it."""
         self.retry_after = retry_after
-        """Seconds after which it may go; None where the server did not say."""
+        """After how many seconds it may be tried again; None if the server did not say."""
 
 
 class QueueFull(Refused):
@@ -51,19 +51,19 @@ class TooLarge(Refused):
 
 
 class NoSuchQueue(Refused):
-    """The queue is not there."""
+    """The queue does not exist."""
 
 
 class NotAllowed(Refused):
-    """The login lacks the right."""
+    """The login is wrong, or lacks the right."""
 
 
 class NotSupported(ClientError):
-    """The server, or this address of it, can't do that."""
+    """The server can't do this, or not at this address."""
 
 
 class Unknown(ClientError):
-    """Given up before the answer came: it may have been stored, or not."""
+    """No answer came before the timeout, the loss of the connection or `close`: it may have been stored, or not."""
 
 
 class Stale(ClientError):
@@ -96,7 +96,7 @@ _BY_STATUS: dict[int, type[Refused]] = {
 
 
 def refusal(status: int, text: str, retry_after: float | None = None) -> ClientError:
-    """Return the error for a status as in HTTP."""
+    """Return the error that stands for a status code of HTTP."""
     if status == 501:
         return NotSupported(text)
     if status == 410:

@@ -1,11 +1,11 @@
-"""One connection to a server, over and over, without its socket: bytes in, bytes out, and the time by being told it.
+"""One connection to a server, made again whenever it is lost. It has no socket and no clock: bytes in, bytes out.
 
     down ──opened──▶ opening ──CONNECTED──▶ up ──lost──▶ down
 
-The owner of the socket connects to `address()`, calls `opened`, then `receive` with what it read, sends what
-`take_output` returns whenever `changed` was called, calls `tick` when it is `due`, and ends the connection once
-`failure` is set. It calls `lost` for each connection that ended or could not be made, and dials again after as many
-seconds as that says.
+The owner of the socket connects to `address()` and calls `opened`. From then on it calls `receive` with the bytes it
+read, sends what `take_output` returns whenever `changed` was called, calls `tick` when the time `due` has come, and
+ends the connection once `failure` is set. It calls `lost` for each connection that ended or could not be made, and
+connects again after as many seconds as `lost` returned. The caller passes the time in, as seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from curbstone_client.wire import Delivery, Other, Parser, Receipts, WireError, 
 
 NUMBERS = "numbers"
 FEATURES = f"refusals,ids,window,joined,{NUMBERS}"
-"""What this client asks the server for; without them it does what it can."""
+"""The extensions of STOMP that this client asks for. It also works with a server that has none of them."""
 
 BEAT_S = 10
-"""How often both sides send something."""
+"""In each such interval both sides send something, at least a heart-beat."""
 SILENT_S_MAX = 20
-"""A connection that brings nothing for so long is given up."""
+"""A connection over which nothing came for so long is given up."""
 
 _chance = Random()
-"""Our own: whoever seeds the common one gets the same numbers with and without us."""
+"""A generator of our own, so that an application that seeds the global one gets the numbers it expects."""
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 5.0
 REFUSED_RETRY_S = 30.0
-"""A login that was found wrong is tried again after so long: by then the server may have another users file."""
+"""After so long a login that was refused is tried again, because the server's users file may have changed."""
 RENEW_AFTER = 0.8
-"""After this part of the time that a login has left there is to be another."""
+"""A login is renewed after this part of the time that it has left."""
 RENEW_S_MIN, RENEW_AGAIN_S = 1.0, 5.0
 _RENEWAL = b"token"
-"""The receipt of a renewal."""
+"""The receipt that the renewal of a login asks for."""
 _LF = b"\n"
 
 
 class Role(Protocol):
-    """What a connection is for: the publishing of a client, or its consuming."""
+    """The use of a connection: the publishing of a client, or its consuming."""
 
     def up(self) -> None:
-        """Connected: what has to be sent goes to `Link.write`."""
+        """The connection is there. Write the frames that are to be sent first."""
 
     def down(self) -> None:
         """The connection has ended."""
 
     def collect(self) -> None:
-        """Output is about to be taken: write what was gathered for it."""
+        """The output is about to be sent. Append the frames that were gathered for it."""
 
     def receipts(self, pieces: list[bytes]) -> None:
-        """RECEIPT frames came, see `wire.Receipts`."""
+        """RECEIPT frames came; the pieces are those of `wire.Receipts`."""
 
     def delivered(self, deliveries: list[Delivery]) -> None:
         """MESSAGE frames came."""
 
     def failed(self, receipt: bytes | None, error: ClientError) -> None:
-        """The server ended the connection with an ERROR about the frame that asked for this receipt."""
+        """The server ended the connection with an ERROR. `receipt` is what the refused frame asked for, if it did."""
 
     def tick(self, now: float) -> float:
-        """Do what is due; return when to look again."""
+        """Do what is due at this time, and return when to call again."""
 
 
 class Link:
@@ -77,28 +77,28 @@ class Link:
         self._token = token
         self.role: Role
         self.changed: Callable[[], None] = lambda: None
-        """Called when there is output where there was none, or `failure` was set. The shell's."""
+        """Set by the shell. Called when there is output after there was none, and when `failure` was set."""
         self.came_up: Callable[[], None] = lambda: None
-        """Called at each CONNECTED. The shell's."""
+        """Set by the shell. Called at each CONNECTED."""
         self.ask: Callable[[], None] = lambda: None
-        """Called when the login is to be renewed: ask for a token, which may block, and call `renew`. The shell's."""
+        """Set by the shell. Called when the login is to be renewed: it calls `token`, which may block, then `renew`."""
         self.output: list[bytes] = []
-        """Frames to be sent; the role may append to it, and calls `changed` for the first."""
+        """Frames to be sent. The role may append to it, and then calls `changed` if the frame is the first."""
         self.is_up = False
         self.features: frozenset[str] = frozenset()
         self.body_bytes_max = 0
-        """The largest body the server takes, 0 if it did not say."""
+        """The largest body that the server takes; 0 if it did not say."""
         self.ups = 0
         self.failure: ClientError | None = None
-        """Why this connection is to be ended."""
+        """Why the shell must end this connection; None while it need not."""
         self.last_failure: ClientError | None = None
-        """Why the last one ended."""
+        """Why the last connection ended or could not be made."""
         self.refused: NotAllowed | None = None
-        """The login that the server found wrong; None once another was found good."""
+        """The error of a login that the server refused; None again after a login that it took."""
         self.now = 0.0
-        """The time as last told."""
+        """The latest time that was passed in."""
         self.due = 0.0
-        """When `tick` is to be called; the role may bring it forward."""
+        """When the shell must call `tick`. The role may set it to an earlier time."""
         self._retry_s = RETRY_S_MIN
         self._reset()
 
@@ -118,7 +118,7 @@ class Link:
     # ------------------------------------------------------------ what the shell calls
 
     def address(self) -> Address:
-        """Return where to connect to; several addresses take turns."""
+        """Return the address to connect to. After each loss it is the next one."""
         return self._addresses[self._turn % len(self._addresses)]
 
     @property
@@ -127,11 +127,11 @@ class Link:
         return callable(self._token)
 
     def token(self) -> str | None:
-        """Return what logs in; the shell asks, and hands it to `opened`. Raise as `login.current`."""
+        """Return the token to log in with, which the shell passes to `opened`. Raise what `login.current` raises."""
         return login.current(self._token)
 
     def opened(self, token: str | None, now: float) -> None:
-        """A socket is connected to `address()`."""
+        """A socket is connected to `address()`: begin to log in."""
         self._reset()
         self.failure = None
         self._heard_at = self.now = self.due = now
@@ -151,7 +151,7 @@ class Link:
         self.changed()
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take what was read. Nothing is raised: what is wrong is in `failure`."""
+        """Take the bytes that were read. This raises nothing; if they are wrong, `failure` is set."""
         self._heard_at = self.now = now
         if self.failure is not None:
             return
@@ -163,7 +163,7 @@ class Link:
             self._fail(CantConnect(str(error)))
 
     def take_output(self) -> bytes:
-        """Return what to send now, and forget it."""
+        """Return the bytes to send now. They are not returned again."""
         if self.is_up:
             self.role.collect()
             if self.output:
@@ -177,7 +177,7 @@ class Link:
         return raw[0] if len(raw) == 1 else b"".join(raw)
 
     def tick(self, now: float) -> None:
-        """Do what is due: heart-beats, the end of a silent connection, what waits for its time."""
+        """Do what is due: send heart-beats, give up a silent connection, call the role, and renew the login."""
         self.now = now
         if self._is_open:
             if now - self._heard_at > SILENT_S_MAX:
@@ -194,7 +194,7 @@ class Link:
             self.due = min(self.due, self._renew_at)
 
     def renew(self, token: str | None) -> None:
-        """Log in with another token while the connection goes on; None where there is none now."""
+        """Log in with another token while the connection goes on. None means there is none yet: ask again soon."""
         if not self.is_up:
             return
         if not token:
@@ -206,7 +206,7 @@ class Link:
         self.write(frame("SEND", headers, data))
 
     def lost(self, reason: str, now: float) -> float:
-        """The connection ended, or none could be made; return after how many seconds to try again."""
+        """The connection ended or could not be made. Return after how many seconds to try again."""
         failure = self.last_failure = self.failure or CantConnect(f"{self.address()}: {reason}")
         self.failure = None
         self._is_open = False
@@ -224,7 +224,7 @@ class Link:
     # ------------------------------------------------------------ what the role calls
 
     def write(self, frame: bytes) -> None:
-        """Send a frame, in one piece with all else of this turn; only while it is up."""
+        """Send a frame, joined with the others of this flush. Call this only while `is_up`."""
         self.output.append(frame)
         if len(self.output) == 1:
             self.changed()
@@ -237,7 +237,7 @@ class Link:
             self.changed()
 
     def _payload(self, data: bytes) -> bytes:
-        """Return what came as STOMP's stream."""
+        """Return the bytes of STOMP in the bytes that came, which are WebSocket frames at a WebSocket address."""
         if self._key:
             self._answer += data
             rest = websocket.response(self._answer, self._key)
@@ -280,7 +280,7 @@ class Link:
             self._fail(CantConnect(f"the server closed: {self._decoder.close_reason}"))
 
     def _others(self, pieces: list[bytes]) -> list[bytes]:
-        """Return the receipts that are not that of a renewal, which is dealt with."""
+        """Take out the receipt of a renewal and act on it; return the other receipts."""
         others = []
         for piece in pieces:
             receipt, _, more = piece.partition(b"\n")
@@ -296,7 +296,7 @@ class Link:
         return others
 
     def _renew_before(self, headers: dict[str, str]) -> None:
-        """Renew the login in time, where it ends and there is a function to ask for another token."""
+        """Set the time to renew the login, if the login ends and a function can return another token."""
         left_ms = headers.get("x-expires-in", "")
         if left_ms.isdigit() and self.asks_for_token:
             self._renew_in(max(RENEW_S_MIN, int(left_ms) / 1000 * RENEW_AFTER))
@@ -332,7 +332,7 @@ class Link:
 
 
 def error_of(headers: dict[str, str], text: str) -> ClientError:
-    """Return what a refusal says: a RECEIPT or an ERROR with `x-error-code`."""
+    """Return the error that a refusal stands for: an ERROR, or a RECEIPT with `x-error-code`."""
     code = headers.get("x-error-code", "400")
     retry = headers.get("retry-after", "")
     return refusal(int(code) if code.isdigit() else 400, text.strip(), float(retry) if retry.isdigit() else None)

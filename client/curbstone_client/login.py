@@ -1,4 +1,4 @@
-"""What logs in: a token, or a function of the application that returns one."""
+"""The token that logs in: a text, or a function of the application that returns one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable
 
 Token = str | Callable[[], str | None] | None
-"""A function is asked at each connection, and at each call over HTTP."""
+"""What logs in. A function is called for each connection and each HTTP call, and before a login ends."""
 
 _TOKEN = re.compile(r"[!-~]*")
 
 
 def current(token: Token) -> str | None:
-    """Return the token of this moment, without the line end of the file that it was read from.
+    """Return the current token, without space around it: a token read from a file ends with a line break.
 
-    Raise ValueError for what is none; and whatever the application's function raises.
+    Raise ValueError if it can't be a token. What the application's function raises is passed on.
     """
     found: object = token() if callable(token) else token
     if found is None:

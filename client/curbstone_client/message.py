@@ -1,4 +1,4 @@
-"""A message as it was delivered. What its head says is read when it is asked for."""
+"""A message as it was delivered. Its headers are parsed only when they are asked for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _ACK = b"\nack:"
 
 
 class BaseMessage:
-    """One delivery of a message. It belongs to the connection it came over, and can be settled once."""
+    """One delivery of a message. It belongs to the connection it came over, and can be settled once.
+
+    `body` is the body's bytes.
+    """
 
     __slots__ = ("_all", "_head", "_headers", "body", "epoch", "is_settled", "subscription")
 
@@ -37,14 +40,14 @@ class BaseMessage:
 
     @property
     def raw_headers(self) -> Mapping[str, str]:
-        """All headers of the frame, as STOMP has them."""
+        """All headers of the STOMP frame."""
         if self._all is None:
             self._all = parse_head(self._head)
         return self._all
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the application gave as headers, and those of other STOMP programs by their own names."""
+        """The headers that the publisher gave, by the names it gave them, without the headers that the server adds."""
         if self._headers is None:
             raw = self.raw_headers
             self._headers = {name.removeprefix(PREFIX): raw[name] for name in raw if name not in _SERVERS}
@@ -52,46 +55,46 @@ class BaseMessage:
 
     @property
     def id(self) -> str:
-        """The server's id: the same in every protocol, and at each delivery."""
+        """The message id that the server gave it. It is the same in every protocol and at each delivery."""
         return self.raw_headers.get("message-id", "")
 
     @property
     def tries(self) -> int:
-        """How often it was handed out before; 0 at the first delivery."""
+        """How often the message was delivered before; 0 at the first delivery."""
         return int(self.raw_headers.get("x-tries", "0"))
 
     @property
     def timestamp(self) -> float:
-        """When it was published, in seconds since 1970."""
+        """When the message was published, in seconds since 1970."""
         return int(self.raw_headers.get("timestamp", "0")) / 1000
 
     @property
     def type(self) -> str:
-        """Its content type; empty where it has none."""
+        """The content type; empty if there is none."""
         return self.raw_headers.get("content-type", "")
 
     @property
     def key(self) -> str:
-        """Its ordering key; empty where it has none."""
+        """The ordering key; empty if there is none."""
         return self.raw_headers.get(KEY, "")
 
     @property
     def destination(self) -> str:
-        """Where it was taken from, as STOMP calls it."""
+        """The STOMP destination that it was delivered from."""
         return self.raw_headers.get("destination", "")
 
     @property
     def reply_to(self) -> str | None:
-        """Where its sender waits for an answer, as STOMP calls it."""
+        """The STOMP destination where the sender waits for an answer; None if it waits for none."""
         return self.raw_headers.get("reply-to")
 
     @property
     def text(self) -> str:
-        """The body as text; raise UnicodeDecodeError if it is none."""
+        """The body as text. Raises UnicodeDecodeError if it is not UTF-8."""
         return self.body.decode()
 
     def json(self) -> Any:
-        """Return what the body says as JSON; raise ValueError if it is none."""
+        """Return the value of a JSON body. Raise ValueError if the body is not JSON."""
         return json.loads(self.body)
 
     def __repr__(self) -> str:
@@ -101,11 +104,11 @@ class BaseMessage:
 
     @property
     def is_stale(self) -> bool:
-        """Whether its delivery has ended: it was settled, or its connection is gone."""
+        """Whether the delivery has ended, because it was settled or because its connection was lost."""
         return self.is_settled or self.epoch != self.subscription.consumer.epoch
 
     def ack_id(self) -> bytes:
-        """Return what names the delivery, and count it as settled; raise Stale if it has ended."""
+        """Return the id of the delivery for an ACK or NACK, and mark it as settled. Raise Stale if it has ended."""
         if self.is_settled or self.epoch != self.subscription.consumer.epoch:
             self.subscription.consumer.stale += 1
             raise Stale(

@@ -1,4 +1,4 @@
-"""How something that was sent ends: once, with a value or an error. The shells add the waiting."""
+"""The outcome of something that was sent. It ends once, well or with an error. The shells add the waiting for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Outcome:
-    """The end of something that was sent. Neither future nor lock is made until somebody waits."""
+    """The outcome of something that was sent. No future and no lock is made until somebody waits for it."""
 
     __slots__ = ("_seen", "_waiter", "done", "error")
 
@@ -18,11 +18,11 @@ class Outcome:
 
     @property
     def seen(self) -> bool:
-        """Whether somebody has waited for the end, and so was told how it went."""
+        """Whether `check` was called, so that somebody was told of an error."""
         return self._seen
 
     def finish(self, error: Exception | None = None) -> None:
-        """It has ended; at most once."""
+        """End it, and call those who wait. Only the first call counts."""
         if self.done:
             return
         self.done = True
@@ -32,7 +32,7 @@ class Outcome:
             waiter()
 
     def on_done(self, call: Callable[[], None]) -> None:
-        """Call this when it ends, or now if it has ended; where several ask, in their order."""
+        """Have `call` called when the outcome ends, or call it now if it has ended. Several are called in order."""
         if self.done:
             call()
             return
@@ -48,7 +48,7 @@ class Outcome:
         self._waiter = both
 
     def check(self) -> None:
-        """Raise the error, if there is one; the end is seen."""
+        """Raise the error, if there is one, and count it as seen."""
         self._seen = True
         if self.error is not None:
             raise self.error

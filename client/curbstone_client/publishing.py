@@ -1,13 +1,14 @@
-"""Publishing: what was sent and is not confirmed, in order, over as many connections as it takes.
+"""Publishing: messages that were sent and are not confirmed yet, kept in order until they are. Without a socket.
 
-A lane is all that one client sends to one destination; its frames are numbered, and each asks for a receipt that
-says lane and number. What is unconfirmed when a connection is lost goes out again on the next, first and in order. A
-lane whose queue is full is held: after the time that the server said its first message is tried, and all others
-behind it once that one is stored.
+A lane is everything that one client sends to one destination. The frames of a lane are numbered, and each asks for a
+receipt that names the lane and the number. When a connection is lost, the unconfirmed frames are sent again on the next
+one, before anything else and in order. When a queue is full, its lane is held: after the time that the server named,
+the first held message is sent again alone, and once it is stored the others follow.
 
-What goes to a queue is numbered: the server stores a number of this producer once, however often it is sent, and none
-behind one that is missing. Where a message is refused for good, those behind it on their way are refused too, as
-coming too early; they are held like those of a full queue, and the first of them then names the last that is stored.
+A message for a queue also has a number of this producer. The server stores a message with a given number once, however
+often it is sent, and stores none if the number before it is missing. So when a message is refused for good, the server
+refuses those sent behind it, too, because they come too early. They are held like those of a full queue. The first of
+them is then sent with the last number that is stored (`x-after`), so that the server accepts the gap.
 """
 
 from __future__ import annotations
@@ -28,32 +29,32 @@ WINDOW = 10_000
 WINDOW_BYTES = 8 * 1024 * 1024
 
 FULL_RETRY_S = 1.0
-"""After so long a full queue is tried again, if the server names no time."""
+"""After so long a full queue is tried again, if the server does not name a time."""
 LOOK_AGAIN_S = 0.05
+"""After so long a held lane is looked at again, if a message in front of it has not ended yet."""
 _HEADS_MAX = 256
 _NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A message that is on disk."""
+    """How a message was stored. It is on disk."""
 
     id: str
-    """The server's; empty where it did not say."""
+    """The message id that the server gave it; empty if the server did not say."""
     maybe_repeated: bool
-    """It was sent again over another connection, and the server could not tell whether it had it: it may be there
-    twice."""
+    """Whether the message may be stored twice: it was sent again, and without numbers the server can't tell."""
     repeated: bool = False
-    """The server had it already under this number, and did not store it again."""
+    """Whether the server had stored the message earlier, under the same number. It is stored once."""
 
 
 class Confirm(Outcome):
-    """One message on its way. The shells add the waiting."""
+    """The outcome of one message that was sent. The shells add the waiting for it."""
 
     __slots__ = ("_lines", "expected", "frame", "lane", "order", "receipt", "resent")
 
     def __init__(self, lane: Lane, receipt: bytes, frame: bytes, order: int) -> None:
-        # Written out: a call to the base for each message costs more than it is worth.
+        # The attributes of `Outcome` are set here, because a call of its `__init__` would cost time for each message.
         self.done = False
         self.error = None
         self._waiter = None
@@ -64,45 +65,45 @@ class Confirm(Outcome):
         self.order = order
         self.resent = False
         self.expected = 0
-        """The number that the server wanted when this came too early; else 0."""
+        """The number that the server expected when it refused this message as too early; 0 if it did not."""
         self._lines = b""
 
     def stored(self) -> Stored:
-        """Return how it was stored, once it is done; raise what it was refused for."""
+        """Return how the message was stored. Raise the error it ended with. Call this only once it is done."""
         self.check()
         headers = parse_head(self._lines) if self._lines else {}
         is_repeat = "x-duplicate" in headers
         return Stored(headers.get("x-msg-id", ""), self.resent and not self.lane.producer, is_repeat)
 
     def confirmed(self, more: bytes) -> None:
-        """It is on disk; `more` are further lines of the receipt."""
+        """The message is on disk. `more` has the further header lines of the receipt."""
         self._lines = more
         self.frame = b""
         self.finish()
 
 
 class Lane:
-    """What goes to one destination."""
+    """Everything that one client sends to one destination."""
 
     __slots__ = ("_heads", "destination", "held", "number", "owner", "prefix", "probe", "producer", "retry_at")
 
     def __init__(self, index: int, destination: str, owner: object, producer: str) -> None:
         self.producer = producer
-        """Whose numbers the messages have; empty where they have none."""
+        """The name of the producer that numbers the messages; empty if they have no numbers."""
         self.owner = owner
-        """The shell's client."""
+        """The client, as the shell made it."""
         self.destination = destination
         self.prefix = b"%d." % index
         self.number = 0
         self.held: dict[bytes, Confirm] | None = None
-        """What waits for room, in order; None while the lane is open."""
+        """The held messages, by receipt; None while the lane is not held."""
         self.probe: Confirm | None = None
-        """The first of those, once it was sent again."""
+        """The held message that was sent again, to see whether it is taken now."""
         self.retry_at = _NEVER
         self._heads: dict[str, bytes] = {}
 
     def head(self, more: str) -> bytes:
-        """Return the head of a SEND with these further lines, up to the number of its receipt."""
+        """Return the head of a SEND with these further lines, up to the number in its receipt. Heads are cached."""
         head = self._heads.get(more)
         if head is None:
             if len(self._heads) >= _HEADS_MAX:
@@ -113,7 +114,7 @@ class Lane:
         return head
 
     def unnumbered(self) -> None:
-        """The server keeps no numbers."""
+        """Send without numbers from now on, because the server keeps none."""
         self.producer = ""
         self._heads.clear()
 
@@ -124,7 +125,7 @@ C = TypeVar("C", bound=Confirm)
 
 
 class Publisher(Generic[C]):
-    """The publishing of one client. Not safe for threads: the shell sees to that."""
+    """The publishing of one client. Not safe for threads: the shell for threads calls it under a lock."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Publisher(Generic[C]):
         self._has_own_numbers = producer is not None
         """Whether the application gives each message its number."""
         self._is_numbered = True
-        """Whether the server keeps numbers, as far as is known."""
+        """Whether the server keeps numbers. Assumed until a server says that it does not."""
         self._waits_when_full = waits_when_full
         self._window = window
         self._window_bytes = window_bytes
@@ -157,7 +158,7 @@ class Publisher(Generic[C]):
         self._refused: deque[Confirm] = deque(maxlen=100)
         self._flushes: list[tuple[int, Outcome]] = []
         self.on_room: Callable[[], None] | None = None
-        """Called once when there is room in the window again. The shell's."""
+        """Set by the shell. Called once, when the window has room again; then it is None again."""
         self.sent = self.confirmed = self.resent = 0
 
     # ------------------------------------------------------------ what the shell calls
@@ -169,7 +170,7 @@ class Publisher(Generic[C]):
 
     @property
     def unconfirmed(self) -> int:
-        """Messages on their way."""
+        """How many messages have been sent and not ended yet."""
         return len(self._unconfirmed)
 
     def lane(self, destination: str) -> Lane:
@@ -181,9 +182,10 @@ class Publisher(Generic[C]):
         return lane
 
     def send(self, lane: Lane, body: Body, more: str = "", type: str | None = None, seq: int | None = None) -> C:
-        """Send one message; `more` and `type` as `content.lines` says. Raise TypeError, ValueError or TooLarge.
+        """Send one message, or keep it until there is a connection; return its outcome.
 
-        `seq`: its number, where the application numbers its messages.
+        `more` has the header lines made by `content.lines`, in which `type` is included already. `seq` is the message's
+        number if the application numbers its messages. Raise TypeError, ValueError, TooLarge or NotSupported.
         """
         data, kind = encode(body)
         if type is None and kind is not None:
@@ -216,12 +218,12 @@ class Publisher(Generic[C]):
         return confirm
 
     def flush(self, outcome: Outcome) -> None:
-        """Finish this when all that was sent so far has ended, with the first refusal that nobody was told of."""
+        """End this outcome when all messages sent so far have ended, with the first refusal that nobody has seen."""
         self._flushes.append((self._order, outcome))
         self._end_flushes()
 
     def close(self) -> None:
-        """Give up what is not confirmed."""
+        """End the unconfirmed messages as Unknown."""
         gone, self._unconfirmed = self._unconfirmed, {}
         self._bytes = 0
         for confirm in gone.values():
@@ -231,7 +233,7 @@ class Publisher(Generic[C]):
     # ------------------------------------------------------------ see `link.Role`
 
     def up(self) -> None:
-        """See `Role`: what is unconfirmed goes out again, in order."""
+        """See `Role`: send all unconfirmed messages again, in order."""
         if self._is_numbered and NUMBERS not in self._link.features:
             self._go_without_numbers()
         for lane in self._held:
@@ -242,7 +244,7 @@ class Publisher(Generic[C]):
             self._link.write(confirm.frame)
 
     def down(self) -> None:
-        """See `Role`: what was sent may be on disk or not; what waited for room was not sent."""
+        """See `Role`: mark the messages that may have been stored, which is all but held ones that were not probed."""
         for confirm in self._unconfirmed.values():
             lane = confirm.lane
             if lane.held is None or confirm is lane.probe or confirm.receipt not in lane.held:
@@ -252,7 +254,7 @@ class Publisher(Generic[C]):
         """See `Role`."""
 
     def delivered(self, deliveries: list[Delivery]) -> None:
-        """See `Role`: this connection subscribes to nothing."""
+        """See `Role`. This connection has no subscriptions."""
 
     def receipts(self, pieces: list[bytes]) -> None:
         """See `Role`."""
@@ -276,13 +278,13 @@ class Publisher(Generic[C]):
         self._progress()
 
     def failed(self, receipt: bytes | None, error: ClientError) -> None:
-        """See `Role`: the one that was refused ends; all others go out again."""
+        """See `Role`: end the message that was refused. The others are sent again on the next connection."""
         if receipt is not None:
             self._end(receipt, error)
             self._progress()
 
     def tick(self, now: float) -> float:
-        """See `Role`: try full queues again."""
+        """See `Role`: try held lanes again whose time has come."""
         due = _NEVER
         for lane in self._held:
             if lane.probe is None and lane.held and self._link.is_up:
@@ -295,7 +297,7 @@ class Publisher(Generic[C]):
     # ------------------------------------------------------------ inside
 
     def _own_number(self, lane: Lane, seq: int | None) -> int:
-        """Return the number that the application gives a message; raise ValueError, NotSupported."""
+        """Return the number of a message, checked against the rules for `seq`. Raise ValueError or NotSupported."""
         if not self._has_own_numbers:
             raise ValueError("seq is for a client with a producer: Client(…, producer=NAME)")
         if not lane.destination.startswith("/queue/"):
@@ -309,7 +311,10 @@ class Publisher(Generic[C]):
         return seq
 
     def _go_without_numbers(self) -> None:
-        """The server keeps no numbers: what is sent again may be stored twice."""
+        """Take the numbers out of all messages, because the server keeps none. One sent again may be stored twice.
+
+        Messages that the application itself numbered end as NotSupported.
+        """
         self._is_numbered = False
         line = f"\nx-producer:{self._producer}\n".encode()
         for confirm in list(self._unconfirmed.values()):
@@ -329,7 +334,7 @@ class Publisher(Generic[C]):
         return line
 
     def _refusal(self, receipt: bytes, headers: dict[str, str]) -> None:
-        """The server refused a message, and the connection goes on."""
+        """Hold or end a message that the server refused without ending the connection."""
         error = error_of(headers, headers.get("x-error", "no reason given"))
         confirm = self._unconfirmed.get(receipt)
         expected = headers.get("x-expected", "")
@@ -342,7 +347,7 @@ class Publisher(Generic[C]):
             self._end(receipt, error)
 
     def _hold(self, confirm: Confirm, wait: float) -> None:
-        """Keep a message for so many seconds; what comes behind it on its lane waits, too."""
+        """Hold a message, and all later ones of its lane, and try it again after so many seconds."""
         lane = confirm.lane
         is_new = lane.held is None
         if lane.held is None:
@@ -359,23 +364,24 @@ class Publisher(Generic[C]):
         self._link.due = min(self._link.due, time)
 
     def _probe(self, lane: Lane, now: float) -> None:
-        """Send the first of what a lane holds, to see whether it is taken now."""
+        """Send the first message that a lane holds, to see whether it is taken now."""
         assert lane.held
         first = min(lane.held.values(), key=_order)
         frame = first.frame
         if lane.producer and first is not next(each for each in self._unconfirmed.values() if each.lane is lane):
-            lane.retry_at = now + LOOK_AGAIN_S  # one in front of it has not ended yet, and must not be passed over
+            lane.retry_at = now + LOOK_AGAIN_S  # a message in front of it has not ended yet and must not be overtaken
             return
         if first.expected:
-            # In front, for of a header that is repeated the first counts: an application's own number has one.
+            # This line goes in front, because the first of two counts: `send` gives own numbers an `x-after`, too.
             frame = b"SEND\nx-after:%d\n" % (first.expected - 1) + frame.removeprefix(b"SEND\n")
         lane.probe = first
         self._link.write(frame)
 
     def _leaves(self, lane: Lane, confirm: Confirm, *, is_stored: bool) -> None:
-        """A message of a held lane has ended: if it was the one that was tried, there may be room for the others.
+        """Take a message that has ended out of a held lane. If it was the probe, the others may be sent now.
 
-        Of a numbered lane, those behind one that was refused would come too early, but for the first of them.
+        In a numbered lane whose probe was refused, only the next message is tried: those behind it would come too
+        early.
         """
         assert lane.held is not None
         lane.held.pop(confirm.receipt, None)

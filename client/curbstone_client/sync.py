@@ -1,7 +1,7 @@
-"""The client for threads: no event loop. The same names as `curbstone_client`, without `await`.
+"""The client for threads, without an event loop. It has the same names as `curbstone_client`, without `await`.
 
-Threads may share a client. After a fork the child's client has connections of its own. gevent and eventlet work, for
-nothing here but sockets, locks and threads of the standard library is used.
+Threads may share a client. After a fork, the child's copy of a client makes its own connections. gevent and eventlet
+work, because the client uses nothing but the sockets, locks and threads of the standard library.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ __all__ = [
 
 
 class Confirm(BaseConfirm):
-    """One message on its way."""
+    """The confirm of one message that was sent. `result` returns once the message is on disk."""
 
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> Stored:
-        """Wait until it is on disk; raise what it was refused for, or Unknown after `timeout` seconds."""
+        """Wait until the message is on disk. Raise Refused, or Unknown if no confirm came within `timeout` seconds."""
         if not self.done:
             client = self.lane.owner
             assert isinstance(client, Client)
@@ -84,17 +84,17 @@ class Confirm(BaseConfirm):
 
 
 class Client(base.ClientBase):
-    """A client of one server. `with Client(…) as client`, or `connect` and `close`."""
+    """A client of one server. Use `with Client(…) as client`, or call `connect` and `close`."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        """See `base.ClientBase`. Nothing is connected and no thread is made before first use."""
+        """Take the settings of `base.ClientBase`. No connection is made and no thread is started before first use."""
         super().__init__(*args, **settings)
         self._workers: list[Worker] = []
         self._set_up()
         _clients.add(self)
 
     def _set_up(self) -> None:
-        """Begin: at first, and after a fork in the child."""
+        """Set up the state of a client that has no connections: a new one, or the copy in a forked child."""
         self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)
         self._replied = threading.Condition(self.lock)
@@ -122,11 +122,11 @@ class Client(base.ClientBase):
     # ------------------------------------------------------------ life
 
     def connect(self) -> None:
-        """Connect; raise CantConnect or NotAllowed. Later connections are made by themselves."""
+        """Connect. Raise CantConnect or NotAllowed. If the connection is lost later, the client connects again."""
         self._publishing().wait_up(self.connect_timeout)
 
     def close(self, timeout: float = base.CLOSE_TIMEOUT_S) -> None:
-        """Wait for the confirms of what was sent and acked, at most `timeout` seconds, and end the connections."""
+        """Stop the workers, wait at most `timeout` seconds for outstanding confirms and acks, and disconnect."""
         with self.lock:
             if self._is_closed:
                 return
@@ -152,7 +152,7 @@ class Client(base.ClientBase):
         try:
             self.connect()
         except ClientError:
-            self.close(0)  # else its thread goes on dialling for nobody
+            self.close(0)  # otherwise the connection's thread would go on dialling
             raise
         return self
 
@@ -163,30 +163,30 @@ class Client(base.ClientBase):
 
     @property
     def stats(self) -> base.Stats:
-        """What this client has done so far."""
+        """Counts of what this client has done so far."""
         return self._stats(self._publisher, self._consumer)
 
     # ------------------------------------------------------------ queues and events
 
     def queue(self, name: str) -> Queue:
-        """Return the queue of that name, `queue` or `project/queue`; it is made on first use."""
+        """Return the queue of that name, `queue` or `project/queue`. The server creates the queue on first use."""
         return Queue(self, name, self.destination(name))
 
     def event(self, name: str) -> Event:
-        """Return the event of that name: a copy for each queue bound to it, and for each subscriber."""
+        """Return the event of that name. Its messages are copied to every queue bound to it and to every subscriber."""
         return Event(self, name, self.topic(name))
 
     def declare(self, name: str, **options: Any) -> Queue:
-        """Make the queue if it is not there, and set these options of it, such as max_tries and dead_letter."""
+        """Create the queue if it does not exist, and set these options, such as `max_tries` and `dead_letter`."""
         self.call("PUT", self.queue_path(name), options)
         return self.queue(name)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Make a call of the HTTP interface, and return its JSON; raise ClientError."""
+        """Call the HTTP interface and return the JSON of the reply. Raise ClientError if the call fails."""
         return self._http.call(method, path, body)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent so far is on disk; raise the first refusal that nobody was told of."""
+        """Wait until all messages sent so far are confirmed or refused; raise the first refusal nobody has seen."""
         with self.lock:
             outcome = self._flushing()
         if not wait_for(outcome, self.lock, timeout):
@@ -194,7 +194,7 @@ class Client(base.ClientBase):
         outcome.check()
 
     def settled(self, name: str, poll: float = 0.05) -> None:
-        """Wait until nothing in a queue is ready, in hand or delayed: for tests of applications."""
+        """Wait until the queue has no message that is ready, delivered or delayed. Meant for tests of applications."""
         while True:
             info = self.queue(name).info()
             if not info["rdy"] + info["wip"] + info["delayed"]:
@@ -202,13 +202,13 @@ class Client(base.ClientBase):
             time.sleep(poll)
 
     def transaction(self, *messages: Message) -> Transaction:
-        """Publish and ack these messages, all or nothing: `with client.transaction(message) as tx`."""
+        """Return a transaction that acks these messages: `with client.transaction(message) as tx: tx.publish(…)`."""
         return Transaction(self, messages)
 
     # ------------------------------------------------------------ workers
 
     def worker(self, queue: str, *, parallel: int = 1, prefetch: int | None = None) -> Callable[[Handler], Handler]:
-        """Register a handler of a queue's messages; `run` starts it. See `sync_worker.Worker`."""
+        """Decorate a handler, which `run` then calls in `parallel` threads. See `sync_worker.Worker`."""
 
         def register(handler: Handler) -> Handler:
             self._workers.append(Worker(self, queue, handler, parallel, prefetch))
@@ -217,7 +217,7 @@ class Client(base.ClientBase):
         return register
 
     def run(self) -> None:
-        """Run the workers until SIGTERM, SIGINT or `stop`, finish what is in hand, and close."""
+        """Run the workers until SIGTERM, SIGINT or `stop`; then let running handlers finish, and close the client."""
         self._consuming().wait_up(self.connect_timeout)
         try:
             run_until_signal(self._workers, self._stop)
@@ -225,13 +225,13 @@ class Client(base.ClientBase):
             self.close()
 
     def stop(self) -> None:
-        """End `run`; from any thread."""
+        """Make `run` return. This may be called from any thread."""
         self._stop.set()
 
     # ------------------------------------------------------------ for the classes beside this one
 
     def send(self, destination: str, body: content.Body, more: str, type: str | None, seq: int | None) -> Confirm:
-        """Send one message; wait only while the window is full."""
+        """Send one message, without waiting for its confirm. Wait only while the window is full."""
         with self.lock:
             if self._out is None or self._is_closed:
                 self._publishing()
@@ -246,28 +246,28 @@ class Client(base.ClientBase):
     def subscribe(
         self, destination: str, prefetch: int, headers: dict[str, str] | None = None, *, acked: bool = True
     ) -> Messages:
-        """Return what comes from a destination."""
+        """Subscribe to a destination and return its messages."""
         with self.lock:
             self._consuming()
             subscription = self._consumer.subscribe(destination, prefetch, headers, acked=acked)
             return Messages(self._consumer, subscription, self.lock)
 
     def answer(self, message: Message, result: content.Body) -> None:
-        """Send an answer to whoever sent the message and waits for it."""
+        """Send an answer to the sender of a request."""
         named, data = base.answer_headers(message, result)
         with self.lock:
             sent = self._consumer.send(named, data)
         sent.result()
 
     def commit(self, sends: Sequence[tuple[dict[str, str], bytes]], messages: Sequence[Message]) -> None:
-        """Send and ack, all or nothing; on disk when this returns."""
+        """Send messages and ack others, all or nothing. All of it is on disk when this returns."""
         self._consuming().wait_up(self.connect_timeout)
         with self.lock:
             outcome = self._consumer.commit(sends, messages)
         outcome.result()
 
     def request(self, destination: str, body: content.Body, timeout: float, headers: dict[str, str]) -> Message:
-        """Send a message and return its answer; raise Unknown if none came in time."""
+        """Send a message and return its answer. Raise Unknown if none came within `timeout` seconds."""
         self._consuming().wait_up(self.connect_timeout)
         correlation = uuid.uuid4().hex
         named, data = base.send_headers(destination, body, headers=headers)
@@ -330,7 +330,7 @@ class Client(base.ClientBase):
         self._replied.notify_all()
 
     def _after_fork(self) -> None:
-        """In the child: what the parent sent is the parent's, and so are its connections."""
+        """Start anew in the forked child, because the connections and everything sent so far belong to the parent."""
         for connection in (self._out, self._in):
             if connection is not None:
                 connection.forget()
@@ -350,7 +350,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Target:
-    """What can be published to."""
+    """A queue or an event: something that messages can be published to."""
 
     def __init__(self, client: Client, name: str, destination: str) -> None:
         self.client = client
@@ -368,11 +368,12 @@ class _Target:
         key: str | None = None,
         seq: int | None = None,
     ) -> Confirm:
-        """Send a message, and return its `Confirm` without waiting for it; wait only while the window is full.
+        """Send a message and return its `Confirm`, without waiting for the confirm itself.
 
-        dict and list are JSON, str is text, bytes go as they are. `delay` and `ttl` are seconds. `key`:
-        messages of one key are delivered one at a time, in order. `seq`: its number, of a client with a `producer` of
-        its own.
+        This blocks only while the window is full. A str is sent as text, bytes as they are, and everything else as
+        JSON; `type` replaces the content type that follows from this. `delay` and `ttl` are in seconds. Messages with
+        the same `key` are delivered one at a time, in order. `seq` is the message's number; a client with a `producer`
+        gives one to each message for a queue, in ascending order.
         """
         is_plain = not (type or headers or delay) and ttl is None and key is None
         more = "" if is_plain else content.lines(type, headers, delay, ttl, key)
@@ -395,56 +396,56 @@ class _Target:
 
 
 class Queue(_Target):
-    """A queue of one client."""
+    """A queue, as one client uses it."""
 
     def consume(self, prefetch: int = PREFETCH, *, group: str | None = None) -> Messages:
-        """Return what comes: `for message in queue.consume(): with message: …`."""
+        """Subscribe, as `group` if it is given, and return the messages: `for message in queue.consume(): …`."""
         headers = {"x-ks-group": group} if group else {}
         return self.client.subscribe(self.destination, prefetch, headers)
 
     def batches(self, size: int, wait: float = 1.0, *, group: str | None = None) -> Batches:
-        """Return what comes, as lists of at most `size`; a smaller one after `wait` seconds."""
+        """Subscribe and return batches of at most `size` messages. A batch ends `wait` seconds after its first one."""
         return Batches(self.consume(2 * size, group=group), size, wait)
 
     def request(self, body: content.Body, *, timeout: float = 30, headers: Mapping[str, str] | None = None) -> Message:
-        """Send a message and return the answer: what the handler of a worker returned."""
+        """Send a message and return what a worker's handler answered. Raise Unknown if nothing came in `timeout` s."""
         return self.client.request(self.destination, body, timeout, dict(headers or {}))
 
     def last_seq(self) -> int | None:
-        """Return the last `seq` of this client's producer that is stored in the queue; None where it knows of none."""
+        """Return the last `seq` of this client's producer that the queue has stored, or None if it has stored none."""
         try:
             found = self.client.call("GET", self.client.producer_path(self.name))
-        except NoSuchQueue:  # or it knows no such producer
+        except NoSuchQueue:  # 404 says that either the queue or the producer is unknown
             return None
         return int(found["seq"])
 
     def info(self) -> dict[str, Any]:
-        """Return what the queue holds, and its options."""
+        """Return the counts of the queue's messages, and its options, as the HTTP interface has them."""
         found: dict[str, Any] = self._call("GET")
         return found
 
     def pause(self, *, deliver: bool = True, publish: bool = False) -> dict[str, Any]:
-        """Deliver nothing until `resume`, and with `publish` take nothing in; return what is so now."""
+        """Deliver nothing until `resume`, and with `publish=True` refuse new messages. Return what is paused now."""
         paused: dict[str, Any] = self._call("POST", "/pause", {"deliver": deliver, "publish": publish})
         return paused
 
     def resume(self) -> dict[str, Any]:
-        """End what `pause` began; return what is so now."""
+        """End what `pause` began, and return what is paused now."""
         paused: dict[str, Any] = self._call("POST", "/resume")
         return paused
 
     def undo(self, **wishes: Any) -> dict[str, Any]:
-        """Let come back what was acked, popped or purged and is in the log (`limit`, `within`, `id`, `group`)."""
+        """Bring back what was acked, popped or purged, if the log still has it (`limit`, `within`, `id`, `group`)."""
         undone: dict[str, Any] = self._call("POST", "/undo", wishes)
         return undone
 
     def purge(self, *, keep: bool = False) -> dict[str, Any]:
-        """Remove what is not in hand, and erase it unless it is to `keep` for an undo; return how much that was."""
+        """Drop all messages that are ready or delayed; return how many. Erase them unless `keep=True` allows `undo`."""
         purged: dict[str, Any] = self._call("POST", "/purge", {"keep": keep})
         return purged
 
     def redrive(self, **wishes: Any) -> dict[str, Any]:
-        """Send dead letters back to where they came from; see the HTTP interface for `to` and `limit`."""
+        """Move dead letters back where they came from; `wishes` are fields of the HTTP call, such as `limit`."""
         moved: dict[str, Any] = self._call("POST", "/redrive", wishes)
         return moved
 
@@ -457,15 +458,15 @@ class Queue(_Target):
 
 
 class Event(_Target):
-    """An event of one client."""
+    """An event, as one client uses it."""
 
     def subscribe(self, prefetch: int = PREFETCH) -> Messages:
-        """Return what is published from now on; what is published while there is no connection is missed."""
+        """Return the messages that are published from now on. Those published during a lost connection are missed."""
         return self.client.subscribe(self.destination, prefetch, acked=False)
 
 
 class Transaction(base.Sends):
-    """Sends and acks that happen together or not at all."""
+    """Messages to publish and messages to ack, all or nothing. They are committed at the end of the `with` block."""
 
     def __init__(self, client: Client, messages: Sequence[Message]) -> None:
         super().__init__(client.destination)
@@ -478,7 +479,7 @@ class Transaction(base.Sends):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit, on disk when this returns; if the block raised nothing happens, and the messages go back."""
+        """Commit; all is on disk when this returns. If the block raised, commit nothing and give the messages back."""
         if error is None:
             try:
                 self._client.commit(self.sends, self._messages)

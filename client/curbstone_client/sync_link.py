@@ -19,7 +19,7 @@ _CLOSE_S_MAX = 2.0
 
 
 class Connection:
-    """One link's connections and their thread. The link is touched under `lock` alone, which is the client's."""
+    """The connections of one link, one after the other, and their thread. The client's `lock` guards the link."""
 
     def __init__(
         self, link: Link, lock: threading.RLock, tls: Callable[[Address], ssl.SSLContext | None], name: str
@@ -32,7 +32,7 @@ class Connection:
         self._awake = True
         self._socket: socket.socket | None = None
         self._unsent = memoryview(b"")
-        # A socket, not a pipe: every library of green threads knows how to wait for one.
+        # A socket pair, not a pipe, because every library of green threads can wait for a socket.
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
         self._waker.setblocking(False)
@@ -45,7 +45,10 @@ class Connection:
     # ------------------------------------------------------------ what the client calls
 
     def wait_up(self, seconds: float) -> None:
-        """Wait until it is connected; raise CantConnect, or NotAllowed at once."""
+        """Wait until the link is connected.
+
+        Raise CantConnect after so many seconds, or NotAllowed as soon as the server has refused the login.
+        """
         deadline = time.monotonic() + seconds
         with self._lock:
             while not self._link.is_up:
@@ -58,7 +61,7 @@ class Connection:
                 self._news.wait(left)
 
     def close(self) -> None:
-        """End the connection; what was written is sent first."""
+        """Send what was written, then end the connection."""
         with self._lock:
             self._stop.set()
             self._awake = True
@@ -68,7 +71,7 @@ class Connection:
         self._waker.close()
 
     def forget(self) -> None:
-        """After a fork, in the child: the sockets are the parent's, and the thread is not here."""
+        """Close this process's copies of the sockets. Called in a forked child, which has no copy of the thread."""
         self._wake.close()
         self._waker.close()
         if self._socket is not None:
@@ -77,20 +80,20 @@ class Connection:
     # ------------------------------------------------------------ inside
 
     def _changed(self) -> None:
-        """There is something to send. Called under the lock, by any thread."""
+        """Wake the thread, because there is something to send. Any thread calls this, holding the lock."""
         if not self._awake:
             self._awake = True
             self._waker.send(b"x")
 
     def _ask(self) -> None:
-        """Ask for another token, in a thread: the connection goes on meanwhile."""
+        """Ask for another token in a thread, so that the connection goes on meanwhile."""
         threading.Thread(target=self._renew, name="curbstone token", daemon=True).start()
 
     def _renew(self) -> None:
         try:
             token = self._link.token()
         except Exception:
-            token = None  # the application's function failed; it is asked again as long as the login counts
+            token = None  # the application's function failed; it is asked again while the old login lasts
         with self._lock:
             self._link.renew(token)
 
@@ -103,12 +106,12 @@ class Connection:
             self._stop.wait(wait_s)
 
     def _connect(self) -> str:
-        """Connect, and stay until it ends; return why it did."""
+        """Connect, and serve the connection until it ends. Return the reason why it ended or could not be made."""
         address = self._link.address()
         try:
             token = self._link.token()
         except Exception as error:
-            # What the application's function for tokens raises must not end the connecting.
+            # An exception of the application's token function must not end the thread that connects.
             return f"no token: {type(error).__name__}: {error}"
         try:
             connected = socket.create_connection((address.host, address.port), _DIAL_S_MAX)
@@ -148,7 +151,10 @@ class Connection:
                         return "the server closed the connection"
 
     def _turn(self, connected: socket.socket) -> tuple[float, str]:
-        """Send what there is; return how long there is nothing to do but to wait, and why the connection must end."""
+        """Send the output there is.
+
+        Return for how many seconds the thread may wait, and why the connection must end (empty if it need not).
+        """
         link = self._link
         while True:
             with self._lock:
@@ -164,7 +170,7 @@ class Connection:
                 try:
                     self._unsent = self._unsent[connected.send(self._unsent) :]
                 except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                    # More to send does not help until there is room; so nobody needs to wake this thread.
+                    # The thread waits until the socket takes more, so new output need not wake it: it stays `_awake`.
                     return wait_s, ""
             if failure is not None:
                 return 0, str(failure)
@@ -172,7 +178,7 @@ class Connection:
                 return wait_s, ""
 
     def _read(self, connected: socket.socket) -> bool:
-        """Read what there is; False at the end of the stream."""
+        """Read what has arrived. Return False at the end of the stream."""
         while True:
             try:
                 data = connected.recv(_READ_BYTES)
@@ -183,7 +189,7 @@ class Connection:
             with self._lock:
                 self._awake = True
                 self._link.receive(data, time.monotonic())
-            # What is decrypted already wakes no selector, so an encrypted stream is read to its end.
+            # A selector does not see bytes that TLS has already decrypted, so read until TLS has no more.
             if not isinstance(connected, ssl.SSLSocket):
                 return True
 

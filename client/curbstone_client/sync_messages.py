@@ -16,13 +16,13 @@ from curbstone_client.outcome import Outcome
 
 
 class Owner(Protocol):
-    """What outcomes need of their client."""
+    """The part of a client that its outcomes need."""
 
     lock: threading.RLock
 
 
 def wait_for(outcome: Outcome, lock: threading.RLock, timeout: float | None) -> bool:
-    """Wait until it has ended, however that was; False if that took too long."""
+    """Wait until the outcome has ended, well or not. Return False if it had not after `timeout` seconds."""
     if outcome.done:
         return True
     with lock:
@@ -35,7 +35,7 @@ def wait_for(outcome: Outcome, lock: threading.RLock, timeout: float | None) -> 
 
 
 class Ended(Outcome):
-    """The end of a settling: `result` waits until it is on disk."""
+    """The confirm of an ack, nack or reject. `result` waits until it is on disk."""
 
     __slots__ = ("_owner",)
 
@@ -44,37 +44,43 @@ class Ended(Outcome):
         self._owner = owner
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait for the disk; raise what it was refused for, or Unknown after `timeout` seconds."""
+        """Wait until it is on disk. Raise the refusal, or Unknown if no answer came within `timeout` seconds."""
         if not wait_for(self, self._owner.lock, timeout):
             raise Unknown(f"no answer within {timeout:g} s; it may come yet")
         self.check()
 
 
 class Message(BaseMessage):
-    """One delivery. `with message` acks it at the end, and gives it back if the block raises."""
+    """One delivery of a message. `with message` acks it at the end, and gives it back if the block raises."""
 
     __slots__ = ()
 
     def ack(self) -> Ended:
-        """Done with it. `ack().result()` waits for the disk; without it the ack leaves with others. Raise Stale."""
+        """Ack the message. Raise Stale if the delivery has ended already.
+
+        `message.ack().result()` waits until the ack is on disk. Without `result` the ack leaves with the next write.
+        """
         consumer: Consumer[Ended] = self.subscription.consumer
         with self._lock:
             return consumer.ack(self)
 
     def nack(self, delay: float | None = None, error: str = "") -> Ended:
-        """Give it back, to come again after `delay` seconds, or after the queue's own delay. Raise Stale."""
+        """Give the message back; it comes again after `delay` seconds, by default after the queue's `nack_delay`.
+
+        `error` is the reason that the server keeps with the message. Raise Stale if the delivery has ended already.
+        """
         consumer: Consumer[Ended] = self.subscription.consumer
         with self._lock:
             return consumer.nack(self, delay, error)
 
     def reject(self, error: str = "") -> Ended:
-        """Send it to the dead-letter queue, with the reason. Raise Stale."""
+        """Send the message to the dead-letter queue; `error` is the reason. Raise Stale if the delivery has ended."""
         consumer: Consumer[Ended] = self.subscription.consumer
         with self._lock:
             return consumer.reject(self, error)
 
     def give_back(self, error: BaseException) -> Ended:
-        """End it as that of a handler that raised this."""
+        """End the delivery as a worker does when its handler raised this error."""
         end = end_of(error, self.tries)
         return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
 
@@ -99,18 +105,18 @@ class Message(BaseMessage):
 
 
 class Messages(Iterator[Message]):
-    """What a subscription brings. Several threads may take from it. Leaving `with` ends the subscription."""
+    """The messages of a subscription. Several threads may iterate over it. Leaving `with` ends the subscription."""
 
     def __init__(self, consumer: Consumer[Ended], subscription: Subscription, lock: threading.RLock) -> None:
         self._consumer = consumer
         self._lock = lock
         self._arrived = threading.Condition(lock)
         self.subscription = subscription
-        """Of the core."""
+        """The subscription in the core."""
 
     @property
     def prefetch(self) -> int:
-        """How many deliveries may be unsettled; can be set where the server knows how."""
+        """How many deliveries may be unsettled at once. Set it to change it; NotSupported if the server can't."""
         return self.subscription.prefetch
 
     @prefetch.setter
@@ -119,7 +125,7 @@ class Messages(Iterator[Message]):
             self._consumer.widen(self.subscription, count)
 
     def established(self, timeout: float | None = None) -> None:
-        """Wait until the server has the subscription: of an event, nothing is missed from then on."""
+        """Wait until the server has the subscription. Messages that are sent to an event after that are delivered."""
         if not wait_for(self.subscription.established, self._lock, timeout):
             raise Unknown(f"not subscribed within {timeout:g} s")
         self.subscription.established.check()
@@ -130,7 +136,10 @@ class Messages(Iterator[Message]):
         return message
 
     def get(self, timeout: float | None = None) -> Message | None:
-        """Return the next, None if there is none within `timeout` seconds; raise StopIteration once it is closed."""
+        """Return the next message, or None if none came within `timeout` seconds.
+
+        Raise StopIteration if the subscription was closed, and a ClientError if it failed.
+        """
         subscription = self.subscription
         try:
             message: Message = subscription.inbox.popleft()
@@ -153,7 +162,7 @@ class Messages(Iterator[Message]):
             return message
 
     def close(self) -> None:
-        """Take no more; what was not handed out goes back."""
+        """End the subscription. Messages that were not handed out yet go back to the queue."""
         with self._lock:
             self._consumer.unsubscribe(self.subscription)
 
@@ -166,13 +175,13 @@ class Messages(Iterator[Message]):
         self.close()
 
     def __del__(self) -> None:
-        # Left by `break`: the subscription would hold what it has until the client is closed.
+        # A loop that is left by `break` does not close the subscription, which would keep its messages from others.
         if self.subscription.error is None:
             self.close()
 
 
 class Batches(Iterator["Batch"]):
-    """Deliveries as lists."""
+    """The messages of a subscription, gathered into batches."""
 
     def __init__(self, messages: Messages, size: int, wait: float) -> None:
         self._messages = messages
@@ -193,12 +202,12 @@ class Batches(Iterator["Batch"]):
         return Batch(batch)
 
     def close(self) -> None:
-        """Take no more."""
+        """End the subscription."""
         self._messages.close()
 
 
 class Batch(Sequence[Message]):
-    """Messages that were delivered, to be settled together."""
+    """Messages to be settled together. Leaving `with` acks all of them, or gives them back if the block raises."""
 
     def __init__(self, messages: list[Message]) -> None:
         self._messages = messages
@@ -210,7 +219,10 @@ class Batch(Sequence[Message]):
         return len(self._messages)
 
     def ack(self, timeout: float | None = None) -> None:
-        """Ack all, on disk when this returns; raise Stale, after the others, if one of them has ended."""
+        """Ack all messages; the acks are on disk when this returns.
+
+        If a delivery has ended already, the others are acked all the same, and Stale is raised at the end.
+        """
         stale: Stale | None = None
         outcomes: set[Ended] = set()
         for message in self._messages:

@@ -1,4 +1,4 @@
-"""Workers with threads: a handler, so many at a time, until the process is asked to stop."""
+"""Workers for threads: they call a handler for each message, until the process is asked to stop."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ Handler = Callable[[Message], Any]
 class Worker:
     """Hands a queue's messages to a handler, in `parallel` threads.
 
-    It returns: the message is acked, and what it returned goes to whoever asked for an answer. It raises: the message
-    comes again, after 1, 2, 4 … 300 s, give or take 15 %, with the error's text. `Reject` sends it to the dead-letter
-    queue, `Retry` brings it again when that says.
+    If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
+    raises, the message comes again after 1, 2, 4 … 300 s (give or take 15 %), and the server keeps the error's text
+    with it. If it raises `Reject`, the message goes to the dead-letter queue; if it raises `Retry`, the message comes
+    again after that delay.
     """
 
     def __init__(self, client: Client, queue: str, handler: Handler, parallel: int, prefetch: int | None) -> None:
@@ -37,10 +38,12 @@ class Worker:
         self._messages: Messages | None = None
         self._threads: list[threading.Thread] = []
         self.error: BaseException | None = None
-        """Why it can't go on."""
+        """Why the worker can't go on; None while it can."""
 
     def start(self, failed: Callable[[], None]) -> None:
-        """Take messages; `failed` is called when that can't go on."""
+        """Subscribe to the queue and start to handle its messages. `failed` is called, in a thread of the worker, when
+        the worker can't go on.
+        """
         messages = self._messages = self._client.queue(self._queue).consume(self._prefetch)
         self._threads = [
             threading.Thread(target=self._work, args=(messages, failed), name=f"curbstone worker {self._queue}")
@@ -51,13 +54,13 @@ class Worker:
         self._look_at_options()
 
     def stop(self) -> None:
-        """Take no more; what was not begun goes back."""
+        """Take no more messages. Those that no handler has begun go back to the queue."""
         messages, self._messages = self._messages, None
         if messages is not None:
             messages.close()
 
     def drained(self) -> None:
-        """Wait until what is in hand is done."""
+        """Wait until the running handlers have finished. A handler may call this: its own thread is not waited for."""
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -96,19 +99,22 @@ class Worker:
             if not message.is_stale:
                 message.give_back(error)
         except Stale:
-            pass  # it ended between the two
+            pass  # the delivery ended after it was looked at
 
     def _look_at_options(self) -> None:
         try:
             warning = base.poison_warning(self._queue, self._client.queue(self._queue).info())
         except ClientError:
-            return  # no HTTP, or no right to look: it is a hint only
+            return  # no HTTP, or no right to look; the warning is only a hint
         if warning:
             log.warning("%s", warning)
 
 
 def run_until_signal(workers: Sequence[Worker], stop: threading.Event) -> None:
-    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT; raise why one can't go on."""
+    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT.
+
+    Raise the error of a worker that can't go on.
+    """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,7 @@
 """taskiq on Curbstone: `broker = CurbstoneBroker("http://localhost:8080", project="shop")`.
 
-The label `delay` (seconds) is a delay of the server's. A task is acked when taskiq says so (`--ack-type`); what a
-worker had in hand when it died comes again.
+The server delays a task by its label `delay` (seconds). A task is acked when taskiq decides (`--ack-type`). The tasks
+that a worker had when it died are delivered again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CurbstoneBroker(AsyncBroker):
     def __init__(
         self, url: str | None = None, *, queue: str = "taskiq", prefetch: int = PREFETCH, **settings: Any
     ) -> None:
-        """`settings` are those of `curbstone_client.Client`. Nothing connects before `startup`."""
+        """Take the queue's name and the `settings` of `curbstone_client.Client`. `startup` connects."""
         super().__init__()
         self.client = Client(url, **settings)
         self._queue = queue
@@ -39,7 +39,7 @@ class CurbstoneBroker(AsyncBroker):
         await self.client.connect()
 
     async def shutdown(self) -> None:
-        """Wait for what was sent and acked, and disconnect."""
+        """Wait for outstanding confirms and acks, and disconnect."""
         await super().shutdown()
         await self.client.close()
 
@@ -49,7 +49,7 @@ class CurbstoneBroker(AsyncBroker):
         await self.client.queue(self._queue).publish(message.message, delay=delay)
 
     async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
-        """Yield tasks as they come."""
+        """Yield the tasks in the order they are delivered."""
         async with self.client.queue(self._queue).consume(self._prefetch) as messages:
             async for message in messages:
                 yield AckableMessage(data=message.body, ack=partial(_ack, message))

@@ -1,11 +1,11 @@
-"""For tests of applications: a real server in a temporary directory. It needs pytest, and `pip install curbstone`.
+"""Fixtures for tests of applications: a real server in a temporary directory. They need pytest and `curbstone`.
 
 In a `conftest.py`::
 
     pytest_plugins = ["curbstone_client.testing"]
 
-`curbstone_server` is one server for all tests of a run, `curbstone_project` a project for each, so that no test sees
-the queues of another.
+`curbstone_server` is one server for all tests of a run. `curbstone_project` is the name of a new project for each test,
+so that no test sees the queues of another.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ STOP_S_MAX = 30
 
 
 class Server:
-    """`curbstone serve` on free ports of this machine, with its data in `directory`; it listens when this returns."""
+    """A `curbstone serve` process on free ports of this machine."""
 
     def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
-        """`options` of the command line are added, such as `--cap=1MiB`."""
+        """Start the server, with its data in `directory`. It listens when this returns.
+
+        `options` are added to its command line, such as `--cap=1MiB`.
+        """
         self._directory = directory
         self._options = options
         self._addresses: dict[str, str] = {}
@@ -35,26 +38,26 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address for `Client`."""
+        """The URL for `Client`."""
         return f"http://{self._addresses['http']}"
 
     @property
     def stomp_url(self) -> str:
-        """The address of STOMP over TCP."""
+        """The URL of STOMP over TCP."""
         return f"stomp://{self._addresses['stomp']}"
 
     def kill(self) -> None:
-        """End it at once, as a crash would: to see what the application does."""
+        """Kill the server, as a crash would, to see what the application does then."""
         self._process.kill()
         self._end()
 
     def stop(self) -> None:
-        """End it as an operator would."""
+        """Stop the server, as an operator would."""
         self._process.terminate()
         self._end()
 
     def start(self) -> None:
-        """Start it again after `kill` or `stop`, with the same data and at the same addresses."""
+        """Start the server again after `kill` or `stop`, with the same data and at the same addresses."""
         self._start()
 
     def _start(self) -> None:
@@ -86,13 +89,13 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was neither stopped nor killed."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
 
 @pytest.fixture(scope="session")
 def curbstone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests of a run. A test that kills it starts it again."""
+    """One server for all tests of a run. A test that kills it must start it again."""
     server = Server(tmp_path_factory.mktemp("curbstone"))
     yield server
     if server.is_running:
@@ -101,5 +104,5 @@ def curbstone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 
 @pytest.fixture
 def curbstone_project() -> str:
-    """The name of a project of a test's own."""
+    """The name of a project that no other test uses."""
     return f"test-{uuid.uuid4().hex[:12]}"

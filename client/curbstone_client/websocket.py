@@ -1,7 +1,8 @@
-"""The client's side of a WebSocket (RFC 6455), as a stream: the handshake, and payloads in and out. Pure.
+"""The client's side of a WebSocket (RFC 6455) as a stream of bytes: the handshake, and payloads in and out. Pure.
 
-STOMP is one stream, wherever the messages are cut, so fragments and messages mean nothing here. What goes out is one
-masked binary message for all of a flush; the mask is one XOR of two large integers.
+STOMP is one stream, whatever messages it is cut into, so the limits of messages and fragments are ignored here. The
+output of a flush is one masked binary message, or several if it is large. The mask is applied as one XOR of two large
+integers, which is fast without an extension.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from curbstone_client.errors import CantConnect, ClientError, NotAllowed
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HEAD_BYTES_MAX = 64 * 1024
 _MESSAGE_BYTES = 64 * 1024
-"""Output is cut into messages of this size: a server takes none larger than a message and its headers."""
+"""The output is cut into messages of at most this size, because a server limits the size of those it takes."""
 
 _CLOSE, _PING, _PONG = 8, 9, 10
 
 
 class BadFrame(Exception):
-    """The server sent what is no WebSocket frame."""
+    """The server sent bytes that are no valid WebSocket frame."""
 
 
 def request(authority: str, path: str, key: bytes, token: str | None) -> bytes:
@@ -46,7 +47,10 @@ def new_key() -> bytes:
 
 
 def response(data: bytes, key: bytes) -> bytes | None:
-    """Return what follows the server's answer in `data`, None while the answer is not whole; raise ClientError."""
+    """Check the server's answer to the handshake, and return the bytes that follow it in `data`.
+
+    Return None while the answer is incomplete. Raise ClientError if the server refused.
+    """
     end = data.find(b"\r\n\r\n")
     if end < 0:
         if len(data) > _HEAD_BYTES_MAX:
@@ -65,7 +69,7 @@ def response(data: bytes, key: bytes) -> bytes | None:
 
 
 def refused(status_line: str, body: str, retry_after: str) -> ClientError:
-    """Return the error for a handshake that was answered with another status."""
+    """Return the error for a handshake that was answered with a status other than 101."""
     words = status_line.split(" ", 2)
     said = f"the server answered {' '.join(words[1:])}" + (f": {body[:300]}" if body.strip() else "")
     if words[1] in ("401", "403"):
@@ -74,7 +78,7 @@ def refused(status_line: str, body: str, retry_after: str) -> ClientError:
 
 
 def encode(data: bytes) -> bytes:
-    """Return the bytes of a stream as masked binary messages."""
+    """Return the bytes of the stream as masked binary messages."""
     if len(data) <= _MESSAGE_BYTES:
         return _masked(0x82, data)
     pieces = [data[at : at + _MESSAGE_BYTES] for at in range(0, len(data), _MESSAGE_BYTES)]
@@ -96,15 +100,15 @@ def _masked(first: int, data: bytes) -> bytes:
 
 
 class Decoder:
-    """Takes a server's bytes and gives the payload of its messages, as one stream."""
+    """Takes the bytes that a server sends, and returns the payloads of its messages as one stream."""
 
     def __init__(self) -> None:
         self._held = b""
         self._payload_left = 0
         self.close_reason: str | None = None
-        """Why the server closed; None while it has not."""
+        """Why the server closed the WebSocket; None while it has not."""
         self.replies: list[bytes] = []
-        """Pongs, and the answer to a close: to be sent."""
+        """Frames to be sent: pongs, and the answer to a close. The caller clears the list."""
 
     def feed(self, data: bytes) -> bytes:
         """Return the payload in these bytes; raise BadFrame."""
@@ -153,7 +157,7 @@ class Decoder:
 
 
 def _head(data: bytes, pos: int) -> tuple[int, int]:
-    """Return where the payload of the frame at `pos` starts and how long it is; -1 while the head is not whole."""
+    """Return where the payload of the frame at `pos` starts, and its length. -1 means that the head is incomplete."""
     size = len(data)
     if size - pos < 2:
         return -1, 0

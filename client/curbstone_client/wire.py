@@ -1,7 +1,7 @@
 """STOMP 1.2 as a client writes and reads it. Pure: bytes in, frames out.
 
-Two kinds of frames are nearly all that a server sends, and both are cut out in few steps: a run of RECEIPTs is one
-split, and of a MESSAGE only the lines are looked at that say where it ends and whose it is.
+Nearly all frames of a server are RECEIPTs and MESSAGEs, so both are parsed in few steps: a run of RECEIPTs takes one
+split, and of a MESSAGE only the header `content-length` is looked for, which says where its body ends.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ _LENGTH = b"\ncontent-length:"
 _HEAD_BYTES_MAX = 1024 * 1024
 
 CONTENT_LENGTH_FROM = 32 * 1024
-"""A body of this size has a content-length, so that its end need not be searched for; so has one with a NUL."""
+"""A body from this size on is sent with a content-length, so that its end need not be searched for.
+
+So is a body with a NUL byte, which would end the frame otherwise.
+"""
 
 
 class WireError(Exception):
-    """The server sent what is no frame."""
+    """The server sent bytes that are no valid frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """A run of RECEIPT frames: of each what follows `receipt-id:`, further lines of its head behind a LF."""
+    """A run of RECEIPT frames. Each piece is the receipt id and, after a LF, the further lines of the head, if any."""
 
     pieces: list[bytes]
 
 
 Delivery = tuple[bytes, bytes]
-"""A MESSAGE: its head without the command line, and its body. A plain tuple, for it is made once per message."""
+"""A MESSAGE: its head without the command line, and its body. It is a plain tuple because there are so many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Any other frame: CONNECTED, ERROR."""
+    """Any other frame, such as CONNECTED or ERROR."""
 
     command: str
     headers: dict[str, str]
@@ -46,7 +49,7 @@ Item = Receipts | Delivery | Other
 
 
 def escape(text: str) -> str:
-    """Return a name or value of a header as 1.2 writes it."""
+    """Return the name or value of a header, escaped as in STOMP 1.2. Raise ValueError if it has a NUL."""
     if "\\" in text:
         text = text.replace("\\", "\\\\")
     if ":" in text:
@@ -61,7 +64,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Return what a name or value of a header says."""
+    """Return the name or value of a header without its escapes."""
     if "\\" not in text:
         return text
     first, *rest = text.split("\\\\")
@@ -73,7 +76,7 @@ def _unescape_plain(text: str) -> str:
 
 
 def head(command: str, headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
-    """Return a frame's head, without the blank line that ends it."""
+    """Return the head of a frame, without the blank line after it."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     lines = [command, *[f"{escape(name)}:{escape(value)}" for name, value in pairs]]
     return "\n".join(lines).encode()
@@ -85,7 +88,7 @@ def frame(command: str, headers: Mapping[str, str] | Iterable[tuple[str, str]], 
 
 
 def connect(headers: Mapping[str, str]) -> bytes:
-    """Return CONNECT, which is not escaped (§ Value Encoding)."""
+    """Return a CONNECT frame, whose headers are not escaped (§ Value Encoding). Raise ValueError for a line break."""
     lines = "".join([f"{name}:{value}\n" for name, value in headers.items()])
     if "\0" in lines or "\r" in lines or lines.count("\n") != len(headers):
         raise ValueError("a login has no line breaks")
@@ -93,7 +96,7 @@ def connect(headers: Mapping[str, str]) -> bytes:
 
 
 def parse_head(lines: bytes) -> dict[str, str]:
-    """Return the headers of a head (no command line); of a name that comes again the first counts."""
+    """Return the headers of a head without its command line. If a name is repeated, the first one counts."""
     headers: dict[str, str] = {}
     for line in lines.decode("utf-8", "replace").split("\n"):
         name, colon, value = line.partition(":")
@@ -103,7 +106,10 @@ def parse_head(lines: bytes) -> dict[str, str]:
 
 
 class Parser:
-    """Cuts a server's bytes into frames; any cut of the same bytes gives the same frames, runs of receipts apart."""
+    """Cuts the bytes that a server sends into frames.
+
+    The frames do not depend on how the bytes were cut, except that a run of RECEIPTs may come in several parts.
+    """
 
     def __init__(self) -> None:
         self._held = b""
@@ -111,7 +117,7 @@ class Parser:
         self._needed = 0
 
     def feed(self, data: bytes) -> list[Item]:
-        """Return what these bytes complete; raise WireError."""
+        """Return the frames that these bytes complete. Raise WireError."""
         if self._parts:
             self._parts.append(data)
             self._needed -= len(data)
@@ -127,12 +133,15 @@ class Parser:
         return items
 
     def _cut(self, data: bytes, items: list[Item]) -> tuple[int, int]:
-        """Append the whole frames; return where the unfinished one starts, and how many bytes it lacks at least."""
+        """Append the complete frames to `items`.
+
+        Return where the incomplete one starts, and how many bytes it lacks at least.
+        """
         pos = 0
         size = len(data)
         while pos < size:
             first = data[pos]
-            if first == 10 or first == 13:  # a heart-beat, or the line end behind a NUL
+            if first == 10 or first == 13:  # a heart-beat, or a line end after a frame
                 pos += 1
                 continue
             if first == 82 and data.startswith(RECEIPT, pos):
@@ -170,7 +179,7 @@ class Parser:
         return size, 0
 
     def _receipts(self, data: bytes, pos: int, items: list[Item]) -> int:
-        """Append the run of whole RECEIPTs at `pos`; return the position after it, `pos` if none is whole."""
+        """Append the run of complete RECEIPTs at `pos`. Return the position after it, or `pos` if none is complete."""
         end = data.find(b"\n\n\0", pos)
         if end < 0:
             return pos
@@ -179,7 +188,7 @@ class Parser:
             return end + 3
         pieces = data[pos + 19 : data.rfind(b"\n\n\0", end)].split(_NEXT_RECEIPT)
         for index, piece in enumerate(pieces):
-            if b"\0" in piece:  # here the run ends, and what follows only looks like it
+            if b"\0" in piece:  # another frame follows this RECEIPT, so the run ends here
                 pieces[index:] = [piece[: piece.index(b"\n\n\0")]]
                 break
         items.append(Receipts(pieces))
