@@ -44,7 +44,7 @@ class ConnectionLost(ConnectionError):
 
 
 class _Direct(DirectExchange):
-    """Delivers to the bound queues. If this process knows none, another one waits for a reply, which goes by an event."""
+    """Delivers to the bound queues. If this process knows none, another waits for a reply, which goes by an event."""
 
     def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
         queues = [queue for queue in self.channel._lookup(exchange, routing_key) if queue not in self.channel.heard]
